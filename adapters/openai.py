@@ -1,0 +1,375 @@
+"""OpenAI's own shapes: the chat request, decoded strictly; models; and the `Exchange` of a request.
+
+The decode is two passes of C over the body: one into typed Structs, which is what the proxy reads,
+and one into `fields`, every top-level value as the client sent it, which is what is forwarded, so
+no vendor's key is lost or reformatted. Types are checked by the Structs, values by `openai_bounds`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import DecodeError, Raw, Struct, ValidationError, field, json
+
+from wellspoken.adapters import openai_bounds
+from wellspoken.adapters.exchange import Exchange, Extensions
+from wellspoken.adapters.request_error import RequestError, error_json, wrong_type
+
+if TYPE_CHECKING:
+    from wellspoken.adapters.tokens import TokenTable
+
+__all__ = [
+    "ChatRequest",
+    "Message",
+    "Model",
+    "ModelList",
+    "RequestError",
+    "decode_chat",
+    "error_json",
+    "exchange_for",
+]
+
+Bounds = Literal["openai", "backend"]
+
+ALL_ALTERNATIVES: Final = 1 << 20
+"""`k` of a request whose top_logprobs is negative (vLLM: the whole vocabulary)."""
+
+
+class Part(Struct, gc=False):
+    """One part of a message's content; what is not text stays as the client sent it."""
+
+    type: str | None = None
+    text: str | None = None
+    refusal: str | None = None
+    image_url: Any = None
+    input_audio: Any = None
+    file: Any = None
+
+
+class FunctionCall(Struct, gc=False):
+    """The function a past answer called; `arguments` is JSON text where the client is exact."""
+
+    name: str | None = None
+    arguments: Any = None
+
+
+class ToolCall(Struct, gc=False):
+    """One call of a past answer."""
+
+    id: str | None = None
+    type: str | None = None
+    function: FunctionCall | None = None
+    custom: Any = None
+
+
+class Message(Struct, gc=False):
+    """One message of the conversation."""
+
+    role: str | None = None
+    content: str | list[Part] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    function_call: FunctionCall | None = None
+    refusal: str | None = None
+    audio: Any = None
+
+
+class Function(Struct, gc=False):
+    """A function the model may call; `parameters` is a JSON schema, unread."""
+
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Raw] | None = None
+    strict: bool | None = None
+
+
+class Tool(Struct, gc=False):
+    """A tool the model may call."""
+
+    type: str | None = None
+    function: Function | None = None
+    custom: Any = None
+
+
+class ToolChoice(Struct, gc=False):
+    """A tool choice that names its tool or tools."""
+
+    type: str | None = None
+    function: FunctionCall | None = None
+    custom: FunctionCall | None = None
+    allowed_tools: Any = None
+
+
+class JsonSchema(Struct, gc=False):
+    """The schema of `response_format`; `schema` is unread."""
+
+    name: str | None = None
+    description: str | None = None
+    schema: Raw = Raw()
+    strict: bool | None = None
+
+
+class ResponseFormat(Struct, gc=False):
+    """What form the answer's text has to have."""
+
+    type: str | None = None
+    json_schema: JsonSchema | None = None
+
+
+class StreamOptions(Struct, gc=False):
+    """What a stream holds beside the answer."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class ChatRequest(Struct, kw_only=True):
+    """The body of POST /v1/chat/completions: the typed parameters, None where absent or null.
+
+    `fields` is every top-level key as sent, in the client's order, typed ones included; the decoder
+    always sets it (a client's own key of its wire name is overwritten).
+    """
+
+    model: str = ""
+    messages: list[Message] = []
+    audio: dict[str, Raw] | None = None
+    frequency_penalty: float | None = None
+    function_call: str | FunctionCall | None = None
+    functions: list[Function] | None = None
+    logit_bias: dict[str, Any] | list[Any] | None = None
+    logprobs: bool | None = None
+    max_completion_tokens: int | None = None
+    max_tokens: int | None = None
+    metadata: dict[str, Any] | None = None
+    modalities: list[str] | None = None
+    n: int | None = None
+    parallel_tool_calls: bool | None = None
+    prediction: dict[str, Raw] | None = None
+    presence_penalty: float | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    reasoning_effort: str | None = None
+    response_format: ResponseFormat | None = None
+    safety_identifier: str | None = None
+    seed: int | None = None
+    service_tier: str | None = None
+    stop: str | list[str] | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: float | None = None
+    tool_choice: str | ToolChoice | None = None
+    tools: list[Tool] | None = None
+    top_logprobs: int | None = None
+    top_p: float | None = None
+    user: str | None = None
+    verbosity: str | None = None
+    web_search_options: dict[str, Raw] | None = None
+    oai_compat: bool | None = True  # our own key; False: this answer passes through untouched
+    fields: dict[str, Raw] = field(name="wellspoken.fields", default_factory=dict)
+
+
+OUR_KEYS: Final = frozenset({"oai_compat"})
+"""Keys that speak to the proxy and never reach a backend."""
+
+OPENAI_KEYS: Final = frozenset(ChatRequest.__struct_fields__) - OUR_KEYS - {"fields"}
+"""The top-level keys of OpenAI's request; every other one is a vendor's."""
+
+
+class Model(Struct, kw_only=True):
+    """One model of GET /v1/models; `created` in epoch seconds."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "wellspoken"
+
+
+class ModelList(Struct, kw_only=True):
+    """The answer of GET /v1/models."""
+
+    object: Literal["list"] = "list"
+    data: list[Model] = []
+
+
+_decode_typed = json.Decoder(ChatRequest).decode
+_decode_fields = json.Decoder(dict[str, Raw]).decode
+
+_OFF: Final = (b"null", b"false")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_FAILURE = re.compile(
+    r"Expected `(?P<expected>[^`]+)`, got `(?P<got>\w+)`(?: - at `\$(?P<at>.*)`)?"
+)
+_TYPES: Final = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "a boolean",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+_ELEMENTS: Final = {
+    "stop": "an array of strings",
+    "modalities": "an array of strings",
+    "content": "an array of content parts",
+}
+
+
+def decode_chat(body: bytes, *, bounds: Bounds = "openai") -> ChatRequest:
+    """Return the request in `body`; raise `RequestError` 400 for what OpenAI would refuse.
+
+    `bounds="backend"` checks types and what protects a backend (n, sizes) and leaves it the rest:
+    five stop sequences, max_tokens -1, unknown roles and parts, a missing model.
+    """
+    try:
+        if not body.isascii():
+            body.decode()  # the skipping of unread values does not look at their encoding
+        fields = _decode_fields(body)
+        request = _decode_typed(body)
+    except ValidationError as error:
+        raise _refused(str(error)) from None
+    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _malformed(body, error) from None
+    request.fields = fields
+    if request.oai_compat is None:
+        request.oai_compat = True
+    openai_bounds.check(request, strict=bounds == "openai")
+    return request
+
+
+def _malformed(body: bytes, error: Exception) -> RequestError:
+    """Say why the body is not JSON."""
+    if not body.strip():
+        why = "it is empty"
+    elif isinstance(error, RecursionError):
+        why = "it is nested too deeply"
+    elif isinstance(error, UnicodeDecodeError):
+        why = f"byte {error.start} is not UTF-8"
+    else:
+        why = str(error).removeprefix("JSON is malformed: ").lower()
+        if _SURROGATE.search(body):  # msgspec says it in several ways, "truncated" among them
+            why += ", perhaps since a \\ud800-\\udfff escape lacks its other half"
+    return RequestError(
+        f"The body of the request could not be parsed as JSON: {why}. "
+        "Send one JSON object, encoded as UTF-8.",
+        code="invalid_json",
+    )
+
+
+def _refused(text: str) -> RequestError:
+    """Turn msgspec's description of a wrong type into OpenAI's."""
+    found = _FAILURE.fullmatch(text)
+    if found is None:  # "Number out of range - at `$.temperature`"
+        what, _, at = text.partition(" - at `$.")
+        param = at.rstrip("`") or None
+        return RequestError(
+            f"Invalid value for '{param}': {what.lower()}. Send a number of ordinary size.",
+            param=param,
+            code="invalid_value",
+        )
+    param = (found["at"] or "").lstrip(".").replace("[...]", "")
+    got = "a decimal number" if found["got"] == "float" else _TYPES[found["got"]]
+    if not param:
+        return RequestError(
+            f"The body of the request has to be a JSON object, but it is {got}. "
+            'Send {"model": ..., "messages": [...]}.',
+            code="invalid_type",
+        )
+    if param == "model" and got == "null":
+        return openai_bounds.no_model()
+    return wrong_type(param, _expected(param, found["expected"]), got)
+
+
+def _expected(param: str, union: str) -> str:
+    """Spell msgspec's `str | array | null`; null is not named, since absent is the same."""
+    if param == "logit_bias":  # an array is a form that only llama.cpp knows
+        return "an object of token ids and numbers"
+    names = []
+    for name in union.split(" | "):
+        if name == "array":
+            last = param.rpartition(".")[2]
+            names.append(_ELEMENTS.get(last, "an array of objects"))
+        elif name != "null":
+            names.append(_TYPES[name])
+    return " or ".join(names)
+
+
+def exchange_for(
+    request: ChatRequest,
+    *,
+    now: int,
+    new_id: Callable[[], str],
+    tokens: TokenTable | None = None,
+    extensions: Extensions = "known",
+    keep: frozenset[str] = frozenset(),
+) -> Exchange:
+    """Return what the answer's readers, stages and writers have to know of the request."""
+    k = request.top_logprobs or 0
+    limit = request.max_completion_tokens
+    if limit is None:
+        limit = request.max_tokens
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    return Exchange(
+        model=request.model,
+        now=now,
+        new_id=new_id,
+        tokens=tokens,
+        stream=bool(request.stream),
+        include_usage=request.stream_options is not None
+        and bool(request.stream_options.include_usage),
+        logprobs=bool(request.logprobs),
+        k=k if k >= 0 else ALL_ALTERNATIVES,
+        n=request.n if request.n is not None else 1,
+        max_tokens=limit if limit is not None and limit > 0 else None,
+        tools=_tool_names(request),
+        forced_tool=_forces_tool(request),
+        functions=bool(request.functions) and not request.tools,
+        stops=tuple(stop for stop in stops if stop),
+        service_tier=request.service_tier is not None,
+        extensions=extensions,
+        keep=keep,
+        switches=_switches(request.fields),
+        prompt_size=prompt_size(request.messages),
+    )
+
+
+def _tool_names(request: ChatRequest) -> tuple[str, ...]:
+    functions = (
+        [tool.function for tool in request.tools if tool.function is not None]
+        if request.tools
+        else request.functions or []
+    )
+    return tuple(function.name for function in functions if function.name)
+
+
+def _forces_tool(request: ChatRequest) -> bool:
+    """Say whether one named tool has to be called."""
+    choice = request.tool_choice if request.tools else request.function_call
+    if isinstance(choice, ToolChoice):
+        named = choice.function or choice.custom
+        return named is not None and bool(named.name)
+    return isinstance(choice, FunctionCall) and bool(choice.name)
+
+
+def _switches(fields: dict[str, Raw]) -> frozenset[str]:
+    return frozenset(
+        key
+        for key, value in fields.items()
+        if key not in OPENAI_KEYS and key not in OUR_KEYS and bytes(value) not in _OFF
+    )
+
+
+def prompt_size(messages: list[Message]) -> int:
+    """Return the UTF-8 length of the messages' text, for estimating tokens nobody counted."""
+    size = 0
+    for message in messages:
+        content = message.content
+        if isinstance(content, str):
+            size += len(content) if content.isascii() else len(content.encode())
+        elif content:
+            size += sum(len(part.text.encode()) for part in content if part.text)
+    return size

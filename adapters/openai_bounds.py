@@ -1,0 +1,362 @@
+"""What a chat request may hold: OpenAI's bounds, and the few that protect any backend.
+
+Source: OpenAI's published OpenAPI document (API 2.3.0) and what api.openai.com answers. `strict` is
+a route's `bounds = "openai"`; without it a value passes that only OpenAI itself would refuse.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from wellspoken.adapters.request_error import (
+    RequestError,
+    empty,
+    missing,
+    not_allowed,
+    out_of_range,
+    short,
+    too_long,
+    type_of,
+    unsupported_value,
+    wrong_type,
+)
+
+if TYPE_CHECKING:
+    from wellspoken.adapters.openai import (
+        ChatRequest,
+        FunctionCall,
+        Message,
+        Part,
+        ResponseFormat,
+        Tool,
+        ToolCall,
+        ToolChoice,
+    )
+
+MAX_N: Final = 128
+MAX_STOPS: Final = 4
+MAX_STOPS_ANY: Final = 1024  # what a backend has to search for at every token
+MAX_TOOLS: Final = 128
+MAX_PAIRS: Final = 16
+MAX_KEY: Final = 64
+MAX_VALUE: Final = 512
+INT64: Final = 2**63
+
+_GUARDS: Final = (("n", 1, MAX_N), ("seed", -INT64, INT64 - 1))
+_INTEGERS: Final[tuple[tuple[str, int, int | None], ...]] = (
+    ("top_logprobs", 0, 20),
+    ("max_tokens", 1, None),
+    ("max_completion_tokens", 1, None),
+)
+_DECIMALS: Final = (
+    ("temperature", 0, 2),
+    ("top_p", 0, 1),
+    ("presence_penalty", -2, 2),
+    ("frequency_penalty", -2, 2),
+)
+
+ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+_PLAIN_ROLES: Final = frozenset({"system", "developer", "user"})
+_PARTS: Final = {
+    "system": ("text",),
+    "developer": ("text",),
+    "user": ("text", "image_url", "input_audio", "file"),
+    "assistant": ("text", "refusal"),
+    "tool": ("text",),
+}
+_VENDOR_PARTS: Final = frozenset(
+    {"video_url", "audio_url", "image_embeds", "audio_embeds", "image", "video", "audio"}
+)
+"""Kinds that open servers (vLLM, SGLang) added; forwarded, as vendors' keys are."""
+
+_FORMATS: Final = ("text", "json_object", "json_schema")
+_VENDOR_FORMATS: Final = frozenset({"structural_tag", "grammar", "regex"})
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
+_TOKEN_ID: Final = re.compile(r"[0-9]{1,10}")
+
+
+def no_model() -> RequestError:
+    """The error for a request without a model, in OpenAI's words (it has no param and no code)."""
+    return RequestError("you must provide a model parameter")
+
+
+def check(request: ChatRequest, *, strict: bool) -> None:
+    """Raise `RequestError` for the first value out of bounds."""
+    if strict and not request.model:
+        raise no_model()
+    if "messages" not in request.fields:
+        raise missing("messages", "Send an array of message objects.")
+    for name, low, high in _GUARDS:
+        _number(request, name, "integer", low, high)
+    _metadata(request.metadata, strict)
+    _stop(request, MAX_STOPS if strict else MAX_STOPS_ANY)
+    if strict:
+        _openai(request)
+
+
+def _openai(request: ChatRequest) -> None:
+    for name, low, most in _INTEGERS:
+        _number(request, name, "integer", low, most)
+    for name, low, high in _DECIMALS:
+        _number(request, name, "decimal", low, high)
+    if request.top_logprobs is not None and not request.logprobs:
+        raise not_allowed("top_logprobs", "'logprobs' is true")
+    if request.stream_options is not None and not request.stream:
+        raise not_allowed("stream_options", "'stream' is true")
+    if request.logit_bias is not None:
+        _logit_bias(request.logit_bias)
+    if request.response_format is not None:
+        _response_format(request.response_format)
+    if request.safety_identifier is not None and len(request.safety_identifier) > MAX_KEY:
+        raise too_long("safety_identifier", "string", MAX_KEY, len(request.safety_identifier))
+    _tools(request)
+    _functions(request)
+    if not request.messages:
+        raise empty("messages", "array")
+    for index, message in enumerate(request.messages):
+        if message.role not in _PLAIN_ROLES or type(message.content) is not str:
+            _message(message, f"messages[{index}]")
+
+
+def _number(request: ChatRequest, name: str, kind: str, low: int, high: int | None) -> None:
+    value = getattr(request, name)
+    if value is not None and (value < low or (high is not None and value > high)):
+        sent = bytes(request.fields[name]).decode()
+        raise out_of_range(name, kind, sent, low, high)
+
+
+def _stop(request: ChatRequest, most: int) -> None:
+    if isinstance(request.stop, list) and len(request.stop) > most:
+        raise too_long("stop", "array", most, len(request.stop))
+
+
+def _metadata(metadata: dict[str, Any] | None, strict: bool) -> None:
+    if metadata is None:
+        return
+    if strict and len(metadata) > MAX_PAIRS:
+        raise RequestError(
+            f"Invalid 'metadata': too many properties. Expected an object with at most {MAX_PAIRS} "
+            f"properties, but got an object with {len(metadata)} properties instead.",
+            param="metadata",
+            code="object_above_max_properties",
+        )
+    for key, value in metadata.items():
+        param = f"metadata.{short(key)}"
+        if not isinstance(value, str):
+            raise wrong_type(param, "a string", type_of(value))
+        if strict and len(key) > MAX_KEY:
+            raise RequestError(
+                f"Invalid property name in 'metadata': '{short(key)}' is too long. Expected a "
+                f"string with maximum length {MAX_KEY}, but got a string with length {len(key)} "
+                "instead.",
+                param="metadata",
+                code="property_name_above_max_length",
+            )
+        if strict and len(value) > MAX_VALUE:
+            raise too_long(param, "string", MAX_VALUE, len(value))
+
+
+def _logit_bias(bias: dict[str, Any] | list[Any]) -> None:
+    if isinstance(bias, list):
+        raise wrong_type("logit_bias", "an object of token ids and numbers", "an array")
+    for key, value in bias.items():
+        if not _TOKEN_ID.fullmatch(key):
+            raise RequestError(
+                f"Invalid key in 'logit_bias': '{short(key)}'. Keys have to be token ids: "
+                'non-negative integers written as strings, as in {"50256": -100}.',
+                param="logit_bias",
+                code="invalid_value",
+            )
+        param = f"logit_bias.{key}"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise wrong_type(param, "a number", type_of(value))
+        if not -100 <= value <= 100:
+            kind = "integer" if isinstance(value, int) else "decimal"
+            raise out_of_range(param, kind, str(value), -100, 100)
+
+
+def _response_format(wanted: ResponseFormat) -> None:
+    if wanted.type is None:
+        raise missing("response_format.type", f"It is one of {', '.join(_FORMATS)}.")
+    if wanted.type not in _FORMATS and wanted.type not in _VENDOR_FORMATS:
+        raise unsupported_value("response_format.type", wanted.type, _FORMATS)
+    if wanted.type == "json_schema":
+        if wanted.json_schema is None:
+            raise missing("response_format.json_schema", "Send an object with name and schema.")
+        _name(wanted.json_schema.name, "response_format.json_schema.name")
+
+
+def _name(name: str | None, param: str) -> None:
+    """Check the name of a function or a schema."""
+    if name is None:
+        raise missing(param, "It may hold a-z, A-Z, 0-9, underscores and dashes.")
+    if not name:
+        raise empty(param, "string")
+    if len(name) > MAX_KEY:
+        raise too_long(param, "string", MAX_KEY, len(name))
+    if not _NAME.fullmatch(name):
+        raise RequestError(
+            f"Invalid '{param}': string does not match pattern. Expected a string that matches "
+            f"the pattern '^{_NAME.pattern}$'.",
+            param=param,
+            code="invalid_value",
+        )
+
+
+def _tools(request: ChatRequest) -> None:
+    tools = request.tools or []
+    if len(tools) > MAX_TOOLS:
+        raise too_long("tools", "array", MAX_TOOLS, len(tools))
+    for index, tool in enumerate(tools):
+        _tool(tool, f"tools[{index}]")
+    if request.tool_choice is not None:
+        _tool_choice(request.tool_choice, tools)
+
+
+def _tool(tool: Tool, param: str) -> None:
+    if tool.type is None:
+        raise missing(f"{param}.type", "It is 'function' or 'custom'.")
+    if tool.type not in ("function", "custom"):
+        raise unsupported_value(f"{param}.type", tool.type, ("function", "custom"))
+    if tool.type == "function":
+        if tool.function is None:
+            raise missing(f"{param}.function", "Send an object with name and parameters.")
+        _name(tool.function.name, f"{param}.function.name")
+    elif not isinstance(tool.custom, dict):
+        raise missing(f"{param}.custom", "Send an object with name.")
+
+
+def _tool_choice(choice: str | ToolChoice, tools: list[Tool]) -> None:
+    if isinstance(choice, str):
+        if choice not in ("none", "auto", "required"):
+            raise unsupported_value("tool_choice", choice, ("none", "auto", "required"))
+        if choice == "required" and not tools:
+            raise not_allowed("tool_choice", "'tools' are specified")
+        return
+    if choice.type not in ("function", "custom", "allowed_tools"):
+        if choice.type is None:
+            raise missing("tool_choice.type", "It is 'function', 'custom' or 'allowed_tools'.")
+        allowed = ("function", "custom", "allowed_tools")
+        raise unsupported_value("tool_choice.type", choice.type, allowed)
+    if not tools:
+        raise not_allowed("tool_choice", "'tools' are specified")
+    if choice.type != "function":
+        return
+    name = choice.function.name if choice.function is not None else None
+    if not name:
+        raise missing("tool_choice.function.name", "Name one of the functions in 'tools'.")
+    if not any(tool.function is not None and tool.function.name == name for tool in tools):
+        raise RequestError(
+            f"Tool choice '{short(name)}' not found in 'tools'. Name one of the offered functions.",
+            param="tool_choice",
+            code="invalid_value",
+        )
+
+
+def _functions(request: ChatRequest) -> None:
+    functions = request.functions
+    if functions is not None:
+        if not functions:
+            raise empty("functions", "array")
+        if len(functions) > MAX_TOOLS:
+            raise too_long("functions", "array", MAX_TOOLS, len(functions))
+        for index, function in enumerate(functions):
+            _name(function.name, f"functions[{index}].name")
+    choice = request.function_call
+    if choice is None:
+        return
+    if isinstance(choice, str):
+        if choice not in ("none", "auto"):
+            raise unsupported_value("function_call", choice, ("none", "auto"))
+    elif not choice.name:
+        raise missing("function_call.name", "Name one of the functions in 'functions'.")
+    elif not any(function.name == choice.name for function in functions or []):
+        raise not_allowed("function_call", "it names one of 'functions'")
+
+
+def _message(message: Message, param: str) -> None:
+    role = message.role
+    if role is None:
+        raise missing(f"{param}.role", f"It is one of {', '.join(ROLES)}.")
+    if role not in ROLES:
+        raise unsupported_value(f"{param}.role", role, ROLES)
+    content = message.content
+    if content is None:
+        if not _may_lack_content(message):
+            raise missing(
+                f"{param}.content",
+                f"A message of role '{role}' needs a string or a non-empty array of parts.",
+            )
+    elif isinstance(content, list):
+        _parts(content, role, f"{param}.content")
+    if role == "tool" and message.tool_call_id is None:
+        raise missing(f"{param}.tool_call_id", "Name the id of the tool call that this answers.")
+    if role == "function" and not message.name:
+        raise missing(f"{param}.name", "Name the function that this answers.")
+    for index, call in enumerate(message.tool_calls or []):
+        _call(call, f"{param}.tool_calls[{index}]")
+    if message.function_call is not None:
+        _called(message.function_call, f"{param}.function_call")
+
+
+def _may_lack_content(message: Message) -> bool:
+    if message.role == "assistant":
+        said = (message.tool_calls, message.function_call, message.refusal, message.audio)
+        return any(value is not None and value != [] for value in said)
+    return message.role == "function"
+
+
+def _parts(parts: list[Part], role: str, param: str) -> None:
+    if role == "function":
+        raise wrong_type(param, "a string", "an array")
+    if not parts:
+        raise empty(param, "array")
+    allowed = _PARTS[role]
+    for index, part in enumerate(parts):
+        if part.type is None:
+            raise missing(f"{param}[{index}].type", f"It is one of {', '.join(allowed)}.")
+        if part.type in allowed:
+            _part(part, part.type, f"{param}[{index}].{part.type}")
+        elif part.type not in _VENDOR_PARTS:
+            raise unsupported_value(f"{param}[{index}].type", part.type, allowed)
+
+
+def _part(part: Part, kind: str, param: str) -> None:
+    """Check that a part holds what its type says: a string, or an object with its strings."""
+    value = getattr(part, kind)
+    if value is None:
+        raise missing(param, f"A part of type '{kind}' holds it.")
+    if kind in ("text", "refusal"):
+        return
+    if not isinstance(value, dict):
+        raise wrong_type(param, "an object", type_of(value))
+    for key in {"image_url": ("url",), "input_audio": ("data", "format")}.get(kind, ()):
+        if key not in value:
+            raise missing(f"{param}.{key}", "It is a string.")
+        if not isinstance(value[key], str):
+            raise wrong_type(f"{param}.{key}", "a string", type_of(value[key]))
+
+
+def _call(call: ToolCall, param: str) -> None:
+    if call.id is None:
+        raise missing(f"{param}.id", "Repeat the id that the answer gave the call.")
+    if call.type is None:
+        raise missing(f"{param}.type", "It is 'function' or 'custom'.")
+    if call.type not in ("function", "custom"):
+        raise unsupported_value(f"{param}.type", call.type, ("function", "custom"))
+    if call.type == "function":
+        if call.function is None:
+            raise missing(f"{param}.function", "Repeat the name and arguments of the call.")
+        _called(call.function, f"{param}.function")
+    elif call.custom is None:
+        raise missing(f"{param}.custom", "Repeat the name and input of the call.")
+
+
+def _called(function: FunctionCall, param: str) -> None:
+    if function.name is None:
+        raise missing(f"{param}.name", "Repeat the name that the answer gave.")
+    if function.arguments is None:
+        raise missing(f"{param}.arguments", "Repeat the JSON text that the answer gave.")
+    if not isinstance(function.arguments, str):
+        raise wrong_type(f"{param}.arguments", "a string of JSON", type_of(function.arguments))
