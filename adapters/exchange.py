@@ -1,0 +1,130 @@
+"""What travels beside an answer's events: what the request asked for, and what was repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from wellspoken.adapters.events import Usage
+from wellspoken.adapters.tokens import TokenTable
+
+Extensions = Literal["none", "known", "all"]
+
+
+class Notes:
+    """The repairs and drops of one answer, by name, with how often each was needed."""
+
+    __slots__ = ("changes", "counts", "fields")
+
+    def __init__(self) -> None:
+        self.changes = 0  # grows with every note: whether a span of work noted anything
+        self.counts: dict[str, int] = {}
+        self.fields: dict[str, int] = {}
+
+    def add(self, name: str, times: int = 1) -> None:
+        """Count a named repair."""
+        self.changes += 1
+        self.counts[name] = self.counts.get(name, 0) + times
+
+    def dropped(self, key: str) -> None:
+        """Count a key that the backend sent with a value and the client does not get."""
+        self.fields[key] = self.fields.get(key, 0) + 1
+        self.add("extra_field_dropped")
+
+
+SWITCHED = {
+    "prompt_logprobs": "prompt_logprobs",
+    "prompt_token_ids": "return_token_ids",
+    "token_ids": "return_token_ids",
+    "timings": "timings_per_token",
+}
+"""Extension key -> the request key that asks for it (contract, "Extensions in answers")."""
+
+
+class Exchange:
+    """What one request asked for, and the injected clock and id source its answer is made with.
+
+    `now`: epoch seconds. `new_id`: a fresh suffix of at least 8 url-safe characters, new each call.
+    `k` is top_logprobs (0 when only `logprobs` was asked). `tools` are the offered function names.
+    `switches` are the names of vendor keys the request carried with a value other than null or
+    false. `prompt_size` is the prompt's UTF-8 length, for the last-resort usage estimate.
+    """
+
+    __slots__ = (
+        "extensions",
+        "forced_tool",
+        "functions",
+        "include_usage",
+        "k",
+        "keep",
+        "logprobs",
+        "max_tokens",
+        "model",
+        "n",
+        "new_id",
+        "notes",
+        "now",
+        "prompt_size",
+        "service_tier",
+        "stops",
+        "stream",
+        "switches",
+        "tokens",
+        "tools",
+        "usage",
+        "usage_source",
+    )
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        now: int,
+        new_id: Callable[[], str],
+        tokens: TokenTable | None = None,
+        stream: bool = False,
+        include_usage: bool = False,
+        logprobs: bool = False,
+        k: int = 0,
+        n: int = 1,
+        max_tokens: int | None = None,
+        tools: tuple[str, ...] = (),
+        forced_tool: bool = False,
+        functions: bool = False,
+        stops: tuple[str, ...] = (),
+        service_tier: bool = False,
+        extensions: Extensions = "known",
+        keep: frozenset[str] = frozenset(),
+        switches: frozenset[str] = frozenset(),
+        prompt_size: int = 0,
+    ) -> None:
+        self.model = model
+        self.now = now
+        self.new_id = new_id
+        self.tokens = tokens if tokens is not None else TokenTable()
+        self.stream = stream
+        self.include_usage = include_usage
+        self.logprobs = logprobs
+        self.k = k
+        self.n = n
+        self.max_tokens = max_tokens
+        self.tools = tools
+        self.forced_tool = forced_tool
+        self.functions = functions
+        self.stops = stops
+        self.service_tier = service_tier
+        self.extensions: Extensions = extensions
+        self.keep = keep
+        self.switches = switches
+        self.prompt_size = prompt_size
+        self.notes = Notes()
+        self.usage: Usage | None = None  # what was answered, set by the usage stage
+        self.usage_source = ""  # backend, tokenizer, tokens or estimate
+
+    def keeps(self, key: str) -> bool:
+        """Say whether the client gets a key outside the contract."""
+        if key in self.keep or self.extensions == "all":
+            return True
+        if self.extensions == "none":
+            return False
+        return key == "reasoning_content" or SWITCHED.get(key) in self.switches

@@ -1,0 +1,130 @@
+"""The known shapes of a near-OpenAI answer as strict Structs: their types are the guard.
+
+What they refuse (an unknown key, a positive logprob, a spelling) takes the tolerant path, which
+repairs it into these same Structs; so there is one way from a Struct to events. One set serves
+bodies and chunks: a choice holds `message` or `delta`.
+
+Vendor keys that come with every chunk or body of vLLM, llama.cpp and SGLang are fields here, so
+that those servers stay on the fast path; the reader turns what they hold into `Extra` events.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from wellspoken.adapters.events import Entry, Lp, Reason
+
+Epoch = Annotated[int, Meta(ge=1_000_000_000, le=100_000_000_000)]
+NONE = Raw()
+"""The default of a vendor key: it is absent. Compared by identity."""
+Count = Annotated[int, Meta(ge=0)]
+Index = Annotated[int, Meta(ge=0, le=127)]
+
+
+class WireLogprobs(Struct, gc=False, forbid_unknown_fields=True):
+    """Chat logprobs, or the completions endpoint's arrays in their place.
+
+    vLLM 0.3.3-0.4.2 and llama-cpp-python 0.2.58-0.3.2 send the arrays; vLLM of that time streams
+    `top_logprobs` alone.
+    """
+
+    content: list[Entry] | UnsetType | None = UNSET
+    refusal: UnsetType | None = UNSET
+    tokens: list[str] | UnsetType = UNSET
+    token_logprobs: list[Lp] | UnsetType = UNSET
+    top_logprobs: list[dict[str, Lp]] | UnsetType = UNSET
+    text_offset: list[int] | UnsetType = UNSET
+
+
+class Function(Struct, gc=False, forbid_unknown_fields=True):
+    name: str | UnsetType | None = UNSET
+    arguments: str | UnsetType | None = UNSET
+
+
+class ToolCall(Struct, gc=False, forbid_unknown_fields=True):
+    index: int | UnsetType = UNSET
+    id: str | UnsetType | None = UNSET
+    type: Literal["function"] | UnsetType | None = UNSET
+    function: Function | UnsetType = UNSET
+
+
+class Part(Struct, gc=False, forbid_unknown_fields=True):
+    """A delta or a message."""
+
+    role: Literal["assistant"] | UnsetType | None = UNSET
+    content: str | UnsetType | None = UNSET
+    refusal: str | UnsetType | None = UNSET
+    tool_calls: list[ToolCall] | UnsetType | None = UNSET
+    function_call: Function | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType | None = UNSET
+    reasoning: str | UnsetType | None = UNSET
+    annotations: Raw = NONE
+    audio: Raw = NONE
+
+
+class Choice(Struct, gc=False, forbid_unknown_fields=True):
+    index: Index
+    delta: Part | UnsetType = UNSET
+    message: Part | UnsetType = UNSET
+    logprobs: WireLogprobs | UnsetType | None = UNSET
+    finish_reason: Reason | UnsetType | None = UNSET
+    stop_reason: Raw = NONE
+    matched_stop: Raw = NONE
+    token_ids: Raw = NONE
+    routed_experts: Raw = NONE
+
+
+class WireUsage(Struct, gc=False, forbid_unknown_fields=True):
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+    prompt_tokens_details: Raw = NONE
+    completion_tokens_details: Raw = NONE
+
+
+class Chunk(Struct, gc=False, forbid_unknown_fields=True):
+    """One chunk of a stream, but for the vendor keys of a first or last one: those are few."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: Epoch
+    model: str
+    choices: list[Choice]
+    usage: WireUsage | UnsetType | None = UNSET
+    system_fingerprint: str | UnsetType | None = UNSET
+    service_tier: str | UnsetType = UNSET
+    obfuscation: str | UnsetType = UNSET
+
+
+class Body(Struct, gc=False, forbid_unknown_fields=True):
+    """A whole answer."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: Epoch
+    model: str
+    choices: list[Choice]
+    usage: WireUsage | UnsetType | None = UNSET
+    system_fingerprint: str | UnsetType | None = UNSET
+    service_tier: str | UnsetType | None = UNSET
+    prompt_logprobs: Raw = NONE
+    prompt_token_ids: Raw = NONE
+    prompt_text: Raw = NONE
+    kv_transfer_params: Raw = NONE
+    ec_transfer_params: Raw = NONE
+    metrics: Raw = NONE
+    timings: Raw = NONE
+
+
+BODY_EXTRAS = (
+    "prompt_logprobs",
+    "prompt_token_ids",
+    "prompt_text",
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "metrics",
+    "timings",
+)
+CHOICE_EXTRAS = ("stop_reason", "matched_stop", "token_ids", "routed_experts")

@@ -1,0 +1,79 @@
+"""Repairs of an answer's envelope: id, created, model and what stands beside them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from wellspoken.adapters.events import Start
+from wellspoken.adapters.repairs.context import Context
+
+PREFIX = "chatcmpl-"
+SHORTEST = 8  # characters of a backend's own suffix that make it worth keeping
+_PREFIXES = re.compile(r"(chatcmpl|cmpl|chat|gen|resp)-")
+_SUFFIX = re.compile(r"[A-Za-z0-9_\-]{8,128}")
+EPOCH = range(1_000_000_000, 100_000_000_000)  # seconds: 2001 to far beyond; not milliseconds
+
+
+def start(
+    answer_id: str, created: Any, model: str, fingerprint: str | None, context: Context
+) -> Start:
+    """Return the envelope that the client gets."""
+    return Start(
+        id_not_chatcmpl(answer_id, context),
+        created_not_epoch(created, context),
+        model_not_requested(model, context),
+        fingerprint,
+    )
+
+
+def id_not_chatcmpl(answer_id: str, context: Context) -> str:
+    """Return "chatcmpl-" and the backend's own suffix if that has 8 characters or more.
+
+    vLLM <= 0.4 says "cmpl-7f3c", SGLang a bare hex string, mistral.rs "0", TGI "", KoboldCpp always
+    "chatcmpl-A1".
+    """
+    suffix = _PREFIXES.sub("", answer_id, count=1)
+    if not _SUFFIX.fullmatch(suffix):
+        suffix = context.exchange.new_id()
+    if answer_id != PREFIX + suffix:
+        context.note("id_not_chatcmpl")
+    return PREFIX + suffix
+
+
+def created_not_epoch(created: Any, context: Context) -> int:
+    """Return epoch seconds: the backend's if it sent some, else the exchange's clock.
+
+    vLLM <= 0.3.3 and OpenLLM send `time.monotonic()`; others milliseconds, a float or a string.
+    """
+    value: Any = created
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)
+    if isinstance(value, float) and abs(value) < 1e15:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value not in EPOCH:
+        value = context.exchange.now
+    if value is not created:
+        context.note("created_not_epoch")
+    return int(value)
+
+
+def model_not_requested(model: str, context: Context) -> str:
+    """Return the model that the client asked for; cortex says "_", others a file's path."""
+    if model != context.exchange.model:
+        context.note("model_not_requested")
+    return context.exchange.model
+
+
+def content_text(value: Any, context: Context) -> str:
+    """Return the text of a message's content: a string, null, or a list of parts (Mistral)."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        context.note("content_parts")
+        parts = [part.get("text") if isinstance(part, dict) else part for part in value]
+        return "".join(part for part in parts if isinstance(part, str))
+    if value is not None:
+        context.note("content_not_text")
+        return str(value)
+    return ""

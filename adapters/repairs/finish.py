@@ -1,0 +1,107 @@
+"""Repairs of finish_reason: every spelling of every server as the contract's five, or a failure.
+
+`REASONS` and `FAILURES` are the spellings; each is a repair named `finish_reason_<spelling>`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from wellspoken.adapters.events import Reason
+from wellspoken.adapters.repairs.context import Context
+
+CONTRACT: frozenset[str] = frozenset(get_args(Reason))
+
+REASONS: dict[str, Reason] = {
+    "eos_token": "stop",  # TGI, all versions, on /generate and /v1/completions
+    "eos": "stop",  # Together; llama.cpp's stop_type
+    "stop_sequence": "stop",  # TGI
+    "stop_token": "stop",
+    "stop_str": "stop",  # LMDeploy, RTP-LLM
+    "end_turn": "stop",  # servers that pass Anthropic's reasons on
+    "word": "stop",  # llama.cpp's stop_type
+    "max_tokens": "length",  # servers that pass Anthropic's reasons on; instructor is misled by it
+    "max_new_tokens": "length",
+    "max_length": "length",
+    "limit": "length",  # llama.cpp's stop_type
+    "model_length": "length",  # Mistral
+    "repetition": "length",  # vLLM 0.1x and later: it cut a repeating loop
+    "tool_call": "tool_calls",  # mlx-lm 0.30.0-0.30.4
+    "tool_use": "tool_calls",
+    "function": "function_call",
+    "content_filtered": "content_filter",
+    "safety": "content_filter",
+}
+"""Spelling, lower case -> reason."""
+
+FAILURES: dict[str, str] = {
+    "abort": "the backend aborted the request",  # vLLM V1, SGLang: shutdown, a dead engine
+    "aborted": "the backend aborted the request",
+    "error": "the backend reported an error",
+    "canceled": "the backend cancelled the request",  # mistral.rs
+    "cancelled": "the backend cancelled the request",
+    "parse_error": "the backend could not parse what the model wrote",  # LMDeploy
+    "insufficient_system_resource": "the backend ran out of resources",  # DeepSeek
+}
+"""Spelling, lower case -> what happened. Never "stop" (contract rule 1)."""
+
+
+class Failure(str):
+    """A finish reason that says the answer failed, as the backend spelled it."""
+
+    __slots__ = ()
+
+
+def finish_reason(value: Any, context: Context) -> Reason | Failure | None:
+    """Return the contract's reason for whatever a server put there; None if it gives none.
+
+    Counts `finish_reason_empty`, `finish_reason_object`, `finish_reason_<spelling>` and, for one
+    that nobody knows, `finish_reason_unknown`: the finish stage then decides from the answer.
+    Sources: contract rule 1.
+    """
+    if isinstance(value, dict):  # SGLang /generate: {"type": "stop", "matched": 151645}
+        context.note("finish_reason_object")
+        value = value.get("type", value.get("reason"))
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        context.note("finish_reason_unknown")
+        return None
+    if value in CONTRACT:
+        return value  # type: ignore[return-value]
+    key = value.strip().lower().replace("-", "_").replace(" ", "_")
+    if key in ("", "null", "none"):  # TGI 1.4.5-3.3, Ollama 0.1.3x, cortex: "" on every chunk
+        context.note("finish_reason_empty")
+        return None
+    if key in FAILURES:
+        return Failure(key)
+    if key in CONTRACT:
+        context.note("finish_reason_case")
+        return key  # type: ignore[return-value]
+    if key in REASONS:
+        context.note(f"finish_reason_{key}")
+        return REASONS[key]
+    context.note("finish_reason_unknown")
+    return None
+
+
+def finish_reason_elsewhere(choice: dict[str, Any], context: Context) -> Reason | None:
+    """Return the reason that a choice without finish_reason tells by llama.cpp's or Ollama's keys.
+
+    Reads `stop_type`, `done_reason` and the `stopped_eos`, `stopped_word`, `stopped_limit` booleans
+    (llama.cpp <= b4273), and removes them.
+    """
+    for key in ("stop_type", "done_reason"):
+        if isinstance(choice.get(key), str):
+            context.note(f"finish_reason_{key}")
+            reason = finish_reason(choice.pop(key), context)
+            return None if isinstance(reason, Failure) else reason
+    flags: dict[str, Reason] = {
+        "stopped_eos": "stop",
+        "stopped_word": "stop",
+        "stopped_limit": "length",
+    }
+    found = [reason for key, reason in flags.items() if choice.pop(key, None) is True]
+    if found:
+        context.note("finish_reason_stopped_flags")
+    return found[0] if found else None

@@ -1,0 +1,302 @@
+"""Repairs of logprobs: every shape seen becomes a list of entries.
+
+The functions here see generic JSON (dicts, lists) that the strict Structs refused. A recognizer
+looks at the shape alone; `logprobs` tries them in order. Numbers are repaired by `logprob`, bytes
+by `settle` afterwards, for this path and the strict one alike.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import UNSET, Raw
+
+from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
+from wellspoken.adapters.lenient import raw
+from wellspoken.adapters.repairs.context import Context
+
+ABSENT = -1e30  # -3.4e38 is float32's least value: llama.cpp and masked logits mean "none" by it
+PROBABILITY = 0.001  # above it a positive number is no rounding error but a probability
+
+_VALUE_KEYS = ("logprob", "log_prob", "prob", "value", "lp")
+_TEXT_KEYS = ("token", "tok_str", "text", "decoded_token", "token_str", "content")
+_TOP_KEYS = ("top_logprobs", "top_probs", "probs", "top_tokens", "alternatives")
+_MINUS_INF = re.compile(r"-\s*inf(inity)?|nan", re.IGNORECASE)
+
+
+Repaired = tuple[list[Entry], bool] | None
+"""(entries, whether each entry's own token is known)"""
+
+
+def logprobs(value: Any, text: str, context: Context) -> Repaired:
+    """Return the logprobs in `value`, of any shape; None if it holds none.
+
+    `text` is the content that came with them: what a bare float is the logprob of.
+    """
+    if not context.probabilities and holds_probabilities(value):
+        context.probabilities = True
+    if context.probabilities:
+        context.note("logprobs_probabilities")
+    for matches, repair in SHAPES:
+        if matches(value):
+            return repair(value, text, context)
+    if value not in (None, {}, []):
+        context.notes.dropped("logprobs")
+    return None
+
+
+def logprob(value: Any, context: Context) -> float:
+    """Return a finite logprob <= 0 for whatever a server sent as one, `UNKNOWN` where it told none.
+
+    Counts `logprobs_unknown` (null, no number), `logprobs_not_finite` (NaN, the infinities,
+    -3.4e38), `logprobs_string` ("-INF"), `logprobs_positive` (a rounding error above 0),
+    `logprobs_below_floor` (less than -9999, which OpenAI's scale does not go below).
+    """
+    if isinstance(value, str):
+        context.note("logprobs_string")
+        try:
+            value = math.nan if _MINUS_INF.fullmatch(value.strip()) else float(value)
+        except ValueError:
+            value = None
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float):
+        context.note("logprobs_unknown")
+        return UNKNOWN
+    if not math.isfinite(value) or abs(value) > -ABSENT:
+        context.note("logprobs_not_finite")
+        return UNKNOWN
+    if value > 0 or (value == 0 and context.probabilities):
+        return _positive(float(value), context)
+    if value < UNKNOWN:
+        context.note("logprobs_below_floor")
+    return max(float(value), UNKNOWN)
+
+
+def _positive(value: float, context: Context) -> float:
+    if context.probabilities:
+        return min(math.log(value), 0.0) if value > 0 else UNKNOWN
+    context.note("logprobs_positive")
+    return 0.0
+
+
+def holds_probabilities(value: Any) -> bool:
+    """Say whether any number that stands as a logprob in `value` is above 0.001, or is a `prob`."""
+    if isinstance(value, dict):
+        if any(key in value for key in ("prob", "probs", "top_probs")):
+            return True
+        if "token_logprobs" in value or "tokens" in value:
+            tops = value.get("top_logprobs") or []
+            return _above(value.get("token_logprobs")) or _above(tops)
+        if isinstance(value.get("content"), list) and "logprob" not in value:
+            return holds_probabilities(value["content"])
+        return _above(value.get("logprob")) or _above(value.get("top_logprobs"))
+    if isinstance(value, list):
+        return any(holds_probabilities(item) for item in value)
+    return _above(value)
+
+
+def _above(value: Any) -> bool:
+    """Say whether a number in numbers, {token: number} or entries is above the threshold."""
+    if isinstance(value, list):
+        return any(_above(item) for item in value)
+    if isinstance(value, dict):
+        if "logprob" in value:
+            return _above(value["logprob"])
+        return any(_above(item) for item in value.values())
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return PROBABILITY < value < -ABSENT
+
+
+def logprobs_entries(value: Any, text: str, context: Context) -> Repaired:
+    """Return the entries of a chat-shaped object or list: each made whole by `entry`.
+
+    vLLM, llama.cpp, SGLang, LocalAI, mlx-lm, Ollama (no bytes, no alternatives, ids, integers).
+    """
+    rows = value["content"] if isinstance(value, dict) else value
+    if isinstance(rows, dict):
+        context.note("logprobs_single_entry")
+        rows = [rows]
+    elif isinstance(value, list):
+        context.note("logprobs_bare_entries")
+    if isinstance(value, dict):
+        for key in value:
+            if key not in ("content", "refusal") and value[key]:
+                context.notes.dropped(f"logprobs.{key}")
+    return [entry(row, context) for row in rows], True
+
+
+def logprobs_single_entry(value: Any, text: str, context: Context) -> Repaired:
+    """Return the one token object that stands where the list belongs (mistral.rs, streamed)."""
+    context.note("logprobs_single_entry")
+    return [entry(value, context)], True
+
+
+def logprobs_bare_floats(value: Any, text: str, context: Context) -> Repaired:
+    """Return entries for bare numbers (TGI 1.4: a list in a body, one float in a chunk).
+
+    One number is the logprob of the whole piece; of several the tokens are not known.
+    """
+    context.note("logprobs_bare_floats")
+    numbers = value if isinstance(value, list) else [value]
+    token = text if len(numbers) == 1 else ""
+    return [Entry(token, logprob(number, context), Raw(), []) for number in numbers], True
+
+
+def logprobs_legacy_arrays(value: Any, text: str, context: Context) -> Repaired:
+    """Return entries for the completions endpoint's arrays, however incomplete.
+
+    vLLM 0.3.3-0.4.2, llama-cpp-python 0.2.58-0.3.2, Together (token_ids), mlx-lm (ids as tokens).
+    Arrays that are absent, null or short are filled: unknown numbers, no alternatives.
+    """
+    context.note("logprobs_legacy_arrays")
+    columns = [value.get(key) for key in ("tokens", "token_logprobs", "top_logprobs", "token_ids")]
+    size = max(len(column) for column in columns if isinstance(column, list))
+    tokens, numbers, tops, ids = (_filled(column, size) for column in columns)
+    for key in value:
+        if key not in _ARRAYS and value[key] and key not in ("content", "refusal"):
+            context.notes.dropped(f"logprobs.{key}")
+    sampled = any(isinstance(column, list) for column in (columns[0], columns[1], columns[3]))
+    entries = []
+    for token, number, top, known in zip(tokens, numbers, tops, ids, strict=True):
+        found = Entry("", UNKNOWN, Raw(), _alternatives(top, context))
+        if top is None:
+            context.note("logprobs_top_missing")
+        if sampled:
+            _own(found, token, number, known, context)
+        entries.append(found)
+    return entries, sampled
+
+
+_ARRAYS = ("tokens", "token_logprobs", "top_logprobs", "token_ids", "text_offset")
+
+
+def _own(found: Entry, token: Any, number: Any, known: Any, context: Context) -> None:
+    """Set an entry's own token from its columns; without a name, the alternative of its number."""
+    found.logprob = logprob(number, context)
+    if _id(known) is not None:
+        found.id = int(known)
+    if token is not None:
+        found.token = _text(token, context)
+    elif found.id is not UNSET:
+        found.token = f"token_id:{found.id}"
+    else:
+        same = (row.token for row in found.top_logprobs if row.logprob == found.logprob)
+        found.token = next(same, "")
+
+
+def _filled(value: Any, size: int) -> list[Any]:
+    given = value if isinstance(value, list) else []
+    return given + [None] * (size - len(given))
+
+
+def entry(row: Any, context: Context) -> Entry:
+    """Return one entry from a token object of any server; `bytes` stays empty where it has none."""
+    if isinstance(row, int | float) or row is None:
+        return Entry("", logprob(row, context), Raw(), [])
+    if isinstance(row, list):
+        pair = alternative(row, context)
+        return Entry(pair.token, pair.logprob, pair.bytes, [], pair.id)
+    key = next((name for name in _TOP_KEYS if name in row), None)
+    tops = row.get(key) if key else None
+    if tops is None:
+        context.note("logprobs_top_missing")
+    base = alternative({k: v for k, v in row.items() if k not in _TOP_KEYS}, context)
+    return Entry(base.token, base.logprob, base.bytes, _alternatives(tops, context), base.id)
+
+
+def _alternatives(tops: Any, context: Context) -> list[Alternative]:
+    if isinstance(tops, dict):
+        if all(isinstance(value, dict) for value in tops.values()):
+            return [alternative({"id": name, **row}, context) for name, row in tops.items()]
+        return [Alternative(name, logprob(value, context)) for name, value in tops.items()]
+    if not isinstance(tops, list):
+        return []
+    if None in tops:
+        context.note("logprobs_top_null_entry")
+    return [alternative(item, context) for item in tops if item is not None]
+
+
+def alternative(row: Any, context: Context) -> Alternative:
+    """Return one alternative from an object, a [logprob, id, text] triple or a bare token."""
+    if isinstance(row, list):  # SGLang's triples, pairs of (token, logprob)
+        number = next((x for x in row if isinstance(x, float)), None)
+        name = next((x for x in row if isinstance(x, str)), None)
+        known = next((x for x in row if isinstance(x, int) and not isinstance(x, bool)), None)
+        row = {"logprob": number, "token": name, "id": known}
+    elif not isinstance(row, dict):
+        row = {"token": row}
+    key = next((name for name in _VALUE_KEYS if name in row), None)
+    name = next((row[k] for k in _TEXT_KEYS if row.get(k) is not None), None)
+    known = _id(row.get("id", row.get("token_id")))
+    if name is None and known is not None:
+        name = f"token_id:{known}"
+    for extra in row:
+        if extra not in (*_VALUE_KEYS, *_TEXT_KEYS, "bytes", "id", "token_id", "rank", "special"):
+            context.notes.dropped(f"logprobs.{extra}")
+    found = Alternative(_text(name, context), logprob(row.get(key) if key else None, context))
+    if row.get("bytes") is not None:
+        found.bytes = raw(row["bytes"])
+    elif "bytes" in row:
+        found.bytes = Raw(b"null")
+    if known is not None:
+        found.id = known
+    return found
+
+
+def _id(value: Any) -> int | None:
+    if isinstance(value, str) and value.isdigit():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _text(value: Any, context: Context) -> str:
+    """Return a token's text; an integer is an id (`logprobs_token_integer`, mistral.rs, mlx-lm)."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        context.note("logprobs_token_integer")
+        return f"token_id:{value}"
+    return ""
+
+
+def _is_arrays(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and not value.get("content")
+        and "logprob" not in value
+        and any(
+            isinstance(value.get(key), list) and value[key]
+            for key in ("tokens", "token_logprobs", "top_logprobs", "token_ids")
+        )
+    )
+
+
+def _is_entries(value: Any) -> bool:
+    if isinstance(value, dict):
+        return isinstance(value.get("content"), list | dict) and "logprob" not in value
+    return isinstance(value, list) and bool(value) and any(isinstance(x, dict) for x in value)
+
+
+def _is_single(value: Any) -> bool:
+    return isinstance(value, dict) and any(key in value for key in ("logprob", "prob", "log_prob"))
+
+
+def _is_floats(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(x is None or _number(x) for x in value)
+    return _number(value)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+SHAPES: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, Context], Repaired]], ...] = (
+    (_is_arrays, logprobs_legacy_arrays),
+    (_is_entries, logprobs_entries),
+    (_is_single, logprobs_single_entry),
+    (_is_floats, logprobs_bare_floats),
+)

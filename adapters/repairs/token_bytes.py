@@ -1,0 +1,157 @@
+"""Repairs of an entry's `token` and `bytes`, and of the order of its alternatives.
+
+Bytes come from the entry's own true bytes, else from the vocabulary, else (in the tiling stage)
+from the content; never invented (contract rule 7).
+"""
+
+from __future__ import annotations
+
+import re
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from wellspoken.adapters.events import Alternative, Entry
+from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.tokens import NULL, bytes_json, escape, spell, token_id
+
+LOGPROB = attrgetter("logprob")
+_CONTROL = re.compile(r"<[^<>\s]+>")
+_ids = msgspec.json.Decoder(list[int]).decode
+
+
+def settle(entries: list[Entry], context: Context) -> bool:
+    """Make token and bytes of every entry and alternative agree, and sort the alternatives.
+
+    Returns whether every entry's token is plain text (its bytes are the text's UTF-8). Hot: what
+    is in order costs a look-up and a comparison.
+    """
+    table = context.exchange.tokens
+    plain = True
+    ids = False
+    for entry in entries:
+        expected = table[entry.token]
+        if expected is NULL or entry.bytes != expected:
+            _own_bytes(entry, context)
+            plain = plain and entry.bytes != NULL and entry.bytes is table[entry.token]
+        if entry.id is not UNSET:
+            entry.id, ids = UNSET, True
+        previous = 0.0
+        ordered = True
+        for row in entry.top_logprobs:
+            expected = table[row.token]
+            if expected is NULL or row.bytes != expected:
+                alternative_bytes(row, context)
+                if row.bytes is NULL and row.token:
+                    plain = False  # the tiling stage has to look at it
+            if row.id is not UNSET:
+                row.id, ids = UNSET, True
+            if row.logprob > previous:
+                ordered = False
+            previous = row.logprob
+        if not ordered:
+            context.note("logprobs_unordered")
+            entry.top_logprobs.sort(key=LOGPROB, reverse=True)
+    if ids:
+        context.note("logprobs_entry_id")
+    return plain
+
+
+def _own_bytes(entry: Entry, context: Context) -> None:
+    """Settle an entry; its placeholder among the alternatives then reads as the entry does."""
+    was = entry.token
+    true_bytes(entry, context)
+    if entry.token != was and token_id(was) is not None:
+        for row in entry.top_logprobs:
+            if row.token == was:
+                row.token, row.bytes = entry.token, entry.bytes
+
+
+def alternative_bytes(row: Alternative, context: Context) -> None:
+    """Settle one alternative; a control token's null bytes stay, where the backend says so."""
+    if row.bytes == NULL and _CONTROL.fullmatch(row.token):
+        return
+    true_bytes(row, context)
+
+
+def true_bytes(row: Entry | Alternative, context: Context) -> None:
+    """Set `token` and `bytes` of one row to what is true, or `bytes` to null where none is known.
+
+    Counts `logprobs_bytes_missing`, `logprobs_bytes_string` (mistral.rs), `logprobs_bytes_signed`,
+    `logprobs_token_respelled` (text and bytes disagree: the bytes are right),
+    `logprobs_token_id_text`, `logprobs_bytes_from_vocabulary`, `logprobs_bytes_unknown`.
+    """
+    token, expected = row.token, context.exchange.tokens[row.token]
+    given = _given(row.bytes, context)
+    if expected is not NULL:
+        _plain(row, given, expected, context)
+        return
+    placeholder = token_id(token)
+    if given and given != token.encode("utf-8", "replace"):
+        row.bytes = bytes_json(given)
+        if placeholder is None:
+            _spell(row, spell(given), context)
+        elif "return_tokens_as_token_ids" not in context.exchange.switches:
+            context.note("logprobs_token_id_text")
+            row.token = spell(given)
+        return
+    known = placeholder if placeholder is not None else row.id
+    _from_vocabulary(row, None if known is UNSET else known, context)
+
+
+def _plain(row: Entry | Alternative, given: bytes | None, expected: Raw, context: Context) -> None:
+    """Settle a row whose text is clean: its UTF-8, unless true bytes say otherwise."""
+    text = row.token.encode()
+    if not given:
+        context.note("logprobs_bytes_missing")
+        row.bytes = expected
+    elif given == text or given.startswith(b"token_id:"):
+        row.bytes = expected
+    else:
+        row.bytes = bytes_json(given)
+        if row.token not in (spell(given), escape(given)):
+            _spell(row, spell(given), context)
+
+
+def _spell(row: Entry | Alternative, spelling: str, context: Context) -> None:
+    if row.token != spelling:
+        context.note("logprobs_token_respelled")
+        row.token = spelling
+
+
+def _from_vocabulary(row: Entry | Alternative, known: int | None, context: Context) -> None:
+    vocabulary = context.exchange.tokens.vocabulary
+    found = None
+    if vocabulary is not None:
+        found = vocabulary.by_id(known) if known is not None else vocabulary.by_text(row.token)
+    if found:
+        context.note("logprobs_bytes_from_vocabulary")
+        row.token, row.bytes = spell(found), bytes_json(found)
+        return
+    if row.bytes != NULL:
+        context.note("logprobs_bytes_unknown")
+    row.bytes = NULL
+
+
+def _given(value: Raw, context: Context) -> bytes | None:
+    """Return the bytes a server gave, None where it gave none that can be read."""
+    data = bytes(value)
+    if not data or data == b"null":
+        return None
+    try:
+        return bytes(_ids(data))
+    except (ValueError, msgspec.ValidationError):
+        return _odd(msgspec.json.decode(data), context)
+
+
+def _odd(value: Any, context: Context) -> bytes | None:
+    if isinstance(value, str):
+        context.note("logprobs_bytes_string")
+        return value.encode("utf-8", "replace")
+    numbers = value if isinstance(value, list) else []
+    if numbers and all(isinstance(x, int) and -128 <= x <= 255 for x in numbers):
+        context.note("logprobs_bytes_signed")  # a C++ char printed as it is
+        return bytes(x & 0xFF for x in numbers)
+    return None

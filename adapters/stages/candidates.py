@@ -1,0 +1,134 @@
+"""What an entry may stand for in the content, and what it becomes once the content tells."""
+
+from __future__ import annotations
+
+from msgspec import Raw, json
+
+from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
+from wellspoken.adapters.exchange import Notes
+from wellspoken.adapters.stages.alignment import Option, Piece
+from wellspoken.adapters.stages.spelling import Undo
+from wellspoken.adapters.tokens import NULL, bytes_json, escape, spell
+
+UNCHOSEN = Raw()
+"""`bytes` of an entry whose own token is still to be chosen among its alternatives."""
+
+_ids = json.Decoder(list[int]).decode
+
+
+def known_bytes(row: Entry | Alternative, undo: Undo | None) -> bytes | None:
+    """Return a row's bytes, of an undone raw spelling if `undo` knows it; None if unknown."""
+    if row.bytes == NULL:
+        return None
+    data = bytes(_ids(row.bytes))
+    if undo is not None and data == row.token.encode():
+        undone = undo(row.token)
+        return data if undone is None else undone
+    return data
+
+
+def options(
+    entry: Entry, undo: Undo | None, *, alternatives: bool = False, lossy: bool = False
+) -> list[Option]:
+    """Return what the entry may stand for: its own token, then (if asked) its alternatives.
+
+    `lossy`: a text may lack the bytes that end the character before it, as where a server decodes
+    each token alone and leaves out what is not UTF-8 (llama-cpp-python).
+    """
+    found = [] if entry.bytes is UNCHOSEN else [_option(entry, undo, -1, lossy)]
+    if alternatives or entry.bytes is UNCHOSEN:
+        found += [_option(row, undo, pick, lossy) for pick, row in enumerate(entry.top_logprobs)]
+    return found or [Option(b"")]
+
+
+def _option(row: Entry | Alternative, undo: Undo | None, pick: int, lossy: bool) -> Option:
+    data = known_bytes(row, undo)
+    if data is not None:
+        return Option(None, b"", data, pick) if lossy else Option(data, pick=pick)
+    before, _, rest = row.token.partition("\ufffd")
+    after = rest.rpartition("\ufffd")[2] if "\ufffd" in row.token else ""
+    return Option(None, before.encode(), after.encode(), pick)
+
+
+def settle_piece(
+    entry: Entry, piece: Piece, content: bytes, undo: Undo | None, notes: Notes
+) -> Entry:
+    """Make the entry what its piece of the content says, and return it.
+
+    Counts `logprobs_sampled_inferred`, `logprobs_sampled_mismatch`, `logprobs_bytes_from_content`
+    and `logprobs_clipped`.
+    """
+    pick(entry, piece.option.pick, notes)
+    was = (entry.token, entry.logprob)
+    data = piece.option.data
+    if data is None:
+        own_part(entry, content[piece.start : piece.end], notes)
+        _mirror(entry, was)
+    elif piece.cut or piece.over:
+        notes.add("logprobs_clipped")
+        _set(entry, data[piece.cut : len(data) - piece.over])
+    elif known_bytes(entry, None) != data:
+        _set(entry, data)
+    if undo is not None:
+        for row in entry.top_logprobs:
+            undone = known_bytes(row, undo)
+            if undone is not None and undone != known_bytes(row, None):
+                _set(row, undone)
+    return entry
+
+
+def pick(entry: Entry, index: int, notes: Notes) -> None:
+    """Give the entry the token and value of its alternative `index`; -1 leaves its own."""
+    if index < 0:
+        return
+    inferred = entry.bytes is UNCHOSEN
+    notes.add("logprobs_sampled_inferred" if inferred else "logprobs_sampled_mismatch")
+    row = entry.top_logprobs[index]
+    entry.token, entry.logprob, entry.bytes = row.token, row.logprob, row.bytes
+
+
+def own_part(entry: Entry, owned: bytes, notes: Notes) -> None:
+    """Give a part of a character the bytes it owns: the last part all of them, earlier ones none.
+
+    Where the content itself only shows U+FFFD, its bytes are escaped: they stand for no known text.
+    """
+    if not owned:
+        entry.token, entry.bytes = "", NULL
+        return
+    notes.add("logprobs_bytes_from_content")
+    text = owned.decode()
+    entry.token = "".join(escape(x.encode()) if x == "\ufffd" else x for x in text)
+    entry.bytes = bytes_json(owned)
+
+
+def sampled_unknown(entry: Entry, text: str, notes: Notes) -> None:
+    """Give the entry the text that was written, and an unknown value: no alternative is it.
+
+    Its former token and value, if it had them, stay as an alternative.
+    """
+    notes.add("logprobs_sampled_unknown")
+    if entry.bytes is not UNCHOSEN and all(row.token != entry.token for row in entry.top_logprobs):
+        entry.top_logprobs.insert(0, Alternative(entry.token, entry.logprob, entry.bytes))
+        entry.top_logprobs.sort(key=lambda row: row.logprob, reverse=True)
+    entry.logprob = UNKNOWN
+    own_part(entry, text.encode(), notes)
+
+
+def blank(entry: Entry, notes: Notes) -> None:
+    """Leave no U+FFFD in an alternative whose bytes are unknown: it is a part of a character."""
+    for row in entry.top_logprobs:
+        if row.bytes == NULL and "\ufffd" in row.token:
+            notes.add("logprobs_alternative_blank")
+            row.token = ""
+
+
+def _mirror(entry: Entry, was: tuple[str, float]) -> None:
+    """Let the alternative that is the sampled token read as the entry does."""
+    for row in entry.top_logprobs:
+        if row.bytes == NULL and (row.token, row.logprob) == was:
+            row.token, row.bytes = entry.token, entry.bytes
+            return
+
+
+def _set(row: Entry | Alternative, data: bytes) -> None:
+    row.token, row.bytes = spell(data), bytes_json(data)

@@ -1,0 +1,164 @@
+"""Finish (contract rule 1): one reason per choice, or the answer failed.
+
+A choice that wrote something and ended cleanly is complete even without a reason: it called tools,
+reached its limit, or stopped. A reason on a delta that held more is kept back until the next event
+or the end, since servers that put one there may put it on every chunk.
+
+    state      text, call          reason alone       reason beside text   end, clean      end, cut
+    nothing    -> written          -> finished        -> kept              fault           fault
+    written    written             -> finished        -> kept              -> finished     fault
+    kept       kept                -> finished        kept (the last)      -> finished     finished
+    finished   drop, counted       drop, counted      drop, counted        -               -
+"""
+
+from __future__ import annotations
+
+from wellspoken.adapters.events import (
+    Call,
+    End,
+    Event,
+    Fault,
+    Finish,
+    Open,
+    Reason,
+    Reasoning,
+    Refusal,
+    Text,
+    Usage,
+)
+from wellspoken.adapters.exchange import Exchange
+
+
+class _State:
+    __slots__ = ("called", "finished", "kept", "tokens", "written")
+
+    def __init__(self) -> None:
+        self.written = False
+        self.called = False
+        self.finished = False
+        self.kept: Finish | None = None
+        self.tokens = 0  # logprob entries, else pieces of text
+
+
+class FinishStage:
+    """The stage; one for an answer."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.notes = exchange.notes
+        self.states: dict[int, _State] = {}
+        self.usage: Usage | None = None
+
+    def __call__(self, events: list[Event]) -> list[Event]:
+        """Return the events with exactly one `Finish` for each choice, or a `Fault` at the end."""
+        out: list[Event] = []
+        for event in events:
+            kind = type(event)
+            if kind is Text or kind is Call or kind is Reasoning or kind is Refusal:
+                self._written(event, out)  # type: ignore[arg-type]
+            elif type(event) is Finish:
+                self._finish(event, out)
+            elif type(event) is End:
+                self._end(event, out)
+            else:
+                if type(event) is Open:
+                    self._state(event.choice)
+                elif type(event) is Usage:
+                    self.usage = event
+                out.append(event)
+        return out
+
+    def _state(self, choice: int) -> _State:
+        state = self.states.get(choice)
+        if state is None:
+            state = self.states[choice] = _State()
+        return state
+
+    def _written(self, event: Text | Call | Reasoning | Refusal, out: list[Event]) -> None:
+        state = self.states.get(event.choice) or self._state(event.choice)
+        if state.finished:
+            self.notes.add("text_after_finish")
+            return
+        state.written = True
+        if type(event) is Text and event.lp is not None:
+            state.tokens += len(event.lp.entries)
+        else:
+            state.tokens += 1
+        if type(event) is Call:
+            state.called = True
+        out.append(event)
+
+    def _finish(self, event: Finish, out: list[Event]) -> None:
+        state = self._state(event.choice)
+        if state.finished:
+            self.notes.add("finish_reason_repeated")
+        elif not event.alone or event.reason is None:
+            if state.kept is not None:
+                self.notes.add("finish_reason_repeated")
+            state.kept = event
+        else:
+            self._write(event, state, out)
+
+    def _write(self, event: Finish, state: _State, out: list[Event]) -> None:
+        state.finished = True
+        reason = event.reason or self._decide(state)
+        if reason == "stop" and state.called and not self.exchange.forced_tool:
+            self.notes.add("finish_reason_stop_after_call")
+            reason = "tool_calls"
+        if reason == "tool_calls" and not state.called:
+            self.notes.add("finish_reason_tool_calls_without_call")
+            reason = "stop"
+        if reason in ("tool_calls", "function_call") and state.called:
+            wanted: Reason = "function_call" if self.exchange.functions else "tool_calls"
+            if reason != wanted:
+                self.notes.add("finish_reason_call_kind")
+                reason = wanted
+        if reason != event.reason:
+            event = Finish(event.choice, reason)
+        out.append(event)
+
+    def _decide(self, state: _State) -> Reason:
+        if state.called:
+            return "tool_calls"
+        limit = self.exchange.max_tokens
+        counted = self.usage.completion if self.usage and len(self.states) == 1 else None
+        if limit and (counted if counted is not None else state.tokens) >= limit:
+            return "length"
+        return "stop"
+
+    def _end(self, event: End, out: list[Event]) -> None:
+        clean = event.clean or self.usage is not None
+        if not self.states:
+            out.append(_empty() if clean else _cut())
+            return
+        for choice in sorted(self.states):
+            state = self.states[choice]
+            if state.finished:
+                continue
+            if state.kept is not None:
+                self._write(state.kept, state, out)
+            elif clean and state.written:
+                self.notes.add("finish_reason_missing")
+                self._write(Finish(choice, None), state, out)
+            else:
+                out.append(_empty() if clean else _cut())
+                return
+        out.append(event)
+
+
+def _empty() -> Fault:
+    return Fault(
+        502,
+        "The backend ended its answer without a token and without a finish_reason. Try again; if "
+        "it repeats, see the backend's log.",
+        code="empty_answer",
+    )
+
+
+def _cut() -> Fault:
+    return Fault(
+        502,
+        "The backend's stream ended in the middle of the answer: no finish_reason and no [DONE]. "
+        "Try again; if it repeats, see the backend's log.",
+        code="upstream_cut",
+    )

@@ -1,0 +1,64 @@
+"""Raw vocabulary spellings of tokens, and their bytes.
+
+Servers that do not decode their tokens send them as the tokenizer's vocabulary spells them. They
+are undone only where the plain text does not cover the content and the undone text does (contract
+rule 7), since each of these texts may also be what a model really wrote.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+
+
+def _byte_level() -> dict[str, int]:
+    """Return GPT-2's character for each byte, inverted: printable ones stand for themselves."""
+    table = {chr(byte): byte for byte in _PRINTABLE}
+    rest = (byte for byte in range(256) if byte not in _PRINTABLE)
+    return table | {chr(0x100 + n): byte for n, byte in enumerate(rest)}
+
+
+BYTE_LEVEL = _byte_level()
+
+
+def raw_sentencepiece(token: str) -> bytes | None:
+    """Return the bytes of `▁Hello` or `<0x0A>` (vLLM 0.3.3, Llama 2 and Mistral vocabularies)."""
+    found = _BYTE.fullmatch(token)
+    if found:
+        return bytes([int(found[1], 16)])
+    return token.replace("▁", " ").encode() if "▁" in token else None
+
+
+def raw_byte_level(token: str) -> bytes | None:
+    """Return the bytes of `Ġis` (mlx-lm, vLLM 0.3.3, vocabularies in the manner of GPT-2)."""
+    try:
+        data = bytes(BYTE_LEVEL[character] for character in token)
+    except KeyError:
+        return None  # an added token holds plain text
+    return data if data != token.encode() else None
+
+
+def raw_escapes(token: str) -> bytes | None:
+    r"""Return the bytes of `bytes:\xe2\x80` or `\xe2\x80` (OpenAI's completions endpoint)."""
+    text = token.removeprefix("bytes:")
+    if not _ESCAPE.search(text):
+        return None
+    data, at = b"", 0
+    for found in _ESCAPE.finditer(text):
+        data += text[at : found.start()].encode() + bytes([int(found[1], 16)])
+        at = found.end()
+    return data + text[at:].encode()
+
+
+Undo = Callable[[str], bytes | None]
+
+SPELLINGS: tuple[tuple[str, Undo], ...] = (
+    ("logprobs_raw_sentencepiece", raw_sentencepiece),
+    ("logprobs_raw_byte_level", raw_byte_level),
+    ("logprobs_raw_escapes", raw_escapes),
+)
+"""(repair, function): bytes of a token spelled so, None for one that is not."""

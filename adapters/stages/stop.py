@@ -1,0 +1,72 @@
+"""Stop (contract, "Requests"): the content ends before the first stop string, whoever enforces it.
+
+Most backends cut there already; some leave the stop string in, some honour only the first few.
+Text is held back only while it may be the beginning of a stop string, so a stream waits for less
+than the longest one. Entries run ahead of held text; the tiling stage cuts them to what is written.
+"""
+
+from __future__ import annotations
+
+from wellspoken.adapters.events import Call, Event, Finish, Text
+from wellspoken.adapters.exchange import Exchange
+
+
+class Stop:
+    """The stage; one for an answer whose request named stop strings."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.notes = exchange.notes
+        self.stops = tuple(stop for stop in exchange.stops if stop)
+        self.held: dict[int, str] = {}
+        self.stopped: set[int] = set()
+
+    def __call__(self, events: list[Event]) -> list[Event]:
+        """Return the events up to each choice's first stop string, which ends it."""
+        out: list[Event] = []
+        for event in events:
+            choice = getattr(event, "choice", None)
+            if choice in self.stopped and isinstance(event, Text | Call | Finish):
+                continue
+            if type(event) is Text:
+                self._text(event, out)
+                continue
+            if type(event) is Finish or type(event) is Call:
+                self._release(event.choice, out)
+            elif choice is None:
+                for held in list(self.held):
+                    self._release(held, out)
+            out.append(event)
+        return out
+
+    def _text(self, event: Text, out: list[Event]) -> None:
+        before = self.held.pop(event.choice, "")
+        text = before + event.text
+        found = min((at for at in map(text.find, self.stops) if at >= 0), default=-1)
+        if found >= 0:
+            self.notes.add("stop_enforced")
+            self.stopped.add(event.choice)
+            out.append(Text(event.choice, text[:found], event.lp))
+            out.append(Finish(event.choice, "stop", False))
+            return
+        size = self._opening(text)
+        if not before and not size:
+            out.append(event)
+            return
+        if size:
+            self.held[event.choice] = text[len(text) - size :]
+        out.append(Text(event.choice, text[: len(text) - size], event.lp))
+
+    def _opening(self, text: str) -> int:
+        """Return the length of the longest end of `text` that begins a stop string."""
+        longest = 0
+        for stop in self.stops:
+            for size in range(min(len(stop) - 1, len(text)), longest, -1):
+                if text.endswith(stop[:size]):
+                    longest = size
+                    break
+        return longest
+
+    def _release(self, choice: int, out: list[Event]) -> None:
+        held = self.held.pop(choice, "")
+        if held:
+            out.append(Text(choice, held))

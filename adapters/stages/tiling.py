@@ -1,0 +1,286 @@
+"""Tiling (contract rule 7): the entries of a choice are those that cover its content, exactly.
+
+Theory. A choice's content arrives in pieces, and so do its entries, not always together: a server
+holds text back that may open a stop string, or until a character is whole, while its entries run
+ahead; or it sends entries of reasoning, tool markup or the end-of-text token, which are no
+content. So a *run* keeps the entries that have no text yet. Each piece of text takes from the run's
+front the entries that cover it; what stands before them is outside the content and is dropped, by
+name; what stands behind them waits. An entry that reaches beyond the text waits with the text that
+it covers (the only text ever held back, less than one token), since a stop string may end the
+answer inside it: then its front is kept and the rest clipped. A piece in a raw spelling, which only
+the undone text covers, makes the spelling the run's.
+
+    state          text covered        entry reaches over   entries, no text   finish, call, end
+    idle           emit                hold text + entry    keep waiting       -
+    entries wait   emit, drop before   hold text + entry    keep waiting       drop (see `_close`)
+    text held      emit both           hold again           keep waiting       clip, emit, drop
+"""
+
+from __future__ import annotations
+
+from wellspoken.adapters.events import (
+    Call,
+    End,
+    Entry,
+    Event,
+    Fault,
+    Finish,
+    Logprobs,
+    Reasoning,
+    Text,
+)
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.stages.alignment import Cover, Piece, cover
+from wellspoken.adapters.stages.candidates import (
+    UNCHOSEN,
+    blank,
+    options,
+    own_part,
+    sampled_unknown,
+    settle_piece,
+)
+from wellspoken.adapters.stages.spelling import SPELLINGS, Undo
+from wellspoken.adapters.tokens import NULL, token_id
+
+Spelling = tuple[str, Undo] | None
+
+
+class Run:
+    """What one choice has that is not written yet, and what was learned of its spelling."""
+
+    __slots__ = ("any", "bare", "begun", "held", "reasoning", "spelling", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[Entry] = []  # entries that have no text yet
+        self.held = ""  # text held back: the first waiting entry reaches over its end
+        self.bare = ""  # text written without entries since the last covered piece
+        self.reasoning = ""
+        self.spelling: Spelling = None
+        self.begun = False  # entries were written
+        self.any = False  # entries came
+
+
+class Tiling:
+    """The stage; one for an answer whose request asked for logprobs."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.notes = exchange.notes
+        self.k = exchange.k
+        self.runs: dict[int, Run] = {}
+
+    def __call__(self, events: list[Event]) -> list[Event]:
+        """Return the events with every `Text` carrying just the entries that cover it."""
+        out: list[Event] = []
+        for event in events:
+            if type(event) is Text:
+                self._text(event, out)
+                continue
+            if type(event) is Finish:
+                self._close(event.choice, out)
+            elif type(event) is Call:
+                self._close(event.choice, out)
+            elif type(event) is Reasoning:
+                self._close(event.choice, out)
+                self._run(event.choice).reasoning += event.text
+            elif type(event) is End or type(event) is Fault:
+                self._end(out)
+            out.append(event)
+        return out
+
+    def _run(self, choice: int) -> Run:
+        run = self.runs.get(choice)
+        if run is None:
+            run = self.runs[choice] = Run()
+        return run
+
+    def _text(self, event: Text, out: list[Event]) -> None:
+        run = self._run(event.choice)
+        lp = event.lp
+        if lp is None or not lp.entries:
+            event.lp = None
+            if not run.waiting:
+                run.bare += event.text
+                if event.text:
+                    out.append(event)
+                return
+        else:
+            run.any = True
+            if run.spelling is None and not run.waiting and _fits(event.text, lp):
+                run.begun = True
+                run.bare = ""
+                if self._trim(lp.entries):
+                    event.raw = None
+                out.append(event)
+                return
+            if not lp.sampled:
+                for entry in lp.entries:
+                    entry.bytes = UNCHOSEN
+            run.waiting += lp.entries
+        alone = not run.held and lp is not None and len(run.waiting) == len(lp.entries)
+        run.held += event.text
+        if not run.held:
+            return
+        before, size = self.notes.changes, len(out)
+        self._take(run, event.choice, False, out)
+        if alone and self.notes.changes == before and len(out) > size and not run.waiting:
+            event.lp = out[-1].lp  # type: ignore[union-attr]
+            out[-1] = event  # its bytes may still go out as they are
+
+    def _trim(self, entries: list[Entry]) -> bool:
+        """Leave at most k alternatives of each entry; say whether any was more than that."""
+        k, trimmed = self.k, False
+        for entry in entries:
+            if len(entry.top_logprobs) > k:
+                del entry.top_logprobs[k:]
+                trimmed = True
+        if trimmed:
+            self.notes.add("logprobs_trimmed")
+        return trimmed
+
+    def _take(self, run: Run, choice: int, last: bool, out: list[Event]) -> None:
+        """Write the held text with the entries that cover it; `last`: nothing follows it."""
+        entries = run.waiting
+        if any(entry.bytes == NULL and token_id(entry.token) is not None for entry in entries):
+            self._emit(run, choice, run.held, entries, out)  # texts unknown: nothing to align
+            run.held, run.waiting = "", []
+            return
+        base = ""
+        found, spelling = self._cover(run, run.held.encode())
+        if found is None and run.bare:
+            base = run.bare
+            found, spelling = self._cover(run, (base + run.held).encode(), exact=True)
+        if found is None or not found.pieces:
+            self._give_up(run, choice, out)
+            return
+        if not (last or run.begun or spelling is None) and run.held.isspace():
+            return  # the tokenizer's leading space: whether it is content, the next text tells
+        run.spelling = spelling
+        self._write(run, choice, base, found, last, out)
+
+    def _write(
+        self, run: Run, choice: int, base: str, found: Cover, last: bool, out: list[Event]
+    ) -> None:
+        content = (base + run.held).encode()
+        pieces, entries, text = found.pieces, run.waiting, run.held
+        if not run.begun:
+            pieces = _without_front(pieces, content)
+        self._outside(pieces[0].row)
+        end, after = pieces[-1].row + 1, ""
+        if pieces[-1].over and not last and not base:
+            start = pieces[-1].start
+            text, after = content[:start].decode(), content[start:].decode()
+            pieces, end = pieces[:-1], end - 1
+        undo = run.spelling[1] if run.spelling else None
+        kept = [settle_piece(entries[x.row], x, content, undo, self.notes) for x in pieces]
+        run.held, run.waiting = after, entries[end:]
+        self._emit(run, choice, text, kept, out)
+        run.bare = "" if after else content[found.covered :].decode(errors="ignore")
+
+    def _cover(
+        self, run: Run, content: bytes, exact: bool = False
+    ) -> tuple[Cover | None, Spelling]:
+        """Return the cheapest cover and its spelling: as sent, undone, lossy, by alternatives."""
+        after = run.reasoning.encode() if not run.begun else b""
+        best: tuple[Cover | None, Spelling] = (None, None)
+        for lossy, alternatives in ((False, False), (True, False), (False, True)):
+            for spelling in dict.fromkeys((run.spelling, None, *SPELLINGS)):
+                undo = spelling[1] if spelling else None
+                if undo and not any(_spelled(entry, undo) for entry in run.waiting):
+                    continue
+                rows = [
+                    options(entry, undo, alternatives=alternatives, lossy=lossy)
+                    for entry in run.waiting
+                ]
+                found = cover(rows, content, after)
+                if found is not None and (best[0] is None or found.cost < best[0].cost):
+                    best = (found, spelling or run.spelling)
+                if best[0] is not None and best[0].cost == 0:
+                    break
+            if best[0] is not None:
+                break
+        if best[0] is None or (exact and best[0].cost):
+            return None, run.spelling
+        if best[1] is not None:
+            self.notes.add(best[1][0])
+        return best
+
+    def _give_up(self, run: Run, choice: int, out: list[Event]) -> None:
+        """Write the entries as they are: nothing tells which of them the text belongs to."""
+        entries, text = run.waiting, run.held
+        run.waiting, run.held = [], ""
+        if len(entries) == 1 and entries[0].top_logprobs:
+            sampled_unknown(entries[0], text, self.notes)
+        else:
+            self.notes.add("logprobs_untiled")
+            for entry in entries:
+                if entry.bytes is UNCHOSEN:
+                    sampled_unknown(entry, "", self.notes)
+                elif entry.bytes == NULL:
+                    own_part(entry, b"", self.notes)
+        self._emit(run, choice, text, entries, out)
+
+    def _emit(
+        self, run: Run, choice: int, text: str, entries: list[Entry], out: list[Event]
+    ) -> None:
+        if not text and not entries:
+            return
+        self._trim(entries)
+        for entry in entries:
+            blank(entry, self.notes)
+        run.begun = run.begun or bool(entries)
+        out.append(Text(choice, text, Logprobs(entries, False) if entries else None))
+
+    def _outside(self, count: int) -> None:
+        if count:
+            self.notes.add("logprobs_outside_content", count)
+
+    def _close(self, choice: int, out: list[Event]) -> None:
+        """Write the text that is held, its last entry clipped to it; what still waits is outside.
+
+        Those are the end-of-text token, a stop string, reasoning, markup, or at a length limit
+        the parts of a character that never came.
+        """
+        run = self._run(choice)
+        if run.held:
+            self._take(run, choice, True, out)
+        self._outside(len(run.waiting))
+        run.waiting = []
+
+    def _end(self, out: list[Event]) -> None:
+        for choice in self.runs:
+            self._close(choice, out)
+        if not any(run.any for run in self.runs.values()):
+            self.notes.add("logprobs_missing")
+
+
+def _spelled(entry: Entry, undo: Undo) -> bool:
+    return undo(entry.token) is not None or any(
+        undo(row.token) is not None for row in entry.top_logprobs
+    )
+
+
+def _without_front(pieces: list[Piece], content: bytes) -> list[Piece]:
+    """Return the pieces without empty ones before ASCII text, which has no parts of characters."""
+    owner = next((n for n, piece in enumerate(pieces) if piece.end > piece.start), 0)
+    return pieces[owner:] if content[: pieces[owner].end].isascii() else pieces
+
+
+def _fits(text: str, lp: Logprobs) -> bool:
+    """Say whether the entries are the text as they stand; choose the sampled one if it is plain."""
+    entries = lp.entries
+    if not lp.sampled:
+        return len(entries) == 1 and _choose(entries[0], text)
+    if not lp.plain:
+        return False
+    if len(entries) == 1:
+        return entries[0].token == text
+    return "".join([entry.token for entry in entries]) == text
+
+
+def _choose(entry: Entry, text: str) -> bool:
+    for row in entry.top_logprobs:
+        if row.token == text and row.bytes != NULL:
+            entry.token, entry.logprob, entry.bytes = text, row.logprob, row.bytes
+            return True
+    return False

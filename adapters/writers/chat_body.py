@@ -1,0 +1,200 @@
+"""The chat body: events folded into one `chat.completion` in OpenAI's key order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Raw, Struct, UnsetType, json
+
+from wellspoken.adapters.events import (
+    Call,
+    Entry,
+    Event,
+    Extra,
+    Fault,
+    Finish,
+    Open,
+    Reason,
+    Reasoning,
+    Refusal,
+    Start,
+    Text,
+    Usage,
+)
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.writers.shapes import UsageObject, usage_object
+
+_encode = json.Encoder().encode
+
+
+class Function(Struct, gc=False):
+    name: str
+    arguments: str
+
+
+class ToolCall(Struct, gc=False):
+    id: str
+    type: str
+    function: Function
+
+
+class Message(Struct, gc=False):
+    role: str
+    content: str | None
+    refusal: str | None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+    function_call: Function | UnsetType = UNSET
+
+
+class ChoiceLogprobs(Struct, gc=False):
+    content: list[Entry]
+    refusal: None = None
+
+
+class Choice(Struct, gc=False):
+    index: int
+    message: Message
+    logprobs: ChoiceLogprobs | None
+    finish_reason: Reason | None
+
+
+class Completion(Struct, gc=False):
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Any]
+    usage: UsageObject | UnsetType = UNSET
+    service_tier: str | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+
+
+class _Folded:
+    __slots__ = ("calls", "entries", "extras", "opened_by_call", "reason", "reasoning", "text")
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.entries: list[Entry] | None = None
+        self.calls: list[ToolCall] = []
+        self.opened_by_call: bool | None = None
+        self.reason: Reason | None = None
+        self.extras: list[Extra] = []
+
+
+class ChatBody:
+    """Events in; `body()` once they are all in, unless `fault` is set."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.start: Start | None = None
+        self.fault: Fault | None = None
+        self.usage: Usage | None = None
+        self.choices: dict[int, _Folded] = {}
+        self.refusals: dict[int, str] = {}
+        self.extras: list[Extra] = []
+
+    def __call__(self, events: list[Event]) -> None:
+        """Fold these events into the answer."""
+        for event in events:
+            if type(event) is Fault:
+                self.fault = event
+                return
+            if type(event) is Start:
+                self.start = event
+            elif type(event) is Usage:
+                self.usage = event
+            elif type(event) is Extra and event.choice is None:
+                self.extras.append(event)
+            elif isinstance(event, Text | Open | Reasoning | Refusal | Call | Finish | Extra):
+                self._choice(event)
+
+    def _choice(self, event: Text | Open | Reasoning | Refusal | Call | Finish | Extra) -> None:
+        folded = self.choices.get(event.choice or 0)
+        if folded is None:
+            folded = self.choices[event.choice or 0] = _Folded()
+        if type(event) is Extra:
+            folded.extras.append(event)
+            return
+        if folded.opened_by_call is None and not (type(event) is Open and event.raw is None):
+            folded.opened_by_call = type(event) is Call
+        if type(event) is Text:
+            folded.text.append(event.text)
+            if event.lp is not None:
+                folded.entries = (folded.entries or []) + event.lp.entries
+        elif type(event) is Reasoning:
+            folded.reasoning.append(event.text)
+        elif type(event) is Refusal:
+            self.refusals[event.choice] = self.refusals.get(event.choice, "") + event.text
+        elif type(event) is Call:
+            self._call(folded, event)
+        elif type(event) is Finish:
+            folded.reason = event.reason
+
+    def _call(self, folded: _Folded, event: Call) -> None:
+        if event.name is not None:
+            function = Function(event.name, event.arguments)
+            folded.calls.append(ToolCall(event.id or "", "function", function))
+        else:
+            folded.calls[event.n or 0].function.arguments += event.arguments
+
+    def body(self) -> bytes:
+        """Return the JSON of the answer."""
+        start, usage = self.start, self.usage
+        assert start is not None and usage is not None
+        completion = Completion(
+            start.id,
+            "chat.completion",
+            start.created,
+            start.model,
+            [self._written(index) for index in sorted(self.choices)],
+            usage_object(usage),
+            "default" if self.exchange.service_tier else UNSET,
+            start.system_fingerprint or UNSET,
+        )
+        return _with(_encode(completion), self.extras)
+
+    def _written(self, index: int) -> Choice | Raw:
+        folded = self.choices[index]
+        text = "".join(folded.text)
+        refusal = self.refusals.get(index)
+        empty = not text and (folded.opened_by_call or refusal is not None)
+        message = Message("assistant", None if empty else text, refusal)
+        if folded.reasoning:
+            message.reasoning_content = "".join(folded.reasoning)
+        if folded.calls and self.exchange.functions:
+            message.function_call = folded.calls[0].function
+        elif folded.calls:
+            message.tool_calls = folded.calls
+        logprobs = None
+        if folded.entries is not None:
+            logprobs = ChoiceLogprobs(folded.entries)
+        choice = Choice(index, message, logprobs, folded.reason)
+        if not folded.extras:
+            return choice
+        return self._with_extras(choice, folded.extras)
+
+    def _with_extras(self, choice: Choice, extras: list[Extra]) -> Raw:
+        parts: dict[str, Any] = {
+            "index": choice.index,
+            "message": Raw(
+                _with(_encode(choice.message), [x for x in extras if x.where == "message"])
+            ),
+            "logprobs": choice.logprobs,
+            "finish_reason": choice.finish_reason,
+        }
+        return Raw(_with(_encode(parts), [x for x in extras if x.where == "choice"]))
+
+
+def _with(data: bytes, extras: list[Extra]) -> bytes:
+    """Return a JSON object with more keys; of a key that came in pieces the lists are joined."""
+    joined: dict[str, bytes] = {}
+    for extra in extras:
+        value = bytes(extra.value)
+        before = joined.get(extra.key)
+        if before is not None and before[:1] == value[:1] == b"[" and before != b"[]":
+            value = before[:-1] + b"," + value[1:] if value != b"[]" else before
+        joined[extra.key] = value
+    more = b"".join(b"," + _encode(key) + b":" + value for key, value in joined.items())
+    return data[:-1] + more + b"}"

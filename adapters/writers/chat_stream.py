@@ -1,0 +1,246 @@
+"""The chat stream: events as `chat.completion.chunk`s in OpenAI's key order (contract, "Emission").
+
+An event that still carries the backend's own chunk goes out as that; any other is written here.
+"""
+
+from __future__ import annotations
+
+from msgspec import json
+
+from wellspoken.adapters.events import (
+    Call,
+    End,
+    Event,
+    Extra,
+    Fault,
+    Finish,
+    Logprobs,
+    Open,
+    Reasoning,
+    Refusal,
+    Start,
+    Text,
+    Usage,
+)
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.writers.shapes import error_object, usage_object
+
+_encode = json.Encoder().encode
+DONE = b"data: [DONE]\n\n"
+
+
+class ChatStream:
+    """Events in, SSE bytes out; `fault` and `done` tell how the answer ended."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.start: Start | None = None
+        self.fault: Fault | None = None
+        self.done = False
+        self.started = False
+        self.opened: set[int] = set()
+        self.heads: dict[int, bytes] = {}
+        self.fingerprint: str | None = None
+        self.top = b""
+        self.usage_null = b',"usage":null' if exchange.include_usage else b""
+        self.tail = b',"logprobs":null,"finish_reason":null}]' + self.usage_null + b"}\n\n"
+        self.lp_tail = b',"refusal":null},"finish_reason":null}]' + self.usage_null + b"}\n\n"
+        self.extras: list[Extra] = []
+
+    def __call__(self, events: list[Event]) -> bytes:
+        """Return the bytes that these events are; b"" for what only changes the state."""
+        out: list[bytes] = []
+        for event in events:
+            if self.done:
+                break
+            if type(event) is Text:
+                self._text(event, out)
+            elif type(event) is Finish:
+                self._finish(event, out)
+            else:
+                self._other(event, out)
+        if out:
+            self.started = True
+        return b"".join(out)
+
+    def _other(self, event: Event, out: list[bytes]) -> None:
+        if type(event) is Start:
+            self.start = event
+        elif type(event) is Open:
+            if event.raw is not None:
+                self._open(event.choice, out, event.raw)
+        elif type(event) is Extra:
+            self.extras.append(event)
+        elif type(event) is Reasoning:
+            self._open(event.choice, out)
+            self._delta(event.choice, b'{"reasoning_content":' + _encode(event.text) + b"}", out)
+        elif type(event) is Refusal:
+            self._open(event.choice, out)
+            if not self._raw(event.raw, out):
+                self._delta(event.choice, b'{"refusal":' + _encode(event.text) + b"}", out)
+        elif type(event) is Call:
+            self._call(event, out)
+        elif type(event) is Usage:
+            self._usage(event, out)
+        elif type(event) is Fault:
+            self.fault = event
+            self.done = True
+            if self.started or out:
+                out.append(b"data: " + error_object(event) + b"\n\n")
+        elif type(event) is End:
+            self.done = True
+            out.append(DONE)
+
+    def _raw(self, raw: bytes | None, out: list[bytes]) -> bool:
+        if raw is None or self.extras:
+            return False
+        out.append(b"data: " + raw + b"\n\n")
+        return True
+
+    def _head(self, choice: int) -> bytes:
+        start = self.start
+        assert start is not None
+        if start.system_fingerprint != self.fingerprint or not self.top:
+            self.fingerprint = start.system_fingerprint
+            self.heads.clear()
+            self.top = self._top(start)
+        head = self.heads.get(choice)
+        if head is None:
+            head = self.top + b'"choices":[{"index":%d,"delta":' % choice
+            self.heads[choice] = head
+        return head
+
+    def _top(self, start: Start) -> bytes:
+        top = (
+            b'data: {"id":'
+            + _encode(start.id)
+            + b',"object":"chat.completion.chunk","created":%d,"model":' % start.created
+            + _encode(start.model)
+            + b","
+        )
+        if self.exchange.service_tier:
+            top += b'"service_tier":"default",'
+        if start.system_fingerprint is not None:
+            top += b'"system_fingerprint":' + _encode(start.system_fingerprint) + b","
+        return top
+
+    def _open(
+        self, choice: int, out: list[bytes], raw: bytes | None = None, call: bool = False
+    ) -> None:
+        """Write the role chunk of a choice once, as its first."""
+        if choice in self.opened:
+            return
+        self.opened.add(choice)
+        if self._raw(raw, out):
+            return
+        content = b"null" if call else b'""'
+        role = b'{"role":"assistant","content":' + content + b',"refusal":null}'
+        out.append(self._head(choice) + role + self.tail)
+
+    def _text(self, event: Text, out: list[bytes]) -> None:
+        choice = event.choice
+        if choice not in self.opened:
+            self._open(choice, out)
+        if event.raw is not None and not self.extras:
+            out.append(b"data: " + event.raw + b"\n\n")
+            return
+        delta = b'{"content":' + _encode(event.text) + b"}"
+        if event.lp is None and not self.extras:
+            out.append(self._head(choice) + delta + self.tail)
+        else:
+            self._delta(choice, delta, out, event.lp)
+
+    def _delta(
+        self, choice: int, delta: bytes, out: list[bytes], lp: Logprobs | None = None
+    ) -> None:
+        if self.extras:
+            self._with_extras(choice, delta, lp, b"null", out)
+        elif lp is None:
+            out.append(self._head(choice) + delta + self.tail)
+        else:
+            entries = b',"logprobs":{"content":' + _encode(lp.entries)
+            out.append(self._head(choice) + delta + entries + self.lp_tail)
+
+    def _with_extras(
+        self, choice: int, delta: bytes, lp: Logprobs | None, reason: bytes, out: list[bytes]
+    ) -> None:
+        """Write a chunk with the keys that wait for it: of its choice, its delta, the answer."""
+        groups: dict[str, list[bytes]] = {"answer": [], "choice": [], "message": []}
+        kept = []
+        for extra in self.extras:
+            if extra.choice not in (None, choice):
+                kept.append(extra)
+                continue
+            groups[extra.where].append(b"," + _encode(extra.key) + b":" + bytes(extra.value))
+        self.extras = kept
+        message = b"".join(groups["message"])
+        if message:
+            inner = delta[1:-1]
+            delta = b"{" + (inner + message if inner else message[1:]) + b"}"
+        entries = b"null"
+        if lp is not None:
+            entries = b'{"content":' + _encode(lp.entries) + b',"refusal":null}'
+        out.append(
+            self._head(choice)
+            + delta
+            + b',"logprobs":'
+            + entries
+            + b',"finish_reason":'
+            + reason
+            + b"".join(groups["choice"])
+            + b"}]"
+            + self.usage_null
+            + b"".join(groups["answer"])
+            + b"}\n\n"
+        )
+
+    def _call(self, event: Call, out: list[bytes]) -> None:
+        self._open(event.choice, out, call=True)
+        if self._raw(event.raw, out):
+            return
+        if self.exchange.functions:
+            function = {"name": event.name, "arguments": event.arguments}
+            if event.name is None:
+                del function["name"]
+            self._delta(event.choice, b'{"function_call":' + _encode(function) + b"}", out)
+            return
+        call: dict[str, object] = {"index": event.n}
+        if event.name is not None:
+            function = {"name": event.name, "arguments": event.arguments}
+            call |= {"id": event.id, "type": "function", "function": function}
+        else:
+            call["function"] = {"arguments": event.arguments}
+        self._delta(event.choice, b'{"tool_calls":[' + _encode(call) + b"]}", out)
+
+    def _finish(self, event: Finish, out: list[bytes]) -> None:
+        self._open(event.choice, out)
+        if self._raw(event.raw, out):
+            return
+        reason = b'"' + (event.reason or "stop").encode() + b'"'
+        if self.extras:
+            self._with_extras(event.choice, b"{}", None, reason, out)
+            return
+        out.append(
+            self._head(event.choice)
+            + b'{},"logprobs":null,"finish_reason":'
+            + reason
+            + b"}]"
+            + self.usage_null
+            + b"}\n\n"
+        )
+
+    def _usage(self, event: Usage, out: list[bytes]) -> None:
+        if not self.exchange.include_usage:
+            return
+        if event.raw is not None and not self.extras:
+            self._raw(event.raw, out)
+            return
+        self._head(0)
+        extras = b"".join(
+            b"," + _encode(extra.key) + b":" + bytes(extra.value)
+            for extra in self.extras
+            if extra.where == "answer"
+        )
+        self.extras = []
+        usage = _encode(usage_object(event))
+        out.append(self.top + b'"choices":[],"usage":' + usage + extras + b"}\n\n")
