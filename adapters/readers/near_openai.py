@@ -184,7 +184,7 @@ class NearOpenAI:
         return wire.Part()
 
     def _choice(self, choice: wire.Choice, part: wire.Part, raw: bytes | None, whole: bool) -> None:
-        before, size = self.notes.changes, len(self.out)
+        before = self.notes.changes
         for name in wire.CHOICE_EXTRAS:
             value = getattr(choice, name)
             if value is not NONE:
@@ -205,7 +205,7 @@ class NearOpenAI:
             self._extra("message", choice.index, "audio", part.audio)
         if whole:
             self._message(part, bool(rows))
-        if before != self.notes.changes or reasoning or size != len(self.out):
+        if before != self.notes.changes or reasoning:
             raw = None
         finish = None if choice.finish_reason is UNSET else choice.finish_reason
         if raw is not None and self._pass(choice, part, lp, rows, finish, raw):
@@ -415,7 +415,11 @@ class NearOpenAI:
         if errors.is_error(payload):
             self._fault(errors.fault_from(payload, status, self.context))
             return
+        before, size = self.notes.changes, len(self.out)
         Tolerant(self, whole).answer(payload)
+        kept = any(type(event) is Extra for event in self.out[size:])
+        if before == self.notes.changes and not kept:
+            self.notes.add("shape_unusual")  # the Structs refused what no repair has a name for
 
     def _error(self, data: bytes) -> None:
         try:

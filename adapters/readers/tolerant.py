@@ -71,10 +71,10 @@ class Tolerant:
             if choices and not self.whole:
                 self.notes.add("usage_misplaced")
             self.reader.out.append(found)
-        self._choices(choices, payload)
         for key, value in payload.items():
             if key not in _ENVELOPE and key != "completion_probabilities":
                 self.reader._extra("answer", None, key, raw(value))
+        self._choices(choices, payload)
 
     def _envelope(self, payload: dict[str, Any]) -> None:
         wanted = "chat.completion" if self.whole else "chat.completion.chunk"

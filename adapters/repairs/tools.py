@@ -41,6 +41,8 @@ def tool_call(item: dict[str, Any], context: Context) -> Row:
     if not isinstance(function, dict):
         context.note("tool_call_flat")
         function = item
+    if item.get("type", "function") != "function":
+        context.note("tool_call_type")
     for key in item:
         if key not in ("index", "id", "type", "function", "name", "arguments", "parameters"):
             if item[key] is not None:

@@ -12,15 +12,17 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+PARTIAL = 3
 WIDTH = 64  # positions kept per row: a row is a part of a character, so few are ever needed
 STEPS = 200_000  # rows tried over all starts, so that a hostile answer cannot stall the loop
+_FFFD = "\ufffd".encode()
 _REPLACED = re.compile("\ufffd+")
 
 
 class Option(NamedTuple):
     """One thing a row's token may stand for.
 
-    `data` are its bytes; None for a pattern: `before`, then up to four characters that are not
+    `data` are its bytes; None for a pattern: `before`, then up to `most` characters that are not
     ASCII, then `after`. `pick` is the index of the alternative it is, -1 for the row's own token.
     """
 
@@ -28,6 +30,7 @@ class Option(NamedTuple):
     before: bytes = b""
     after: bytes = b""
     pick: int = -1
+    most: int = 1
 
 
 class Piece(NamedTuple):
@@ -48,7 +51,7 @@ class Cover(NamedTuple):
     """The pieces in order; rows before the first are outside, rows after the last not reached.
 
     `covered`: bytes of the content that the pieces own. `cost`: 0 exact, 1 only white space was
-    cut at the front, 2 more was.
+    cut at the front, 2 more was, 3 the rows end before the content.
     """
 
     pieces: list[Piece]
@@ -64,8 +67,11 @@ def cover(rows: Rows, content: bytes, after: bytes = b"") -> Cover | None:
 
     `after`: bytes that the rows hold before the content (its reasoning), where known.
     """
-    if all(len(options) == 1 and options[0].data is not None for options in rows):
-        return _known(rows, content, after)
+    known = _without_end(rows)
+    if all(len(options) == 1 and options[0].data is not None for options in known):
+        found = _known(known, content, after)
+        if len(known) == len(rows) or (found is not None and found.covered == len(content)):
+            return found
     budget = STEPS
     for first in range(len(rows)):
         found, steps = _walk(rows, first, content)
@@ -77,12 +83,21 @@ def cover(rows: Rows, content: bytes, after: bytes = b"") -> Cover | None:
     return None
 
 
+def _without_end(rows: Rows) -> Rows:
+    """Return the rows without the empty patterns at their end: an end-of-text token, as a rule."""
+    last = len(rows)
+    while last and len(rows[last - 1]) == 1 and rows[last - 1][0][:3] == (None, b"", b""):
+        last -= 1
+    return rows[:last]
+
+
 def _known(rows: Rows, content: bytes, after: bytes) -> Cover | None:
     joined = b"".join(options[0].data or b"" for options in rows)
     offset = _offset(joined, content, after)
     if offset is not None:
-        return _cut(rows, offset, min(len(content), len(joined) - offset), joined)
-    if b"\xef\xbf\xbd" in content:
+        size = min(len(content), len(joined) - offset)
+        return _cut(rows, offset, size, joined, size == len(content))
+    if _FFFD in content:
         return _replaced(rows, joined, content)
     return None
 
@@ -100,7 +115,7 @@ def _offset(joined: bytes, content: bytes, after: bytes) -> int | None:
     return last if not begin and len(joined) - last - len(content) <= 16 else first
 
 
-def _cut(rows: Rows, offset: int, size: int, joined: bytes) -> Cover:
+def _cut(rows: Rows, offset: int, size: int, joined: bytes, whole: bool) -> Cover:
     """Return the rows that own `size` bytes of the joined bytes from `offset` on."""
     pieces = []
     at, end = 0, offset + size
@@ -115,7 +130,7 @@ def _cut(rows: Rows, offset: int, size: int, joined: bytes) -> Cover:
         own = max(start, offset) - offset
         pieces.append(Piece(index, own, min(at, end) - offset, options[0], cut, over))
     cost = 0 if offset == 0 else 1 if joined[:offset].isspace() else 2
-    return Cover(pieces, size, cost)
+    return Cover(pieces, size, cost if whole else PARTIAL)
 
 
 def _replaced(rows: Rows, joined: bytes, content: bytes) -> Cover | None:
@@ -132,8 +147,8 @@ def _replaced(rows: Rows, joined: bytes, content: bytes) -> Cover | None:
     last = min(first + len(wanted), len(characters))
     begin = characters[first - 1][1] if first else 0
     end = characters[last - 1][1] if last else 0
-    found = _cut(rows, begin, end - begin, joined)
     complete = last - first == len(wanted)
+    found = _cut(rows, begin, end - begin, joined, complete)
     return found._replace(covered=len(content) if complete else found.covered)
 
 
@@ -180,14 +195,14 @@ def _walk(rows: Rows, first: int, content: bytes) -> tuple[Cover | None, int]:
             done = index  # the last row that owns a part of the content's end
     seen = len(trails) + 1
     if done < 0:
-        exhausted = first + len(trails) == len(rows)
-        if not (exhausted and trails and max(trails[-1])):
+        exhausted = first == 0 and len(trails) == len(rows)
+        if not (exhausted and max(trails[-1])):
             return None, seen
         done = len(rows) - 1
     trail = trails[done - first]
     end = size if size in trail else max(trail)
     pieces = _trace(trails[: done - first + 1], first, end, content)
-    cost = 2 if first else 1 if pieces[0].cut else 0
+    cost = PARTIAL if end < size else 2 if first else 1 if pieces[0].cut else 0
     return Cover(pieces, end, cost), seen
 
 
@@ -211,6 +226,9 @@ def _ends(option: Option, position: int, content: bytes, front: bool) -> Sequenc
             return ((0, position + len(data)),)
         if position < len(content) and data.startswith(content[position:]):
             return ((0, len(content)),)
+        replaced = _as_replaced(data, position, content)
+        if replaced:
+            return replaced
         stripped = data.lstrip() if front else b""
         if stripped and content.startswith(stripped, position):
             return ((1, position + len(stripped)),)
@@ -219,7 +237,7 @@ def _ends(option: Option, position: int, content: bytes, front: bool) -> Sequenc
         return ()
     at = position + len(option.before)
     ends = []
-    for rank in (1, 0, 2, 3, 4):  # rank 0: it completes one character, which is then its own
+    for rank in (1, 0, 2, 3, 4)[: option.most + 1]:  # best: it completes the one that is its own
         if content.startswith(option.after, at):
             ends.append((rank, at + len(option.after)))
         if at >= len(content) or content[at] < 0x80:
@@ -230,14 +248,27 @@ def _ends(option: Option, position: int, content: bytes, front: bool) -> Sequenc
     return ends
 
 
+def _as_replaced(data: bytes, position: int, content: bytes) -> Sequence[tuple[int, int]]:
+    """Return where undecodable bytes end if the content shows U+FFFD for them, or for a part."""
+    if not content.startswith(_FFFD, position):
+        return ()
+    text = data.decode("utf-8", "replace").encode()
+    if text == data:
+        return ()
+    bytewise = b"".join(_FFFD if byte >= 0x80 else bytes([byte]) for byte in data)
+    ends = [(0, position + len(x)) for x in {text, bytewise} if content.startswith(x, position)]
+    return [*ends, (2, position)] if not text.replace(_FFFD, b"") else ends
+
+
 def _trace(trails: list[Trail], first: int, end: int, content: bytes) -> list[Piece]:
     pieces = []
     for index in range(len(trails) - 1, -1, -1):
         start, option = trails[index][end]
         size = len(option.data) if option.data is not None else end - start
         beyond = size - (end - start)
-        over = beyond if beyond and (option.data or b"").startswith(content[start:end]) else 0
-        cut = beyond - over
+        data = option.data or b""
+        over = beyond if beyond > 0 and data.startswith(content[start:end]) and end > start else 0
+        cut = beyond - over if data.endswith(content[start:end]) and end > start else 0
         pieces.append(Piece(first + index, start, end, option, cut, over))
         end = start
     return pieces[::-1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import Raw, json
 
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
@@ -27,27 +29,38 @@ def known_bytes(row: Entry | Alternative, undo: Undo | None) -> bytes | None:
     return data
 
 
-def options(
-    entry: Entry, undo: Undo | None, *, alternatives: bool = False, lossy: bool = False
-) -> list[Option]:
-    """Return what the entry may stand for: its own token, then (if asked) its alternatives.
+class Reading(NamedTuple):
+    """How far a token's text is trusted; each reading is tried where the ones before it fail.
 
     `lossy`: a text may lack the bytes that end the character before it, as where a server decodes
-    each token alone and leaves out what is not UTF-8 (llama-cpp-python).
+    each token alone and leaves out what is not UTF-8 (llama-cpp-python). `most`: characters that a
+    token without text may complete. `alternatives`: the token may be one of its alternatives.
     """
-    found = [] if entry.bytes is UNCHOSEN else [_option(entry, undo, -1, lossy)]
-    if alternatives or entry.bytes is UNCHOSEN:
-        found += [_option(row, undo, pick, lossy) for pick, row in enumerate(entry.top_logprobs)]
+
+    lossy: bool = False
+    most: int = 1
+    alternatives: bool = False
+
+
+READINGS = (Reading(), Reading(lossy=True), Reading(lossy=True, most=4), Reading(alternatives=True))
+
+
+def options(entry: Entry, undo: Undo | None, reading: Reading) -> list[Option]:
+    """Return what the entry may stand for: its own token, then (if so read) its alternatives."""
+    found = [] if entry.bytes is UNCHOSEN else [_option(entry, undo, -1, reading)]
+    if reading.alternatives or entry.bytes is UNCHOSEN:
+        found += [_option(row, undo, n, reading) for n, row in enumerate(entry.top_logprobs)]
     return found or [Option(b"")]
 
 
-def _option(row: Entry | Alternative, undo: Undo | None, pick: int, lossy: bool) -> Option:
+def _option(row: Entry | Alternative, undo: Undo | None, pick: int, reading: Reading) -> Option:
     data = known_bytes(row, undo)
     if data is not None:
-        return Option(None, b"", data, pick) if lossy else Option(data, pick=pick)
+        return Option(None, b"", data, pick, 1) if reading.lossy else Option(data, pick=pick)
     before, _, rest = row.token.partition("\ufffd")
     after = rest.rpartition("\ufffd")[2] if "\ufffd" in row.token else ""
-    return Option(None, before.encode(), after.encode(), pick)
+    most = max(reading.most, min(row.token.count("\ufffd"), 4))
+    return Option(None, before.encode(), after.encode(), pick, most)
 
 
 def settle_piece(

@@ -30,8 +30,9 @@ from wellspoken.adapters.events import (
     Text,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.stages.alignment import Cover, Piece, cover
+from wellspoken.adapters.stages.alignment import PARTIAL, Cover, Piece, cover
 from wellspoken.adapters.stages.candidates import (
+    READINGS,
     UNCHOSEN,
     blank,
     options,
@@ -176,30 +177,29 @@ class Tiling:
         run.held, run.waiting = after, entries[end:]
         self._emit(run, choice, text, kept, out)
         run.bare = "" if after else content[found.covered :].decode(errors="ignore")
+        if run.bare:
+            self.notes.add("logprobs_incomplete")
 
     def _cover(
         self, run: Run, content: bytes, exact: bool = False
     ) -> tuple[Cover | None, Spelling]:
-        """Return the cheapest cover and its spelling: as sent, undone, lossy, by alternatives."""
+        """Return the cheapest cover and its spelling, by the first reading that has one."""
         after = run.reasoning.encode() if not run.begun else b""
         best: tuple[Cover | None, Spelling] = (None, None)
-        for lossy, alternatives in ((False, False), (True, False), (False, True)):
+        for reading in READINGS:
             for spelling in dict.fromkeys((run.spelling, None, *SPELLINGS)):
                 undo = spelling[1] if spelling else None
                 if undo and not any(_spelled(entry, undo) for entry in run.waiting):
                     continue
-                rows = [
-                    options(entry, undo, alternatives=alternatives, lossy=lossy)
-                    for entry in run.waiting
-                ]
+                rows = [options(entry, undo, reading) for entry in run.waiting]
                 found = cover(rows, content, after)
                 if found is not None and (best[0] is None or found.cost < best[0].cost):
                     best = (found, spelling or run.spelling)
                 if best[0] is not None and best[0].cost == 0:
                     break
-            if best[0] is not None:
+            if best[0] is not None and best[0].cost < PARTIAL:
                 break
-        if best[0] is None or (exact and best[0].cost):
+        if best[0] is None or (exact and best[0].cost not in (0, PARTIAL)):
             return None, run.spelling
         if best[1] is not None:
             self.notes.add(best[1][0])
@@ -250,6 +250,8 @@ class Tiling:
     def _end(self, out: list[Event]) -> None:
         for choice in self.runs:
             self._close(choice, out)
+        if any(run.any and run.bare for run in self.runs.values()):
+            self.notes.add("logprobs_incomplete")
         if not any(run.any for run in self.runs.values()):
             self.notes.add("logprobs_missing")
 

@@ -22,7 +22,7 @@ from wellspoken.adapters.events import (
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.writers.shapes import UsageObject, usage_object
+from wellspoken.adapters.writers.shapes import UsageObject, extra_keys, usage_object
 
 _encode = json.Encoder().encode
 
@@ -188,13 +188,4 @@ class ChatBody:
 
 
 def _with(data: bytes, extras: list[Extra]) -> bytes:
-    """Return a JSON object with more keys; of a key that came in pieces the lists are joined."""
-    joined: dict[str, bytes] = {}
-    for extra in extras:
-        value = bytes(extra.value)
-        before = joined.get(extra.key)
-        if before is not None and before[:1] == value[:1] == b"[" and before != b"[]":
-            value = before[:-1] + b"," + value[1:] if value != b"[]" else before
-        joined[extra.key] = value
-    more = b"".join(b"," + _encode(key) + b":" + value for key, value in joined.items())
-    return data[:-1] + more + b"}"
+    return data[:-1] + extra_keys(extras) + b"}"

@@ -23,7 +23,7 @@ from wellspoken.adapters.events import (
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.writers.shapes import error_object, usage_object
+from wellspoken.adapters.writers.shapes import error_object, extra_keys, usage_object
 
 _encode = json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
@@ -135,7 +135,10 @@ class ChatStream:
             return
         content = b"null" if call else b'""'
         role = b'{"role":"assistant","content":' + content + b',"refusal":null}'
-        out.append(self._head(choice) + role + self.tail)
+        if raw is None:  # made for what follows, which is what the waiting keys came with
+            out.append(self._head(choice) + role + self.tail)
+        else:
+            self._delta(choice, role, out)
 
     def _text(self, event: Text, out: list[bytes]) -> None:
         choice = event.choice
@@ -165,15 +168,9 @@ class ChatStream:
         self, choice: int, delta: bytes, lp: Logprobs | None, reason: bytes, out: list[bytes]
     ) -> None:
         """Write a chunk with the keys that wait for it: of its choice, its delta, the answer."""
-        groups: dict[str, list[bytes]] = {"answer": [], "choice": [], "message": []}
-        kept = []
-        for extra in self.extras:
-            if extra.choice not in (None, choice):
-                kept.append(extra)
-                continue
-            groups[extra.where].append(b"," + _encode(extra.key) + b":" + bytes(extra.value))
-        self.extras = kept
-        message = b"".join(groups["message"])
+        mine = [extra for extra in self.extras if extra.choice in (None, choice)]
+        self.extras = [extra for extra in self.extras if extra.choice not in (None, choice)]
+        message = extra_keys([extra for extra in mine if extra.where == "message"])
         if message:
             inner = delta[1:-1]
             delta = b"{" + (inner + message if inner else message[1:]) + b"}"
@@ -187,10 +184,10 @@ class ChatStream:
             + entries
             + b',"finish_reason":'
             + reason
-            + b"".join(groups["choice"])
+            + extra_keys([extra for extra in mine if extra.where == "choice"])
             + b"}]"
             + self.usage_null
-            + b"".join(groups["answer"])
+            + extra_keys([extra for extra in mine if extra.where == "answer"])
             + b"}\n\n"
         )
 
@@ -236,11 +233,7 @@ class ChatStream:
             self._raw(event.raw, out)
             return
         self._head(0)
-        extras = b"".join(
-            b"," + _encode(extra.key) + b":" + bytes(extra.value)
-            for extra in self.extras
-            if extra.where == "answer"
-        )
+        extras = extra_keys([extra for extra in self.extras if extra.where == "answer"])
         self.extras = []
         usage = _encode(usage_object(event))
         out.append(self.top + b'"choices":[],"usage":' + usage + extras + b"}\n\n")

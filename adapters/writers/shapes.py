@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 
-from wellspoken.adapters.events import Fault, Usage
+from wellspoken.adapters.events import Extra, Fault, Usage
 
 
 class UsageObject(Struct, gc=False):
@@ -40,3 +40,15 @@ def error_object(fault: Fault) -> bytes:
             }
         }
     )
+
+
+def extra_keys(extras: list[Extra]) -> bytes:
+    """Return extras as `,"key":value` pairs; of a key that came in pieces the lists are joined."""
+    joined: dict[str, bytes] = {}
+    for extra in extras:
+        value = bytes(extra.value)
+        before = joined.get(extra.key, b"")
+        if before[:1] == value[:1] == b"[" and before != b"[]":
+            value = before[:-1] + b"," + value[1:] if value != b"[]" else before
+        joined[extra.key] = value
+    return b"".join(b"," + json.encode(key) + b":" + value for key, value in joined.items())
