@@ -74,11 +74,13 @@ class Start(Struct, gc=False):
 class Open(Struct, gc=False):
     """A choice begins; `raw` is the backend's conforming role chunk.
 
-    Without it the role waits for the first content or call, which decides its content.
+    Without it, or where its content is null (`null`), the role waits for the first content or call,
+    which decides its content.
     """
 
     choice: int
     raw: bytes | None = None
+    null: bool = False
 
 
 class Text(Struct, gc=False):
@@ -101,10 +103,11 @@ class Reasoning(Struct, gc=False):
 
 
 class Refusal(Struct, gc=False):
-    """A piece of the model's refusal."""
+    """A piece of the model's refusal with the entries that came with it."""
 
     choice: int
     text: str
+    lp: Logprobs | None = None
     raw: bytes | None = None
 
 
@@ -113,6 +116,7 @@ class Call(Struct, gc=False):
 
     From a reader `n` is the backend's index or None, and `id` and `name` may be absent or repeated.
     From the calls stage `n` ascends from 0, `id` and `name` are set on a call's first piece alone.
+    `opens`: the raw chunk carries the choice's role too.
     """
 
     choice: int
@@ -121,6 +125,7 @@ class Call(Struct, gc=False):
     name: str | None
     arguments: str
     raw: bytes | None = None
+    opens: bool = False
 
 
 class Finish(Struct, gc=False):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.conformance import Row
@@ -177,7 +178,11 @@ def byte_level(data: bytes) -> str:
 
 
 def raw_bpe(draw: Draw, case: Case) -> None:
-    """Byte-level BPE's own spelling in `token`, and no bytes (mlx-lm)."""
+    """Byte-level BPE's own spelling in `token`, and no bytes (mlx-lm).
+
+    "Ã" alone begins as its own raw spelling does, so nothing could tell the two apart.
+    """
+    assume("Ã" not in case.text)
 
     def change(item: dict[str, Any]) -> None:
         item["token"] = byte_level(bytes(item.pop("bytes")))

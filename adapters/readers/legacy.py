@@ -24,7 +24,7 @@ def logprobs(given: WireLogprobs, text: str, context: Context) -> Logprobs | Non
     table = context.exchange.tokens
     if isinstance(tops, list) and not isinstance(tokens, list) and not isinstance(numbers, list):
         context.note("logprobs_top_only")
-        rows = [Entry("", UNKNOWN, NULL, _row(top, table, context)) for top in tops]
+        rows = [Entry("", UNKNOWN, NULL, _row(top, table)) for top in tops]
         return Logprobs(rows, False, False) if rows else None
     if not (
         isinstance(tokens, list)
@@ -37,17 +37,15 @@ def logprobs(given: WireLogprobs, text: str, context: Context) -> Logprobs | Non
     entries = []
     odd = table.odd
     for token, number, top in zip(tokens, numbers, tops, strict=True):
-        data = table[token]
-        entry = Entry(token, number, data, _row(top, table, context))
+        entries.append(Entry(token, number, table[token], _row(top, table)))
         if token not in top and top and all(name.isdigit() for name in top):
-            by_id(entry, context)
-        entries.append(entry)
+            by_id(entries[-1], context)
     plain = table.odd == odd or settle(entries, context)
     return Logprobs(entries, plain) if entries else None
 
 
-def _row(top: dict[str, float], table: TokenTable, context: Context) -> list[Alternative]:
-    rows = [Alternative(name, number, table[name]) for name, number in top.items()]
+def _row(top: dict[str, float], table: TokenTable) -> list[Alternative]:
+    rows = list(map(Alternative, top, top.values(), map(table.__getitem__, top)))
     rows.sort(key=LOGPROB, reverse=True)
     return rows
 

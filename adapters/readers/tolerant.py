@@ -1,7 +1,7 @@
 """The tolerant path: any JSON that stands for a chat completion or chunk, repaired by name.
 
 Each field has its own repair; a field that is absent is what the contract says of absence; a key
-that nobody knows is an extra. What comes out goes to the same `_piece` as the strict path's.
+that nobody knows is an extra. What comes out goes to the same `Pieces` as the strict path's.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class _Envelope:
 class Tolerant:
     """The tolerant path of one answer, feeding its reader."""
 
-    def __init__(self, reader: NearOpenAI, whole: bool) -> None:
+    def __init__(self, reader: NearOpenAI) -> None:
         self.reader = reader
-        self.whole = whole
+        self.pieces = reader.pieces
+        self.whole = reader.pieces.whole
         self.context = reader.context
         self.notes = reader.notes
 
@@ -70,21 +71,19 @@ class Tolerant:
         if found is not None:
             if choices and not self.whole:
                 self.notes.add("usage_misplaced")
-            self.reader.out.append(found)
+            self.pieces.out.append(found)
         for key, value in payload.items():
             if key not in _ENVELOPE and key != "completion_probabilities":
-                self.reader._extra("answer", None, key, raw(value))
+                self.pieces.extra("answer", None, key, raw(value))
         self._choices(choices, payload)
 
     def _envelope(self, payload: dict[str, Any]) -> None:
         wanted = "chat.completion" if self.whole else "chat.completion.chunk"
         if payload.get("object") != wanted:
             self.notes.add("object_wrong")
-        for key in ("system_fingerprint", "service_tier"):
-            if key in payload and payload[key] is None:
-                self.notes.add("null_key_omitted")
-        if payload.get("service_tier") and not self.reader.exchange.service_tier:
-            self.notes.add("service_tier_unasked")
+        if payload.get("system_fingerprint", "") is None:
+            self.notes.add("null_key_omitted")
+        self.reader._tier(payload.get("service_tier", UNSET))
         self.reader._begin(_Envelope(payload))
 
     def _usage(self, given: Any) -> Usage | None:
@@ -129,11 +128,11 @@ class Tolerant:
         refusal = part.get("refusal")
         lp = self._logprobs(choice, text)
         rows = self._rows(part)
-        self.reader._role(index, part.get("role", UNSET), self.whole)
+        self.pieces.role(index, part.get("role", UNSET))
         self._message(part, text, bool(rows))
         reasoning = self._reasoning(part)
         self._extras(index, choice, part)
-        self.reader._piece(
+        self.pieces.piece(
             index,
             reasoning,
             text,
@@ -141,7 +140,7 @@ class Tolerant:
             refusal if isinstance(refusal, str) else "",
             rows,
             reason,
-            unknown,
+            unknown=unknown,
         )
         if isinstance(given, Failure):
             self._failed(given)
@@ -180,7 +179,7 @@ class Tolerant:
         if isinstance(given, dict) and "content" in given and "refusal" not in given:
             self.notes.add("logprobs_refusal_missing")
         found = logprobs(given, text, self.context)
-        return self.reader._settled(*found) if found else None
+        return self.pieces.settled(*found) if found else None
 
     def _rows(self, part: dict[str, Any]) -> list[Row]:
         if part.get("tool_calls", 0) is None or part.get("function_call", 0) is None:
@@ -220,16 +219,16 @@ class Tolerant:
     def _extras(self, index: int, choice: dict[str, Any], part: dict[str, Any]) -> None:
         for key, value in choice.items():
             if key not in _CHOICE:
-                self.reader._extra("choice", index, key, raw(value))
+                self.pieces.extra("choice", index, key, raw(value))
         for key, value in part.items():
             if key not in _PART and key not in REASONING:
-                self.reader._extra("message", index, key, raw(value))
+                self.pieces.extra("message", index, key, raw(value))
 
     def _no_choices(self, payload: Any) -> None:
         found = self._usage(payload.get("usage")) if isinstance(payload, dict) else None
         if found is not None and not self.whole:
             self.notes.add("choices_missing")
-            self.reader.out.append(found)
+            self.pieces.out.append(found)
         elif self.whole or not isinstance(payload, dict):
             self._fault('it has no "choices"')
         else:

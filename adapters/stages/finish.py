@@ -51,6 +51,8 @@ class FinishStage:
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with exactly one `Finish` for each choice, or a `Fault` at the end."""
+        if len(events) == 1 and type(events[0]) is Text and self._plain(events[0]):
+            return events
         out: list[Event] = []
         for event in events:
             kind = type(event)
@@ -67,6 +69,15 @@ class FinishStage:
                     self.usage = event
                 out.append(event)
         return out
+
+    def _plain(self, event: Text) -> bool:
+        """Take a text that changes nothing; say whether it is one. Hot."""
+        state = self.states.get(event.choice)
+        if state is None or state.finished:
+            return False
+        state.written = True
+        state.tokens += 1 if event.lp is None else len(event.lp.entries)
+        return True
 
     def _state(self, choice: int) -> _State:
         state = self.states.get(choice)

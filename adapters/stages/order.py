@@ -35,6 +35,10 @@ class Order:
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events so that each choice first appears behind all lower ones."""
+        if len(events) == 1:
+            event = events[0]
+            if type(event) is Text and self.numbers.get(event.choice) == event.choice:
+                return events
         out: list[Event] = []
         for event in events:
             if isinstance(event, _OF_CHOICE):

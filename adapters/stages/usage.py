@@ -24,13 +24,15 @@ class UsageStage:
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with one `Usage`, just before the `End`."""
+        if len(events) == 1 and type(events[0]) is Text:
+            self._text(events[0])
+            return events
         out: list[Event] = []
         for event in events:
-            kind = type(event)
-            if kind is Text or kind is Reasoning or kind is Refusal:
-                self.pieces.append(event.text)  # type: ignore[union-attr]
-                if kind is Text and event.lp is not None:  # type: ignore[union-attr]
-                    self.entries += len(event.lp.entries)  # type: ignore[union-attr]
+            if type(event) is Text:
+                self._text(event)
+            elif type(event) is Reasoning or type(event) is Refusal:
+                self.pieces.append(event.text)
             elif type(event) is Call:
                 self.pieces.append((event.name or "") + event.arguments)
             elif type(event) is Usage:
@@ -38,10 +40,15 @@ class UsageStage:
                     self.notes.add("usage_repeated")
                 self.usage = event
                 continue
-            elif kind is End:
+            elif type(event) is End:
                 out.append(self._final())
             out.append(event)
         return out
+
+    def _text(self, event: Text) -> None:
+        self.pieces.append(event.text)
+        if event.lp is not None:
+            self.entries += len(event.lp.entries)
 
     def _final(self) -> Usage:
         usage = self.usage

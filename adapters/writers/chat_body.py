@@ -48,8 +48,8 @@ class Message(Struct, gc=False):
 
 
 class ChoiceLogprobs(Struct, gc=False):
-    content: list[Entry]
-    refusal: None = None
+    content: list[Entry] | None
+    refusal: list[Entry] | None
 
 
 class Choice(Struct, gc=False):
@@ -71,12 +71,24 @@ class Completion(Struct, gc=False):
 
 
 class _Folded:
-    __slots__ = ("calls", "entries", "extras", "opened_by_call", "reason", "reasoning", "text")
+    __slots__ = (
+        "calls",
+        "entries",
+        "extras",
+        "opened_by_call",
+        "reason",
+        "reasoning",
+        "refusal",
+        "refused",
+        "text",
+    )
 
     def __init__(self) -> None:
         self.text: list[str] = []
         self.reasoning: list[str] = []
         self.entries: list[Entry] | None = None
+        self.refusal: str | None = None
+        self.refused: list[Entry] | None = None
         self.calls: list[ToolCall] = []
         self.opened_by_call: bool | None = None
         self.reason: Reason | None = None
@@ -92,7 +104,6 @@ class ChatBody:
         self.fault: Fault | None = None
         self.usage: Usage | None = None
         self.choices: dict[int, _Folded] = {}
-        self.refusals: dict[int, str] = {}
         self.extras: list[Extra] = []
 
     def __call__(self, events: list[Event]) -> None:
@@ -126,7 +137,9 @@ class ChatBody:
         elif type(event) is Reasoning:
             folded.reasoning.append(event.text)
         elif type(event) is Refusal:
-            self.refusals[event.choice] = self.refusals.get(event.choice, "") + event.text
+            folded.refusal = (folded.refusal or "") + event.text
+            if event.lp is not None:
+                folded.refused = (folded.refused or []) + event.lp.entries
         elif type(event) is Call:
             self._call(folded, event)
         elif type(event) is Finish:
@@ -158,9 +171,8 @@ class ChatBody:
     def _written(self, index: int) -> Choice | Raw:
         folded = self.choices[index]
         text = "".join(folded.text)
-        refusal = self.refusals.get(index)
-        empty = not text and (folded.opened_by_call or refusal is not None)
-        message = Message("assistant", None if empty else text, refusal)
+        empty = not text and (folded.opened_by_call or folded.refusal is not None)
+        message = Message("assistant", None if empty else text, folded.refusal)
         if folded.reasoning:
             message.reasoning_content = "".join(folded.reasoning)
         if folded.calls and self.exchange.functions:
@@ -168,8 +180,8 @@ class ChatBody:
         elif folded.calls:
             message.tool_calls = folded.calls
         logprobs = None
-        if folded.entries is not None:
-            logprobs = ChoiceLogprobs(folded.entries)
+        if folded.entries is not None or folded.refused is not None:
+            logprobs = ChoiceLogprobs(folded.entries, folded.refused)
         choice = Choice(index, message, logprobs, folded.reason)
         if not folded.extras:
             return choice
@@ -188,4 +200,4 @@ class ChatBody:
 
 
 def _with(data: bytes, extras: list[Extra]) -> bytes:
-    return data[:-1] + extra_keys(extras) + b"}"
+    return data[:-1] + extra_keys(extras) + b"}" if extras else data

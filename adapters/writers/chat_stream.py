@@ -39,6 +39,7 @@ class ChatStream:
         self.done = False
         self.started = False
         self.opened: set[int] = set()
+        self.null_roles: dict[int, bytes] = {}  # chunks that are right only before a call
         self.heads: dict[int, bytes] = {}
         self.fingerprint: str | None = None
         self.top = b""
@@ -67,7 +68,9 @@ class ChatStream:
         if type(event) is Start:
             self.start = event
         elif type(event) is Open:
-            if event.raw is not None:
+            if event.null and event.raw is not None:
+                self.null_roles[event.choice] = event.raw
+            elif event.raw is not None:
                 self._open(event.choice, out, event.raw)
         elif type(event) is Extra:
             self.extras.append(event)
@@ -77,7 +80,7 @@ class ChatStream:
         elif type(event) is Refusal:
             self._open(event.choice, out)
             if not self._raw(event.raw, out):
-                self._delta(event.choice, b'{"refusal":' + _encode(event.text) + b"}", out)
+                self._refusal(event, out)
         elif type(event) is Call:
             self._call(event, out)
         elif type(event) is Usage:
@@ -131,7 +134,7 @@ class ChatStream:
         if choice in self.opened:
             return
         self.opened.add(choice)
-        if self._raw(raw, out):
+        if self._raw(raw or (self.null_roles.get(choice) if call else None), out):
             return
         content = b"null" if call else b'""'
         role = b'{"role":"assistant","content":' + content + b',"refusal":null}'
@@ -191,7 +194,19 @@ class ChatStream:
             + b"}\n\n"
         )
 
+    def _refusal(self, event: Refusal, out: list[bytes]) -> None:
+        delta = b'{"refusal":' + _encode(event.text) + b"}"
+        if event.lp is None:
+            self._delta(event.choice, delta, out)
+            return
+        entries = b',"logprobs":{"content":null,"refusal":' + _encode(event.lp.entries)
+        tail = b'},"finish_reason":null}]' + self.usage_null + b"}\n\n"
+        out.append(self._head(event.choice) + delta + entries + tail)
+
     def _call(self, event: Call, out: list[bytes]) -> None:
+        if event.opens and event.choice not in self.opened and self._raw(event.raw, out):
+            self.opened.add(event.choice)
+            return
         self._open(event.choice, out, call=True)
         if self._raw(event.raw, out):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from tests.generators import Case, cases
 from tests.replay import at_random, body, stream
 
 few = settings(
-    max_examples=40,
+    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "40")),
     deadline=None,
+    derandomize="FUZZ_EXAMPLES" not in os.environ,  # a build does not fail by chance: `make fuzz`
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

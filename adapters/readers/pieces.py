@@ -1,0 +1,290 @@
+"""What one choice of a body or chunk holds, as events: what both paths of a reader share."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Raw, UnsetType
+
+from wellspoken.adapters.events import (
+    Call,
+    Entry,
+    Event,
+    Extra,
+    Finish,
+    Logprobs,
+    Open,
+    Reason,
+    Reasoning,
+    Refusal,
+    Text,
+)
+from wellspoken.adapters.readers import legacy, wire
+from wellspoken.adapters.readers.wire import NONE
+from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.token_bytes import settle
+from wellspoken.adapters.repairs.tools import Row
+
+Where = Literal["answer", "choice", "message"]
+
+
+class Pieces:
+    """Collects an answer's events in `out`; `whole` tells a body from a stream."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.exchange = context.exchange
+        self.notes = context.notes
+        self.out: list[Event] = []
+        self.whole = False
+        self.roles: set[int] = set()
+
+    def choice(self, choice: wire.Choice, raw: bytes | None) -> None:
+        """Emit a strict choice; `raw` is its chunk where that may go out as it is."""
+        part = choice.message if self.whole else choice.delta
+        other = choice.delta if self.whole else choice.message
+        before = self.notes.changes
+        if not isinstance(part, wire.Part) or other is not UNSET:
+            self.notes.add("choice_part_misnamed")
+            part = part if isinstance(part, wire.Part) else other
+            if not isinstance(part, wire.Part):
+                part = wire.Part()
+        if not self._plain(choice, part, raw, before):
+            self._full(choice, part, raw, before)
+
+    def _plain(self, choice: wire.Choice, part: wire.Part, raw: bytes | None, before: int) -> bool:
+        """Emit a delta that is content alone, the usual one; say whether it is. Hot."""
+        text = part.content
+        if (
+            self.whole
+            or type(text) is not str
+            or not text
+            or (choice.finish_reason is not None and choice.finish_reason is not UNSET)
+            or part.role is not UNSET
+            or part.tool_calls is not UNSET
+            or part.reasoning is not UNSET
+            or part.reasoning_content is not UNSET
+            or part.refusal is not UNSET
+            or part.function_call is not UNSET
+            or part.annotations is not NONE
+            or part.audio is not NONE
+        ):
+            return False
+        if choice.finish_reason is UNSET:
+            self.notes.add("finish_reason_absent")
+        if (
+            choice.token_ids is not NONE
+            or choice.stop_reason is not NONE
+            or choice.matched_stop is not NONE
+            or choice.routed_experts is not NONE
+        ):
+            self._choice_extras(choice)
+        lp = self._logprobs(choice.logprobs, text)
+        if raw is not None and self.notes.changes != before:
+            raw = None
+        self.out.append(Text(choice.index, text, lp, raw))
+        return True
+
+    def _full(self, choice: wire.Choice, part: wire.Part, raw: bytes | None, before: int) -> None:
+        self._choice_extras(choice)
+        index = choice.index
+        text = part.content if isinstance(part.content, str) else ""
+        lp = self._logprobs(choice.logprobs, text)
+        refused = self._refused(choice.logprobs)
+        finish = choice.finish_reason
+        if finish is UNSET:
+            self.notes.add("finish_reason_absent")
+            finish = None
+        rows: list[Row] = []
+        if part.tool_calls is not UNSET or part.function_call is not UNSET:
+            rows = self._rows(part)
+        self.role(index, part.role)
+        reasoning = self._reasoning(part.reasoning, part.reasoning_content)
+        self.extra("message", index, "annotations", part.annotations)
+        self.extra("message", index, "audio", part.audio)
+        refusal = part.refusal if isinstance(part.refusal, str) else ""
+        if self.whole:
+            if part.refusal is UNSET:
+                self.notes.add("refusal_missing")
+            if part.content is UNSET or (part.content is None and not rows and not refusal):
+                self.notes.add("content_null")
+        elif before == self.notes.changes and raw is not None and not reasoning:
+            event = _single(index, part, lp, refused, rows, finish, raw)
+            if event is not None:
+                self.out.append(event)
+                return
+            role_alone = part.role == "assistant" and not (text or rows or refusal or finish)
+            self.notes.add("role_chunk_incomplete" if role_alone else "delta_not_single")
+        self.piece(index, reasoning, text, lp, refusal, rows, finish, refused=refused)
+
+    def piece(
+        self,
+        index: int,
+        reasoning: str,
+        text: str,
+        lp: Logprobs | None,
+        refusal: str,
+        rows: list[Row],
+        finish: Reason | None,
+        *,
+        refused: Logprobs | None = None,
+        unknown: bool = False,
+    ) -> None:
+        """Emit what one choice of a chunk or body holds, in the order that the stages expect.
+
+        Entries that came with reasoning alone go first, so that the tiling stage finds them waiting
+        when the reasoning comes and knows them as its own. `unknown`: a reason that nobody knows.
+        """
+        out = self.out
+        size = len(out)
+        if lp is not None and not text:
+            out.append(Text(index, "", lp))
+        if reasoning:
+            out.append(Reasoning(index, reasoning))
+        if text:
+            out.append(Text(index, text, lp))
+        if refusal or refused is not None:
+            out.append(Refusal(index, refusal, refused))
+        for n, call_id, name, arguments in rows:
+            out.append(Call(index, n, call_id, name, arguments))
+        alone = len(out) == size
+        if finish is not None or unknown:
+            out.append(Finish(index, finish, alone))
+        elif alone:
+            out.append(Open(index))
+
+    def extra(self, where: Where, choice: int | None, key: str, value: Raw) -> None:
+        """Emit a key outside the contract if the client gets it, else count what is lost."""
+        if value is NONE:
+            return
+        data = bytes(value)
+        if data == b"null":
+            self.notes.add("null_key_omitted")
+        elif key in ("annotations", "audio"):
+            if data != b"[]":
+                self.out.append(Extra(where, choice, key, value))
+        elif self.exchange.keeps(key):
+            self.out.append(Extra(where, choice, key, value))
+        else:
+            if key in ("stop_reason", "matched_stop"):
+                self.notes.add("stop_reason_folded")
+            self.notes.dropped(key)
+
+    def role(self, choice: int, role: Any) -> None:
+        """Count what is wrong with a role; the writer makes its own."""
+        if self.whole:
+            if role != "assistant":
+                self.notes.add("role_missing")
+        elif role is None:
+            self.notes.add("null_key_omitted")
+        elif role is not UNSET:
+            if choice in self.roles:
+                self.notes.add("role_repeated")
+            self.roles.add(choice)
+
+    def settled(self, entries: list[Entry], sampled: bool) -> Logprobs | None:
+        """Return the entries with token and bytes settled; None for an empty list."""
+        if not entries:
+            return None
+        return Logprobs(entries, settle(entries, self.context), sampled)
+
+    def _choice_extras(self, choice: wire.Choice) -> None:
+        for name in wire.CHOICE_EXTRAS:
+            self.extra("choice", choice.index, name, getattr(choice, name))
+
+    def _reasoning(self, *given: str | UnsetType | None) -> str:
+        """Return the reasoning under either name; with both (TensorRT-LLM) they are one text."""
+        if None in given:
+            self.notes.add("null_key_omitted")
+        found = next((text for text in given if isinstance(text, str) and text), "")
+        if isinstance(given[0], str):
+            self.notes.add("reasoning_renamed")
+        if found and not self.exchange.keeps("reasoning_content"):
+            self.notes.dropped("reasoning_content")
+            return ""
+        return found
+
+    def _rows(self, part: wire.Part) -> list[Row]:
+        if part.tool_calls is None or part.function_call is None:
+            self.notes.add("null_key_omitted")
+        rows = [self._row(call, n) for n, call in enumerate(part.tool_calls or ())]
+        if part.tool_calls == []:
+            self.notes.add("tool_calls_empty")
+        if isinstance(part.function_call, wire.Function):
+            call = part.function_call
+            if not self.exchange.functions:
+                self.notes.add("function_call_renamed")
+            rows.append(
+                (len(rows) if self.whole else None, None, call.name or None, call.arguments or "")
+            )
+        return rows
+
+    def _row(self, call: wire.ToolCall, n: int) -> Row:
+        function = call.function if isinstance(call.function, wire.Function) else wire.Function()
+        if function.name in (None, "") or function.arguments is None or call.id in (None, ""):
+            self.notes.add("tool_call_null")
+        head = function.name is not UNSET or call.id is not UNSET or self.whole
+        if head and (call.type is UNSET or call.type is None or function.arguments is UNSET):
+            self.notes.add("tool_call_incomplete")
+        index = call.index if isinstance(call.index, int) else None
+        if self.whole:
+            if index is not None:
+                self.notes.add("tool_call_index_in_body")
+            index = n
+        return (index, call.id or None, function.name or None, function.arguments or "")
+
+    def _logprobs(self, given: Any, text: str) -> Logprobs | None:
+        """Return the entries of strict logprobs, settled; None where the client asked for none."""
+        if given is None:
+            return None
+        if given is UNSET:
+            self.notes.add("logprobs_key_missing")
+            return None
+        if not self.exchange.logprobs:
+            self.notes.add("logprobs_unasked")
+            return None
+        if isinstance(given.content, list):
+            if given.refusal is UNSET:
+                self.notes.add("logprobs_refusal_missing")
+            return self.settled(given.content, True)
+        return legacy.logprobs(given, text, self.context)
+
+    def _refused(self, given: Any) -> Logprobs | None:
+        """Return the refusal's own entries, trimmed here: they are not tiled."""
+        if not isinstance(given, wire.WireLogprobs) or not isinstance(given.refusal, list):
+            return None
+        if not self.exchange.logprobs:
+            return None
+        for entry in given.refusal:
+            if len(entry.top_logprobs) > self.exchange.k:
+                self.notes.add("logprobs_trimmed")
+                del entry.top_logprobs[self.exchange.k :]
+        return self.settled(given.refusal, True)
+
+
+def _single(
+    index: int,
+    part: wire.Part,
+    lp: Logprobs | None,
+    refused: Logprobs | None,
+    rows: list[Row],
+    finish: Reason | None,
+    raw: bytes,
+) -> Event | None:
+    """Return the one event that a conforming chunk is, None if it is none or several."""
+    text, role, refusal = part.content, part.role, part.refusal
+    bare = text is UNSET and role is UNSET
+    if finish is not None:
+        if bare and refusal is UNSET and not rows and lp is None:
+            return Finish(index, finish, True, raw)
+    elif len(rows) == 1 and lp is None and refusal in (UNSET, None) and text in (UNSET, None):
+        if bare or role == "assistant":
+            n, call_id, name, arguments = rows[0]
+            return Call(index, n, call_id, name, arguments, raw, not bare)
+    elif rows or lp is not None:
+        return None
+    elif role == "assistant" and text in ("", None) and refusal is None:
+        return Open(index, raw, text is None)
+    elif bare and isinstance(refusal, str) and refusal:
+        return Refusal(index, refusal, refused, raw)
+    return None
