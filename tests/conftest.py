@@ -1,0 +1,75 @@
+"""Fixtures that several test modules share: the tiny scripted model and a real llama.cpp on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.models.tiny import Tokenizer, write_model
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environment_as_given() -> Iterator[dict[str, str]]:
+    """Take the caller's proxies and settings away, since all the servers here are local ones.
+
+    Yields the environment as it was, for what does have to reach a package registry.
+    """
+    given = dict(os.environ)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in given:
+            upper = name.upper()
+            if upper.startswith(("OPENAI_", "WELLSPOKEN_")) or upper.endswith("_PROXY"):
+                patch.delenv(name)
+        yield given
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scripted model with a sentencepiece tokenizer (tests/models/tiny.py)."""
+    return _model(tmp_path_factory, "spm")
+
+
+@pytest.fixture(scope="session")
+def tiny_model_bpe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same scripts with a byte-level BPE tokenizer."""
+    return _model(tmp_path_factory, "bpe")
+
+
+@pytest.fixture(scope="session")
+def llama_server(tiny_model: Path) -> Iterator[str]:
+    """The base URL, without a final slash, of a real llama.cpp server in this process (spm)."""
+    yield from _serve(tiny_model)
+
+
+@pytest.fixture(scope="session")
+def llama_server_bpe(tiny_model_bpe: Path) -> Iterator[str]:
+    """The same server on the byte-level BPE model."""
+    yield from _serve(tiny_model_bpe)
+
+
+def _model(factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    return write_model(factory.mktemp("models") / f"tiny-{tokenizer}.gguf", tokenizer)
+
+
+def _serve(model: Path) -> Iterator[str]:
+    import xllamacpp  # native: only the tests that ask for a server pay for it
+
+    params: Any = xllamacpp.CommonParams()
+    params.model.path = str(model)
+    params.model_alias = {"tiny"}
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
+    params.n_ctx = 2048
+    params.n_parallel = 2
+    params.cpuparams.n_threads = 1
+    params.warmup = False
+    params.fit_params = False
+    params.ui = False
+    params.verbosity = -1
+    server = xllamacpp.Server(params)
+    yield str(server.listening_address).rstrip("/")
+    del server
