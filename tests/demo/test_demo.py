@@ -1,0 +1,112 @@
+"""`make demo` runs, whatever the caller's environment says, and notices a broken repair."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.demo.table import Must, Tables
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60
+
+ODD = {
+    "HTTP_PROXY": "http://127.0.0.1:9",
+    "https_proxy": "http://127.0.0.1:9",
+    "ALL_PROXY": "socks5://127.0.0.1:9",
+    "OPENAI_API_KEY": "",
+    "OPENAI_BASE_URL": "http://127.0.0.1:9/v9",
+    "OPENAI_ORG_ID": "an org",
+    "WELLSPOKEN_LISTEN": "127.0.0.1:1",
+    "PYTHONIOENCODING": "ascii",
+}
+
+
+def demo(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.demo"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"} | environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=2 * SECONDS,
+    )
+
+
+def test_every_value_is_as_it_must_be_in_an_odd_environment() -> None:
+    began = time.monotonic()
+    done = demo(ODD)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert time.monotonic() - began < SECONDS
+    assert "values are as they must be" in done.stdout
+    assert done.stderr == ""
+
+
+# Each replaces one repair, by name, in every process that the demo starts.
+MUTANTS = {
+    "created": (
+        "from wellspoken.adapters.repairs import envelope\n"
+        "envelope.created_not_epoch = lambda created, context: created",
+        "/ created (client): 763",
+    ),
+    "id": (
+        "from wellspoken.adapters.repairs import envelope\n"
+        "envelope.id_not_chatcmpl = lambda given, context: given",
+        "/ id (client): 'cmpl-x'",
+    ),
+    "legacy logprobs": (
+        "from wellspoken.adapters.readers import legacy\n"
+        "legacy.logprobs = lambda given, text, context: None",
+        "/ logprobs.content (client): None",
+    ),
+    "stop_reason": (
+        "from wellspoken.adapters import exchange\n"
+        "exchange.Exchange.keeps = lambda self, key: True",
+        "/ stop_reason (client): 128009",
+    ),
+    "tiling": (
+        "from wellspoken.adapters import translate\n"
+        "translate.Tiling = lambda exchange: lambda events: events",
+        "llama.cpp (running here), a body / logprobs.content (client)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_broken_repair_is_noticed(name: str, tmp_path: Path) -> None:
+    code, complaint = MUTANTS[name]
+    (tmp_path / "sitecustomize.py").write_text(code)
+    done = demo({"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 1, done.stdout
+    assert "values are not as they must be" in done.stdout, done.stdout + done.stderr
+    assert complaint in done.stdout
+
+
+def test_a_proxy_that_does_not_start_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "xllamacpp.py").write_text("raise ImportError('libgomp.so.1: cannot open')")
+    done = demo({"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert "The proxy did not start" in done.stderr
+    assert "libgomp.so.1: cannot open" in done.stderr and "apt-get install" in done.stderr
+
+
+def test_the_table_checks_both_columns_and_the_repairs(capsys: pytest.CaptureFixture[str]) -> None:
+    tables = Tables()
+    tables.title("T")
+    tables.row("a", 1, ["x", "y"], 1, ["x", "y"])
+    tables.row("b", 1, "😀", 2, Must("a dog", lambda value: value == "🐕"))
+    tables.repairs(["one", "two" * 40, "three"], {"one", "four"})
+    assert tables.checked == 5
+    assert tables.wrong == [
+        "T / b (backend): 1, expected 2",
+        "T / b (client): '😀', expected a dog",
+        f"T / repairs: ['one', '{'two' * 40}', 'three'], expected with ['four']",
+    ]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[3:6]] == [["a", "1", "x"], ["y"], ["b", "1", "'😀'"]]
+    assert lines[3].index("x") == lines[4].index("y")

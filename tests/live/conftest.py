@@ -1,0 +1,27 @@
+"""The proxy in this process, in front of a real llama.cpp in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from wellspoken.proxy.build import build
+from wellspoken.proxy.config import load
+
+
+@pytest.fixture(params=["spm", "bpe"])
+def llamacpp(request: pytest.FixtureRequest) -> str:
+    """The base URL of llama.cpp on the model with this tokenizer."""
+    name = "llama_server" if request.param == "spm" else "llama_server_bpe"
+    return str(request.getfixturevalue(name))
+
+
+@pytest.fixture(params=["llamacpp"])
+async def proxy(llamacpp: str, request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """The base URL of a proxy in front of it; parametrize indirectly for another adapter."""
+    backend = {"url": llamacpp, "adapter": request.param}
+    service = build(load(None, {"server": {"listen": "127.0.0.1:0"}, "backend": [backend]}, {}))
+    host, port = await service.start()
+    yield f"http://{host}:{port}"
+    await service.stop()
