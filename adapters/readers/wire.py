@@ -16,7 +16,6 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from wellspoken.adapters.events import Entry, Lp, Reason
 
-Epoch = Annotated[int, Meta(ge=1_000_000_000, le=100_000_000_000)]
 NONE = Raw()
 """The default of a vendor key: it is absent. Compared by identity."""
 Count = Annotated[int, Meta(ge=0)]
@@ -89,7 +88,7 @@ class Chunk(Struct, gc=False, forbid_unknown_fields=True):
 
     id: str
     object: Literal["chat.completion.chunk"]
-    created: Epoch
+    created: int
     model: str
     choices: list[Choice]
     usage: WireUsage | UnsetType | None = UNSET
@@ -103,7 +102,7 @@ class Body(Struct, gc=False, forbid_unknown_fields=True):
 
     id: str
     object: Literal["chat.completion"]
-    created: Epoch
+    created: int
     model: str
     choices: list[Choice]
     usage: WireUsage | UnsetType | None = UNSET

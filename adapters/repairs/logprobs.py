@@ -17,6 +17,7 @@ from msgspec import UNSET, Raw
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
 from wellspoken.adapters.lenient import raw
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.tokens import NULL
 
 ABSENT = -1e30  # -3.4e38 is float32's least value: llama.cpp and masked logits mean "none" by it
 PROBABILITY = 0.001  # above it a positive number is no rounding error but a probability
@@ -151,7 +152,6 @@ def logprobs_legacy_arrays(value: Any, text: str, context: Context) -> Repaired:
     vLLM 0.3.3-0.4.2, llama-cpp-python 0.2.58-0.3.2, Together (token_ids), mlx-lm (ids as tokens).
     Arrays that are absent, null or short are filled: unknown numbers, no alternatives.
     """
-    context.note("logprobs_legacy_arrays")
     columns = [value.get(key) for key in ("tokens", "token_logprobs", "top_logprobs", "token_ids")]
     size = max(len(column) for column in columns if isinstance(column, list))
     tokens, numbers, tops, ids = (_filled(column, size) for column in columns)
@@ -159,9 +159,10 @@ def logprobs_legacy_arrays(value: Any, text: str, context: Context) -> Repaired:
         if key not in _ARRAYS and value[key] and key not in ("content", "refusal"):
             context.notes.dropped(f"logprobs.{key}")
     sampled = any(isinstance(column, list) for column in (columns[0], columns[1], columns[3]))
+    context.note("logprobs_legacy_arrays" if sampled else "logprobs_top_only")
     entries = []
     for token, number, top, known in zip(tokens, numbers, tops, ids, strict=True):
-        found = Entry("", UNKNOWN, Raw(), _alternatives(top, context))
+        found = Entry("", UNKNOWN, NULL, _alternatives(top, context))
         if top is None:
             context.note("logprobs_top_missing")
         if sampled:
@@ -180,6 +181,7 @@ def _own(found: Entry, token: Any, number: Any, known: Any, context: Context) ->
         found.id = int(known)
     if token is not None:
         found.token = _text(token, context)
+        found.bytes = context.exchange.tokens[found.token]
     elif found.id is not UNSET:
         found.token = f"token_id:{found.id}"
     else:
@@ -211,7 +213,9 @@ def _alternatives(tops: Any, context: Context) -> list[Alternative]:
     if isinstance(tops, dict):
         if all(isinstance(value, dict) for value in tops.values()):
             return [alternative({"id": name, **row}, context) for name, row in tops.items()]
-        return [Alternative(name, logprob(value, context)) for name, value in tops.items()]
+        table = context.exchange.tokens
+        rows = [Alternative(x, logprob(value, context), table[x]) for x, value in tops.items()]
+        return sorted(rows, key=lambda row: row.logprob, reverse=True)
     if not isinstance(tops, list):
         return []
     if None in tops:
