@@ -142,7 +142,8 @@ def in_hex(data: list[int] | None) -> str:
 def alternatives(entries: list[Any] | None, at: int) -> list[str] | None:
     if entries is None:
         return None
-    return [f"{one.token!r:9} {one.logprob:8.4f}" for one in entries[at].top_logprobs]
+    rows = entries[at].top_logprobs if at < len(entries) else []
+    return [f"{one.token!r:9} {one.logprob:8.4f}" for one in rows]
 
 
 def joined(entries: list[Any] | None) -> str | None:
