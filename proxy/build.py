@@ -1,0 +1,90 @@
+"""From a checked configuration to a service: adapters, keys, tokenizers, upstreams together."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from wellspoken.adapters import registry
+from wellspoken.proxy.config import Backend, Config, ConfigError, Engine, normal_url, read_key
+from wellspoken.proxy.metrics import Metrics
+from wellspoken.proxy.routing import Router, Target
+from wellspoken.proxy.server import Service
+from wellspoken.proxy.tokenizer import Tokenizer
+from wellspoken.proxy.upstream import Upstream
+
+if TYPE_CHECKING:
+    from wellspoken.adapters.backend import Backend as Adapter
+
+_ENGINE_ADAPTERS = {"llamacpp": "llamacpp"}
+
+
+def version() -> str:
+    """Return the installed version of this distribution."""
+    return importlib.metadata.version("wellspoken")
+
+
+def build(config: Config) -> Service:
+    """Return the service of `config`, within a running loop; nothing is connected or read yet.
+
+    Raises ConfigError for an unknown adapter, a key that cannot be read, or a tokenizer that is not
+    there.
+    """
+    targets = [_backend(config, at, backend) for at, backend in enumerate(config.backend)]
+    if config.engine is not UNSET:
+        targets.append(_engine(config.engine))
+    return Service(config, Router(targets), Metrics(version()))
+
+
+def _backend(config: Config, at: int, backend: Backend) -> Target:
+    try:
+        key = read_key(backend.key) if backend.key is not None else None
+        return Target(
+            backend.name,
+            _adapter(backend.adapter),
+            Upstream(normal_url(backend.url), config.timeouts, key=key),
+            models=backend.models,
+            aliases=backend.aliases,
+            upstream_model=backend.upstream_model,
+            auth_pass=backend.auth == "pass",
+            extensions=backend.extensions,
+            keep=backend.keep,
+            bounds=backend.bounds,
+            tokenizer=_tokenizer(backend),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"backend[{at}].{error}") from error
+
+
+def _engine(engine: Engine) -> Target:
+    """Return the target of an engine; its upstream comes when the engine has an address."""
+    try:
+        tokenizer = _tokenizer(engine)
+    except ConfigError as error:
+        raise ConfigError(f"engine.{error}") from error
+    return Target(
+        engine.name,
+        _adapter(_ENGINE_ADAPTERS[engine.kind]),
+        None,
+        models=(engine.alias or Path(engine.model).stem,),  # as the engine names it in turn
+        extensions=engine.extensions,
+        keep=engine.keep,
+        bounds=engine.bounds,
+        tokenizer=tokenizer,
+    )
+
+
+def _tokenizer(part: Backend | Engine) -> Tokenizer | None:
+    if part.tokenizer is None:
+        return None
+    return Tokenizer(part.tokenizer, download=part.tokenizer_download)
+
+
+def _adapter(name: str) -> Adapter:
+    try:
+        return registry.find(name)
+    except ValueError as error:
+        raise ConfigError(f"adapter: {error}.") from error

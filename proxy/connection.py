@@ -1,0 +1,153 @@
+"""Client connections: aiohttp's protocol, with the deadlines and refusals that it lacks.
+
+aiohttp waits for the rest of a request head without end (measured on 3.14: more than 90 s), and
+accepts heads that a proxy must not act on. Both are settled here, before a handler runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_server import Server
+
+from wellspoken.proxy.replies import Reply, error_body, plain_head
+
+if TYPE_CHECKING:
+    from aiohttp.streams import StreamReader
+    from aiohttp.web_request import BaseRequest
+    from aiohttp.web_response import StreamResponse
+
+
+class Connection(RequestHandler):
+    """One client connection.
+
+    A request head that has begun must be complete after `head_seconds` and within `head_size`
+    bytes, else 408 or 431 and the end of the connection. What aiohttp cannot parse, and what a
+    handler raises, answers in OpenAI's error envelope, without a traceback to the client.
+    """
+
+    __slots__ = ("_answered", "_head_bytes", "_head_seconds", "_head_size", "_head_timer", "_last")
+
+    def __init__(self, manager: Server, *, head_seconds: float, head_size: int, **kw: Any) -> None:
+        super().__init__(manager, **kw)
+        self._head_seconds = head_seconds
+        self._head_size = head_size
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._answered = 0
+        self._last: StreamReader | None = None
+
+    @property
+    def idle(self) -> bool:
+        """No request is being read or answered."""
+        return self._between() and self._head_timer is None
+
+    def _between(self) -> bool:
+        """Every request that has begun is answered and read to its end."""
+        return self._answered == self._request_count and (
+            self._last is None or self._last.is_eof() or self._last.exception() is not None
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, and watch a head that is not complete yet."""
+        count = self._request_count
+        before = self._between()
+        super().data_received(data)
+        if self._request_count != count:
+            if self._messages:
+                self._last = self._messages[-1][1]
+            self._head_done()
+        elif before and data:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._head_size:
+                self._refuse(431, "The request's headers are too large. Send fewer.")
+            elif self._head_timer is None:
+                self._head_timer = self._loop.call_later(self._head_seconds, self._head_late)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Drop the timer, then cancel the handler (aiohttp, handler_cancellation)."""
+        self._head_done()
+        super().connection_lost(exc)
+
+    def _head_done(self) -> None:
+        self._head_bytes = 0
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_late(self) -> None:
+        self._head_timer = None
+        self._refuse(408, "The request's headers took too long. Send the request again.")
+
+    def _refuse(self, status: int, message: str) -> None:
+        self._head_done()
+        if self.transport is not None and not self.transport.is_closing():
+            body = error_body(message, "invalid_request_error")
+            self.transport.write(plain_head(status, len(body), close=True) + body)
+        self.force_close()
+
+    async def finish_response(
+        self, request: BaseRequest, resp: StreamResponse, start_time: float | None
+    ) -> tuple[StreamResponse, bool]:
+        """Finish one answer, and count it: aiohttp calls this once per request."""
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._answered += 1
+
+    def end_now(self) -> None:
+        """After the present answer, do not wait for the rest of its request's body."""
+        self._lingering_time = 0.0
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> StreamResponse:
+        """Answer what aiohttp could not parse (4xx), or what a handler raised (500)."""
+        if isinstance(exc, ConnectionError):
+            raise exc  # the client has gone; aiohttp ends the connection
+        if status >= 500:
+            self.logger.error("a request failed in the proxy itself", exc_info=exc)
+            text = "The proxy failed; this is a bug in it. Its log has the details."
+            body = error_body(text, "server_error")
+        else:
+            reason = HTTPStatus(status).phrase
+            body = error_body(f"{reason}: this is no HTTP/1.1 request.", "invalid_request_error")
+        return Reply(request, status, body, close=True).response()
+
+
+class Listener(Server):
+    """aiohttp's low-level server over `Connection`, with handler cancellation always on.
+
+    Low-level because the routes are a handful of fixed paths, compared as bytes came: nothing is
+    decoded, normalised or matched by pattern on the way to a handler.
+    """
+
+    def __init__(self, handler: Any, **connection: Any) -> None:
+        super().__init__(handler, handler_cancellation=True)
+        self._settings = connection
+
+    def __call__(self) -> Connection:
+        """Make the protocol of a new connection."""
+        return Connection(self, loop=self._loop, **self._settings)
+
+    async def flushed(self, seconds: float) -> None:
+        """Wait until what was answered has left the process, at most `seconds`."""
+        end = self._loop.time() + seconds
+        while self._loop.time() < end and any(
+            connection.transport is not None and connection.transport.get_write_buffer_size()
+            for connection in self.connections
+        ):
+            await asyncio.sleep(0.01)
+
+    def close_idle(self) -> None:
+        """Close the connections on which no request is open."""
+        for connection in self.connections:
+            if isinstance(connection, Connection) and connection.idle:
+                connection.force_close()

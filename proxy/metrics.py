@@ -1,0 +1,121 @@
+"""The metrics of one proxy, in a registry of its own, with labels that no client can multiply.
+
+A model's name is a label only where the configuration names it; every other is `_other`.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+if TYPE_CHECKING:
+    from wellspoken.adapters.exchange import Exchange
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4.encode()
+OTHER = "_other"
+
+# vLLM's buckets for the whole request and for the first token, so both can be laid over its own.
+_DURATION = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+    480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+_FIRST_TOKEN = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+)  # fmt: skip
+
+_REQUESTS = "Requests answered, by route, backend, configured model, HTTP status and kind."
+_DURATION_TEXT = "Time from a request's head to the last byte of its answer."
+_FIRST_TOKEN_TEXT = "Time from a request's head to the first byte of its streamed answer."
+_REPAIRS = "Answers that needed this repair at least once."
+_FIELDS = "Fields outside OpenAI's contract that backends sent and clients did not get."
+_USAGE = "Answers by where their token counts came from."
+_DISCONNECTS = "Clients that left before their answer was complete, by what they waited for."
+_UPSTREAM = "Backends that could not be asked or broke off, by reason."
+
+
+class Metrics:
+    """Counters, gauges and histograms, and the children of one series looked up once."""
+
+    def __init__(self, version: str) -> None:
+        # A _created series beside every counter and histogram doubles a scrape for nothing; the
+        # library knows only a switch for the whole process.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self.requests = self._counter(
+            "requests", _REQUESTS, "route", "backend", "model", "code", "stream"
+        )
+        self.duration = self._histogram(
+            "request_duration_seconds", _DURATION_TEXT, _DURATION, "backend", "stream"
+        )
+        self.first_token = self._histogram(
+            "time_to_first_token_seconds", _FIRST_TOKEN_TEXT, _FIRST_TOKEN, "backend"
+        )
+        self.repairs = self._counter("repairs", _REPAIRS, "backend", "rule")
+        self.fields = self._counter("fields_dropped", _FIELDS, "backend")
+        self.usage = self._counter("usage_source", _USAGE, "backend", "source")
+        self.inflight = self._gauge("inflight_requests", "Requests being answered now.")
+        self.disconnects = self._counter("client_disconnects", _DISCONNECTS, "phase")
+        self.upstream_errors = self._counter("upstream_errors", _UPSTREAM, "backend", "reason")
+        build = self._gauge("build_info", "1, with the proxy's version.", "version", "python")
+        build.labels(version, platform.python_version()).set(1)
+        self._finished: dict[tuple[str, str, str, int, str], tuple[Counter, Histogram | None]] = {}
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"wellspoken_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"wellspoken_{name}", text, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...], *labels: str
+    ) -> Histogram:
+        return Histogram(
+            f"wellspoken_{name}", text, labels, buckets=buckets, registry=self.registry
+        )
+
+    def watch_inflight(self, count: Callable[[], float]) -> None:
+        """Let a scrape ask for the open requests, rather than have each request set them twice."""
+        self.inflight.set_function(count)
+
+    def finished(
+        self, route: str, backend: str, model: str, code: int, stream: str, seconds: float
+    ) -> None:
+        """Count one request, however it ended; its duration only if a backend was to answer it.
+
+        The series of one key are kept, since to look them up costs more than to count.
+        """
+        key = (route, backend, model, code, stream)
+        series = self._finished.get(key)
+        if series is None:
+            series = self._finished[key] = (
+                self.requests.labels(*key),
+                self.duration.labels(backend, stream) if backend else None,
+            )
+        series[0].inc()
+        if series[1] is not None:
+            series[1].observe(seconds)
+
+    def translated(self, backend: str, exchange: Exchange) -> None:
+        """Count what one answer needed: each repair once, each dropped field."""
+        notes = exchange.notes
+        for rule in notes.counts:
+            self.repairs.labels(backend, rule).inc()
+        if notes.fields:
+            self.fields.labels(backend).inc(sum(notes.fields.values()))
+        if exchange.usage_source:
+            self.usage.labels(backend, exchange.usage_source).inc()
+
+    def expose(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,173 @@
+"""The small GET endpoints: models, health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import msgspec
+
+from wellspoken.adapters.openai import Model, ModelList
+from wellspoken.proxy.failures import UpstreamError
+from wellspoken.proxy.metrics import CONTENT_TYPE
+from wellspoken.proxy.replies import Reply
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Call, Service
+
+PROBE_PATH = "/health"  # vLLM, llama.cpp, TGI, SGLang; elsewhere a 404, which is a sign of life too
+PROBE_SECONDS = 2.0  # how long a probe's result holds
+_MODELS_LIMIT = 4 * 1024 * 1024
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def livez(call: Call) -> Reply:
+    """Say that the process runs, whatever its backends do."""
+    return call.reply(200, b'{"status":"ok"}')
+
+
+async def readyz(call: Call) -> Reply:
+    """Say whether requests would be answered, and if not, why."""
+    reason = await call.service.readiness.reason()
+    if reason:
+        return call.reply(503, _encode({"status": "unavailable", "reason": reason}))
+    return call.reply(200, b'{"status":"ok"}')
+
+
+async def metrics(call: Call) -> Reply:
+    """Return the metrics in Prometheus' text format."""
+    return call.reply(200, call.service.metrics.expose(), content_type=CONTENT_TYPE)
+
+
+async def models(call: Call) -> Reply:
+    """List the models: what the configuration names, and what a sole backend says it has."""
+    return call.reply(200, _encode(ModelList(data=list((await listed(call.service)).values()))))
+
+
+async def model(call: Call) -> Reply:
+    """Return one model. Raises RequestError 404 model_not_found."""
+    name = unquote(call.path.partition("/models/")[2])
+    found = (await listed(call.service)).get(name)
+    if found is None:
+        raise call.service.router.unknown(name)
+    return call.reply(200, _encode(found))
+
+
+async def listed(service: Service) -> dict[str, Model]:
+    """Return the models by name. A backend that does not answer still has its configured names."""
+    targets = service.router.targets
+    answers = await asyncio.gather(*(_backend_models(target) for target in targets))
+    found: dict[str, Model] = {}
+    for target, known in zip(targets, answers, strict=True):
+        for name in target.names:
+            original = known.get(target.model_for(name) or name)
+            created = original.created if original is not None else 0
+            owner = original.owned_by if original is not None else target.name
+            found.setdefault(name, Model(id=name, created=created, owned_by=owner))
+        if len(targets) == 1:
+            for name, entry in known.items():
+                found.setdefault(name, entry)
+    return found
+
+
+async def _backend_models(target: Target) -> dict[str, Model]:
+    if target.upstream is None:
+        return {}
+    try:
+        status, body = await target.upstream.get(target.backend.models_path, _MODELS_LIMIT)
+    except UpstreamError:
+        return {}
+    return read_models(body) if status == 200 else {}
+
+
+def read_models(body: bytes) -> dict[str, Model]:
+    """Return the models in a backend's list, by id, as OpenAI's four keys; {} if there are none.
+
+    Servers add keys, leave `created` out or send it as null or text, and llama.cpp lists its models
+    a second time in Ollama's form.
+    """
+    try:
+        decoded = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    items = decoded.get("data") if isinstance(decoded, dict) else decoded
+    found: dict[str, Model] = {}
+    for item in items if isinstance(items, list) else ():
+        name = item.get("id") if isinstance(item, dict) else None
+        if isinstance(name, str) and name:
+            owner = item.get("owned_by")
+            found[name] = Model(
+                id=name,
+                created=_epoch(item.get("created")),
+                owned_by=owner if isinstance(owner, str) and owner else "backend",
+            )
+    return found
+
+
+def _epoch(value: Any) -> int:
+    """Return epoch seconds; 0 for what is no time, such as LiteLLM's null or Ollama's text."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e11:
+        return int(value)
+    return 0
+
+
+class Readiness:
+    """Whether the proxy should get requests: not while it drains, not without a backend.
+
+    One reachable backend of several is enough, since to take the proxy out of service for one
+    would take the others with it. A probe's result holds for `PROBE_SECONDS`, and however many ask
+    at once share one probe.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._probed_at = -PROBE_SECONDS
+        self._found = ""
+        self._task: asyncio.Task[str] | None = None
+
+    def forget(self) -> None:
+        """Probe again at the next question."""
+        self._probed_at = -PROBE_SECONDS
+
+    async def reason(self) -> str:
+        """Return why requests should not come, or ""."""
+        if self._service.draining:
+            return "the proxy is shutting down"
+        targets = self._service.router.targets
+        if all(target.upstream is None for target in targets):
+            return " ".join(_not_there(target) for target in targets)
+        if self._service.loop.time() - self._probed_at < PROBE_SECONDS:
+            return self._found
+        if self._task is None:
+            self._task = asyncio.create_task(self._probe_all())
+        return await asyncio.shield(self._task)
+
+    async def _probe_all(self) -> str:
+        try:
+            targets = self._service.router.targets
+            reasons = await asyncio.gather(*(_probe(target) for target in targets))
+            self._found = "" if "" in reasons else " ".join(reasons)
+            self._probed_at = self._service.loop.time()
+            return self._found
+        finally:
+            self._task = None
+
+
+def _not_there(target: Target) -> str:
+    return f"The engine is not ready: {target.state()}."
+
+
+async def _probe(target: Target) -> str:
+    """Return why this target cannot answer, or ""."""
+    if target.upstream is None:
+        return _not_there(target)
+    try:
+        status = await target.upstream.probe(PROBE_PATH)
+    except UpstreamError as error:
+        return str(error)
+    if status >= 500:
+        return f"The backend at {target.upstream.url} answers {status} to GET {PROBE_PATH}."
+    return ""

@@ -1,0 +1,142 @@
+"""Which backend a request goes to, and under which model name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wellspoken.adapters.exchange import Extensions
+from wellspoken.adapters.openai import Bounds
+from wellspoken.adapters.request_error import RequestError, short
+from wellspoken.adapters.tokens import TokenTable
+from wellspoken.proxy.metrics import OTHER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from wellspoken.adapters.backend import Backend
+    from wellspoken.proxy.tokenizer import Tokenizer
+    from wellspoken.proxy.upstream import Upstream
+
+_LISTED = 20  # model names that an error message lists at most
+
+
+class Target:
+    """One backend with everything a request to it needs.
+
+    `upstream` is None while an engine that the proxy runs has no address; `state` then says why.
+    `tokens` belongs to this backend alone, since a token's bytes depend on its vocabulary.
+    """
+
+    __slots__ = (
+        "aliases",
+        "auth_pass",
+        "backend",
+        "bounds",
+        "extensions",
+        "keep",
+        "models",
+        "name",
+        "state",
+        "tokenizer",
+        "tokens",
+        "upstream",
+        "upstream_model",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        backend: Backend,
+        upstream: Upstream | None,
+        *,
+        models: Sequence[str] = (),
+        aliases: dict[str, str] | None = None,
+        upstream_model: str | None = None,
+        auth_pass: bool = False,
+        extensions: Extensions = "known",
+        keep: Sequence[str] = (),
+        bounds: Bounds = "openai",
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        self.name = name
+        self.backend = backend
+        self.upstream = upstream
+        self.state: Callable[[], str] = lambda: ""
+        self.models = tuple(models)
+        self.aliases = aliases if aliases is not None else {}
+        self.upstream_model = upstream_model
+        self.auth_pass = auth_pass
+        self.extensions: Extensions = extensions
+        self.keep = frozenset(keep)
+        self.bounds: Bounds = bounds
+        self.tokenizer = tokenizer
+        self.tokens = TokenTable()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models a client may name, as configured."""
+        return (*self.models, *(alias for alias in self.aliases if alias not in self.models))
+
+    def model_for(self, name: str) -> str | None:
+        """Return what the backend calls the model that a client called `name`; None: the same."""
+        return self.upstream_model or self.aliases.get(name)
+
+    async def ready(self) -> None:
+        """Wait for what is read once, the vocabulary. Raises RequestError 500 if it fails."""
+        tokenizer = self.tokenizer
+        if tokenizer is not None and self.tokens.vocabulary is None:
+            self.tokens.vocabulary = await tokenizer.vocabulary()
+
+    def connection(self) -> Upstream:
+        """Return the upstream; raises RequestError 503 while its engine is not there."""
+        if self.upstream is None:
+            raise RequestError(
+                f"The engine is not ready: {self.state()}. Try again shortly; /readyz tells when.",
+                status=503,
+                type="server_error",
+                code="engine_not_ready",
+                headers={"Retry-After": "2"},
+            )
+        return self.upstream
+
+
+class Router:
+    """Model name -> target. With one target every name passes, else only configured ones."""
+
+    __slots__ = ("_by_name", "_only", "targets")
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        self.targets = tuple(targets)
+        self._only = self.targets[0] if len(self.targets) == 1 else None
+        self._by_name = {name: target for target in self.targets for name in target.names}
+
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds that every request meets, before its backend is known."""
+        strict = all(target.bounds == "openai" for target in self.targets)
+        return "openai" if strict else "backend"
+
+    def find(self, model: str) -> Target:
+        """Return the target of `model`. Raises RequestError 404 model_not_found."""
+        if self._only is not None:
+            return self._only
+        target = self._by_name.get(model)
+        if target is None:
+            raise self.unknown(model)
+        return target
+
+    def unknown(self, model: str) -> RequestError:
+        """Return the error for a model that nobody serves, listing those that are."""
+        known = sorted(self._by_name)
+        listed = ", ".join(known[:_LISTED]) + (", ..." if len(known) > _LISTED else "")
+        hint = f" Known models: {listed}." if listed else " GET /v1/models lists the known ones."
+        return RequestError(
+            f"The model '{short(model)}' does not exist.{hint}",
+            status=404,
+            param="model",
+            code="model_not_found",
+        )
+
+    def label(self, model: str) -> str:
+        """Return the model as a metric label: itself if configured, else `_other`."""
+        return model if model in self._by_name else OTHER

@@ -1,0 +1,307 @@
+"""The service: dispatch of requests to handlers, and the life of the whole from start to drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from aiohttp.web_protocol import RequestPayloadError
+
+from wellspoken.adapters.request_error import RequestError, error_json
+from wellspoken.proxy import pages
+from wellspoken.proxy.chat import NO_RETRY, OUR_FAULT, chat
+from wellspoken.proxy.config import parse_listen
+from wellspoken.proxy.connection import Connection, Listener
+from wellspoken.proxy.failures import UpstreamError
+from wellspoken.proxy.metrics import OTHER, Metrics
+from wellspoken.proxy.replies import EVENTS, JSON, EventStream, Reply
+from wellspoken.proxy.requests import refuse, request_id
+
+if TYPE_CHECKING:
+    from aiohttp.web_request import BaseRequest
+    from aiohttp.web_response import StreamResponse
+
+    from wellspoken.adapters.events import Fault
+    from wellspoken.adapters.exchange import Exchange
+    from wellspoken.proxy.config import Config
+    from wellspoken.proxy.routing import Router, Target
+
+Answer = Reply | EventStream
+Handler = Callable[["Call"], Awaitable[Answer]]
+
+ROUTES: dict[str, tuple[str, str, Handler]] = {
+    path: route
+    for paths, route in (
+        (("/v1/chat/completions", "/chat/completions"), ("POST", "chat_completions", chat)),
+        (("/v1/models", "/models"), ("GET", "models", pages.models)),
+        (("/livez",), ("GET", "livez", pages.livez)),
+        (("/readyz", "/health"), ("GET", "readyz", pages.readyz)),
+        (("/metrics",), ("GET", "metrics", pages.metrics)),
+    )
+    for path in paths
+}
+_MODEL: tuple[str, str, Handler] = ("GET", "model", pages.model)
+_EXISTING = (
+    "POST /v1/chat/completions, GET /v1/models, GET /v1/models/{id}, GET /livez, GET /readyz, "
+    "GET /health, GET /metrics"
+)
+
+
+class Call:
+    """One request on its way: its id, what is known of it so far, and the ways to answer it."""
+
+    __slots__ = (
+        "backend",
+        "id",
+        "model",
+        "path",
+        "phase",
+        "request",
+        "route",
+        "service",
+        "started",
+        "streamed",
+        "streams",
+    )
+
+    def __init__(self, service: Service, request: BaseRequest) -> None:
+        self.service = service
+        self.request = request
+        self.id = request_id(request)
+        self.path = request.raw_path.partition("?")[0]
+        self.started = service.loop.time()
+        self.route = "other"
+        self.backend = ""
+        self.model = OTHER
+        self.streams = False
+        self.streamed = False
+        self.phase = "request"  # what a client that leaves now did not wait for
+
+    def routed(self, target: Target, model: str, streams: bool) -> None:
+        """Note where the request goes."""
+        self.backend = target.name
+        self.model = self.service.router.label(model)
+        self.streams = streams
+
+    def first_token(self) -> None:
+        """Note that the first bytes of a streamed answer have left."""
+        if not self.streamed:
+            self.streamed = True
+            self.phase = "streaming"
+            waited = self.service.loop.time() - self.started
+            self.service.metrics.first_token.labels(self.backend).observe(waited)
+
+    def translated(self, exchange: Exchange) -> None:
+        """Count what the answer needed."""
+        self.service.metrics.translated(self.backend, exchange)
+
+    def upstream_failed(self, error: UpstreamError) -> None:
+        """Count a backend's failure."""
+        self.service.metrics.upstream_errors.labels(self.backend, error.reason).inc()
+
+    def reply(
+        self,
+        status: int,
+        body: bytes,
+        extra: bytes = b"",
+        *,
+        content_type: bytes = JSON,
+        close: bool = False,
+    ) -> Reply:
+        """Return a whole answer with the request's id."""
+        return Reply(
+            self.request,
+            status,
+            body,
+            content_type=content_type,
+            extra=b"x-request-id: %b\r\n%b" % (self.id.encode("ascii"), extra),
+            close=close or self.service.draining,
+        )
+
+    def stream(
+        self, status: int = 200, content_type: bytes = EVENTS, heartbeat: float = 0.0
+    ) -> EventStream:
+        """Return an answer to be written piece by piece, with the request's id."""
+        return EventStream(
+            self.request,
+            status=status,
+            content_type=content_type,
+            extra=b"x-request-id: %b\r\n" % self.id.encode("ascii"),
+            heartbeat=heartbeat,
+            close=self.service.draining,
+        )
+
+    def fault(self, fault: Fault) -> Reply:
+        """Return a failure as an HTTP answer."""
+        body = error_json(fault.message, fault.type, fault.param, fault.code)
+        return self.reply(fault.status, body, NO_RETRY if fault.retry is False else b"")
+
+    def refused(self, error: RequestError) -> Reply:
+        """Return a refusal; one that leaves a body unread ends the connection."""
+        lines = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
+        unread = not self.request.content.is_eof()
+        if error.status == 408 and isinstance(self.request.protocol, Connection):
+            self.request.protocol.end_now()
+        return self.reply(error.status, error.body(), lines.encode("ascii"), close=unread)
+
+
+class Service:
+    """One proxy: its configuration, its backends, its metrics, and the socket it listens on."""
+
+    def __init__(self, config: Config, router: Router, metrics: Metrics) -> None:
+        self.config = config
+        self.router = router
+        self.metrics = metrics
+        self.loop = asyncio.get_running_loop()
+        self.log = logging.getLogger("wellspoken")
+        self.draining = False
+        self.readiness = pages.Readiness(self)
+        self.inflight = 0
+        metrics.watch_inflight(lambda: self.inflight)
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._hosts = _hosts(config)
+        self._server: asyncio.Server | None = None
+        timeouts, limits = config.timeouts, config.limits
+        self.listener = Listener(
+            self.handle,
+            head_seconds=timeouts.client_header,
+            head_size=limits.header,
+            keepalive_timeout=timeouts.client_keep_alive,
+            access_log=None,
+            auto_decompress=False,
+            logger=self.log,
+        )
+
+    @staticmethod
+    def new_id() -> str:
+        """Return a fresh random id of 24 characters."""
+        return secrets.token_hex(12)
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; return the address, with the port that port 0 became. Raises OSError."""
+        host, port = parse_listen(self.config.server.listen)
+        self._server = await self.loop.create_server(self.listener, host, port, backlog=1024)
+        return host, self._server.sockets[0].getsockname()[1]
+
+    async def drain(self) -> None:
+        """Stop in order: not ready, then no new connections, then the end of what is open.
+
+        Cancel it to stop at once.
+        """
+        self.draining = True
+        await asyncio.sleep(self.config.server.drain_delay)
+        if self._server is not None:
+            self._server.close()
+        self.listener.close_idle()
+        try:
+            async with asyncio.timeout(self.config.server.drain_timeout):
+                await self._idle.wait()
+        except TimeoutError:
+            self.log.warning("%d requests did not end in time and are cut off", self.inflight)
+        await self.listener.flushed(1.0)
+
+    async def stop(self) -> None:
+        """Close the socket, every connection of a client and every one to a backend."""
+        self.draining = True
+        if self._server is not None:
+            self._server.close()
+        await self.listener.shutdown(0.01)
+        for target in self.router.targets:
+            if target.upstream is not None:
+                await target.upstream.close()
+
+    async def handle(self, request: BaseRequest) -> StreamResponse:
+        """Answer one request (aiohttp calls this), whatever happens on the way."""
+        call = Call(self, request)
+        self.inflight += 1
+        self._idle.clear()
+        code = 499  # until something was answered: the client has left
+        try:
+            answer = await self._answer(call)
+            await answer.write_eof()
+            code = answer.status
+            return answer.response()
+        except (asyncio.CancelledError, ConnectionError):
+            if not self.draining:
+                self.metrics.disconnects.labels(call.phase).inc()
+            raise
+        finally:
+            self.inflight -= 1
+            if not self.inflight:
+                self._idle.set()
+            self.metrics.finished(
+                call.route,
+                call.backend,
+                call.model,
+                code,
+                "true" if call.streams else "false",
+                self.loop.time() - call.started,
+            )
+
+    async def _answer(self, call: Call) -> Answer:
+        try:
+            refuse(call.request, self._hosts)
+            handler = self._route(call)
+            if self.inflight > self.config.limits.inflight and handler is chat:
+                raise RequestError(
+                    "The proxy is at its limit of open requests. Wait a moment, or raise "
+                    "limits.inflight.",
+                    status=429,
+                    type="rate_limit_error",
+                    code="rate_limit_exceeded",
+                    headers={"Retry-After": "1"},
+                )
+            return await handler(call)
+        except RequestError as error:
+            return call.refused(error)
+        except UpstreamError as error:
+            call.upstream_failed(error)
+            return call.fault(error.fault)
+        except RequestPayloadError:
+            return call.refused(
+                RequestError("The request's body is not framed as HTTP/1.1. Send it again.")
+            )
+        except ConnectionError:
+            raise
+        except Exception as error:
+            self.failed(error)
+            return call.fault(OUR_FAULT)
+
+    def failed(self, error: Exception) -> None:
+        """Log a failure of the proxy's own."""
+        self.log.error("a request failed in the proxy itself", exc_info=error)
+
+    def _route(self, call: Call) -> Handler:
+        """Return the handler; raises RequestError 404 or 405 for everything that is not there."""
+        method = call.request.method
+        found = ROUTES.get(call.path)
+        if found is None and call.path.startswith(("/v1/models/", "/models/")):
+            found = _MODEL
+        if found is None:
+            raise RequestError(
+                f"Unknown request URL: {method[:16]} {call.path[:200]}. This proxy answers "
+                f"{_EXISTING}.",
+                status=404,
+                code="unknown_url",
+            )
+        allowed, call.route, handler = found
+        if method != allowed and not (method == "HEAD" and allowed == "GET"):
+            raise RequestError(
+                f"Not allowed to {method[:16]} on {call.path[:200]}. Use {allowed}.",
+                status=405,
+                code="method_not_supported",
+                headers={"Allow": "GET, HEAD" if allowed == "GET" else allowed},
+            )
+        return handler
+
+
+def _hosts(config: Config) -> frozenset[str] | None:
+    """Return the extra Host names of a loopback bind; None where every name is welcome."""
+    host, _ = parse_listen(config.server.listen)
+    if host not in ("localhost", "::1") and not host.startswith("127."):
+        return None
+    return frozenset(name.lower() for name in config.server.hosts)

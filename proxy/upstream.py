@@ -1,0 +1,351 @@
+"""Connections to backends: opened, reused and closed here and nowhere else.
+
+Every request is built from the parsed model: no header and no path of the client is copied, so what
+a client smuggles into its head cannot reach a backend. Backends are fixed by the configuration,
+redirects are answers like any other, and proxy variables of the environment are not read.
+
+aiohttp's response parser and its protocol do the HTTP; its ClientSession does not take part: it is
+the main cost of a small request, and it cannot say whether a request's bytes were already sent,
+which decides whether a request may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import ssl
+from collections import deque
+from typing import TYPE_CHECKING, NoReturn, cast
+from urllib.parse import urlsplit
+
+from aiohttp import ClientPayloadError
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.streams import EMPTY_PAYLOAD
+
+from wellspoken.proxy.failures import encoded, not_connected, not_read, too_large
+
+if TYPE_CHECKING:
+    from aiohttp.streams import StreamReader
+    from multidict import CIMultiDictProxy
+
+    from wellspoken.proxy.config import Timeouts
+
+READ_SIZE = 65_536  # bytes a connection buffers before it stops reading, twice at most
+LINGER = 0.25  # seconds for the last bytes of an answer that is no longer needed
+
+
+class _Wire(ResponseHandler):
+    """One connection, with those ends made errors that aiohttp does not report.
+
+    A body that ends with the connection (no length, no chunks) is complete at FIN, but not at RST.
+    `open_` holds every connection that is made and not lost.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, open_: set[_Wire]) -> None:
+        super().__init__(loop)
+        self._among = open_
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._among.add(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        payload = self._payload
+        unread = payload is not None and not payload.is_eof()
+        if payload is not None and unread and exc is not None:
+            payload.set_exception(ClientPayloadError(f"connection lost: {exc}"))
+        self._among.discard(self)
+        broken = self.exception()
+        super().connection_lost(exc)
+        if payload is not None and unread and not payload.is_eof() and not payload.exception():
+            # What could not be parsed closed the connection, but does not wake the body's reader.
+            payload.set_exception(broken or ClientPayloadError("connection lost"))
+
+    def drop(self, error: Exception) -> None:
+        """Close at once, and tell whoever waits for this connection (`abort` alone does not)."""
+        if self._payload is not None and not self._payload.is_eof():
+            self._payload.set_exception(error)
+        self.set_exception(error)
+        self.abort()
+
+    def quiet(self) -> bool:
+        """Nothing has come since the last answer: no bytes, no end that the loop has not seen."""
+        transport = self.transport
+        if transport is None or transport.is_closing() or self.should_close:
+            return False
+        poll = select.poll()
+        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
+
+
+class Answer:
+    """A backend's answer whose head has come; read it to its end, or close it.
+
+    `content_type` is lower-case and without parameters. After the last byte the connection goes
+    back to its pool by itself.
+    """
+
+    __slots__ = (
+        "_between",
+        "_complete",
+        "_first",
+        "_limit",
+        "_loop",
+        "_payload",
+        "_since",
+        "_timer",
+        "_upstream",
+        "_wire",
+        "content_type",
+        "content_type_header",
+        "headers",
+        "status",
+    )
+
+    def __init__(self, upstream: Upstream, wire: _Wire, limit: float, between: float) -> None:
+        self._upstream = upstream
+        self._wire = wire
+        self._between = between
+        self._limit = limit
+        self._first = True  # no byte of the body has come
+        self._complete = False  # its last byte has come, and the connection is no longer ours
+        self._loop = upstream.loop
+        self._payload: StreamReader | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._since = self._loop.time()  # when the present wait began; 0: nobody waits
+        if limit:
+            self._timer = self._loop.call_later(limit, self._late)
+
+    async def head(self) -> None:
+        """Wait for the response's head, past any 1xx. Raises UpstreamError."""
+        try:
+            while True:
+                message, payload = await self._wire.read()
+                if message.code >= 200 or message.code == 101:
+                    break
+        except BaseException as error:
+            self.close()
+            self._raise(error)
+        self._payload = payload
+        self.status = message.code
+        self.headers: CIMultiDictProxy[str] = message.headers
+        self.content_type_header = message.headers.get("Content-Type", "")
+        self.content_type = self.content_type_header.partition(";")[0].strip().lower()
+        coding = message.headers.get("Content-Encoding", "identity").strip().lower()
+        if message.code == 101 or coding not in ("identity", ""):
+            self.close()
+            raise encoded(self._upstream.url, coding)
+        payload.on_eof(self._ended)
+        if payload is EMPTY_PAYLOAD:
+            self._payload = None
+
+    async def chunk(self) -> bytes:
+        """Return what has come, at least one byte; b"" at the end. Raises UpstreamError."""
+        payload = self._payload
+        if payload is None:
+            return b""
+        if payload.exception() is not None and payload._buffer:
+            return payload._read_nowait(-1)  # what came before the failure is still the answer's
+        if payload._buffer:
+            data = payload.read_nowait(-1)
+        else:
+            self._since = self._loop.time()
+            try:
+                data = await payload.readany()
+            except BaseException as error:
+                self.close()
+                self._raise(error)
+        self._since = 0.0
+        if self._first:
+            self._first = False
+            self._limit = self._between
+            if not self._complete:
+                self._arm(self._between)
+        return data
+
+    async def read(self, limit: int) -> bytes:
+        """Return the whole body. Raises UpstreamError, also for more than `limit` bytes."""
+        parts = []
+        size = 0
+        while data := await self.chunk():
+            parts.append(data)
+            size += len(data)
+            if size > limit:
+                self.close()
+                raise too_large(self._upstream.url, limit)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        """Close the connection at once, whatever is still to come; after the end, do nothing."""
+        self._stop()
+        self._payload = None
+        if not self._complete:
+            self._wire.abort()
+
+    def finish(self) -> None:
+        """Say that what matters has been read: the rest, if it comes at once, is dropped.
+
+        A server's last chunk often is a packet of its own behind [DONE]; to wait a moment for it
+        keeps the connection, and costs nobody anything.
+        """
+        if self._payload is not None and not self._complete:
+            self._limit = LINGER
+            self._since = self._loop.time()
+            self._arm(LINGER)
+
+    def _ended(self) -> None:
+        """Give the connection back, at the moment in which its answer's last byte is parsed."""
+        self._stop()
+        self._complete = True
+        # Perhaps still inside the parser, where what follows the last byte in the same read is not
+        # seen yet; it is looked at again (`quiet`) before the connection is used.
+        self._upstream.release(self._wire)
+
+    def _arm(self, seconds: float) -> None:
+        self._stop()
+        if seconds:
+            self._timer = self._loop.call_later(seconds, self._late)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        """Fail the present wait if it is too long; the timer is moved here, not at every chunk."""
+        self._timer = None
+        waited = self._loop.time() - self._since if self._since else 0.0
+        if waited < self._limit - 0.001:
+            self._timer = self._loop.call_later(self._limit - waited, self._late)
+            return
+        self._wire.drop(TimeoutError())
+
+    def _raise(self, error: BaseException) -> NoReturn:
+        """Raise what a failed read means: the backend's failure by name, else the error itself."""
+        meaning = not_read(self._upstream.url, error, self._first, self._limit)
+        if meaning is None:
+            raise error
+        raise meaning from error
+
+
+class Upstream:
+    """One backend's address and its connections.
+
+    `url` is the base URL without credentials, as in messages. `key` is sent as a bearer token.
+    """
+
+    def __init__(self, url: str, timeouts: Timeouts, *, key: str | None = None) -> None:
+        parts = urlsplit(url)
+        self.url = url
+        self.loop = asyncio.get_running_loop()
+        self._timeouts = timeouts
+        self._host = cast(str, parts.hostname)
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
+        self._prefix = parts.path
+        self._idle: deque[tuple[_Wire, float]] = deque()
+        self._open: set[_Wire] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        fixed = f"Host: {parts.netloc}\r\nUser-Agent: wellspoken\r\nAccept-Encoding: identity\r\n"
+        self._fixed = fixed.encode()
+        self._key = f"Authorization: Bearer {key}\r\n".encode() if key else b""
+        self._closed = False
+
+    async def open(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        extra: bytes = b"",
+        authorization: bytes = b"",
+        first: float = 0.0,
+        between: float = 0.0,
+    ) -> Answer:
+        """Send a request and return its answer once the head has come.
+
+        `path` begins with /v1 or /; `extra` and `authorization` are whole header lines, the latter
+        used where no key is configured. `first` and `between`: seconds for the first and for each
+        further piece of the answer, 0 for no limit. Raises UpstreamError.
+        """
+        head = f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode()
+        lines = [head, self._fixed, self._key or authorization, extra]
+        if method == "POST":
+            lines.append(b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body))
+        request = b"".join((*lines, b"\r\n", body))
+        wire = self._reuse()
+        if wire is None:  # an idle one is false, since it is an empty queue too
+            wire = await self._connect()
+        wire.set_response_params(
+            skip_payload=method == "HEAD",
+            read_until_eof=True,
+            auto_decompress=False,
+            read_bufsize=READ_SIZE,
+        )
+        answer = Answer(self, wire, first, between)
+        # No step of the loop lies between the look at an idle connection and this write, so nothing
+        # is sent into one that is known to be over; what is sent may have run and is not repeated.
+        if wire.transport is not None:
+            wire.transport.write(request)
+        await answer.head()
+        return answer
+
+    def release(self, wire: _Wire) -> None:
+        """Take a connection back for the next request, unless one side wants it closed."""
+        if self._closed or wire.should_close or not wire.is_connected():
+            wire.close()
+            return
+        self._idle.append((wire, self.loop.time()))
+        if self._sweeper is None:
+            self._sweeper = self.loop.call_later(self._timeouts.upstream_keep_alive, self._sweep)
+
+    async def close(self) -> None:
+        """Close every connection, also those in use."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._idle.clear()
+        for wire in list(self._open):
+            wire.drop(ClientPayloadError("the proxy closed the connection"))
+        await asyncio.sleep(0)  # aborted transports run connection_lost in the next step
+
+    async def probe(self, path: str) -> int:
+        """Return the status of GET `path`. Raises UpstreamError."""
+        return (await self.get(path, 65_536))[0]
+
+    async def get(self, path: str, limit: int) -> tuple[int, bytes]:
+        """Return status and body of GET `path` within timeouts.probe. Raises UpstreamError."""
+        seconds = self._timeouts.probe
+        answer = await self.open("GET", path, first=seconds, between=seconds)
+        return answer.status, await answer.read(limit)
+
+    def _reuse(self) -> _Wire | None:
+        """Return an idle connection that is still good: the latest used, the least likely stale."""
+        oldest = self.loop.time() - self._timeouts.upstream_keep_alive
+        while self._idle:
+            wire, since = self._idle.pop()
+            if since > oldest and wire.quiet():
+                return wire
+            wire.close()
+        return None
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        oldest = self.loop.time() - self._timeouts.upstream_keep_alive
+        while self._idle and self._idle[0][1] <= oldest + 0.001:
+            wire, _ = self._idle.popleft()
+            wire.close()
+        if self._idle:
+            again = max(self._idle[0][1] - oldest, 0.001)
+            self._sweeper = self.loop.call_later(again, self._sweep)
+
+    async def _connect(self) -> _Wire:
+        seconds = self._timeouts.connect
+        try:
+            async with asyncio.timeout(seconds):
+                _, wire = await self.loop.create_connection(
+                    lambda: _Wire(self.loop, self._open), self._host, self._port, ssl=self._tls
+                )
+        except OSError as error:  # TimeoutError is one
+            raise not_connected(self.url, error, seconds) from error
+        return wire

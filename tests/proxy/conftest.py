@@ -1,0 +1,163 @@
+"""A proxy in this process, listening on a port of its own, and a time limit for every test."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from aiohttp import ClientResponse, ClientSession
+from aiohttp.test_utils import BaseTestServer, TestClient
+from pytest_aiohttp import AiohttpClient
+from yarl import URL
+
+from tests.conforming import MODEL
+from tests.fakes.upstream import Upstream
+from wellspoken.proxy.build import build
+from wellspoken.proxy.config import load
+from wellspoken.proxy.server import Service
+
+SECONDS = 20  # a test that hangs fails after this long
+
+CHAT = "/v1/chat/completions"
+MESSAGES = [{"role": "user", "content": "Hi"}]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every asynchronous test of this folder its own time limit."""
+    here = __file__.rpartition("/")[0]
+    for item in items:
+        if isinstance(item, pytest.Function) and str(item.path).startswith(here):
+            if inspect.iscoroutinefunction(item.obj):
+                item.obj = _limited(item.obj)
+
+
+def _limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def limited(*args: Any, **kwargs: Any) -> None:
+        async with asyncio.timeout(SECONDS):
+            await test(*args, **kwargs)
+
+    return limited
+
+
+class ProxyServer(BaseTestServer):
+    """A real `Service` on a port, as pytest-aiohttp's `aiohttp_client` wants it."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__()
+        self.service = service
+
+    async def start_server(self, loop: Any = None, **kwargs: Any) -> None:
+        host, self.port = await self.service.start()
+        self._root = URL(f"http://{host}:{self.port}")
+
+    async def close(self) -> None:
+        await self.service.stop()
+
+    async def _make_runner(self, **kwargs: Any) -> Any:
+        raise NotImplementedError("the service listens by itself")
+
+
+@dataclass
+class Proxy:
+    """The proxy under test: its service, and a client session that is pointed at it."""
+
+    service: Service
+    client: TestClient[Any, Any]
+    port: int
+
+    @property
+    def session(self) -> ClientSession:
+        return self.client.session
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    async def chat(self, headers: dict[str, str] | None = None, **more: Any) -> ClientResponse:
+        """POST a chat request; the keys given replace or add to a plain one's."""
+        body = {"model": MODEL, "messages": MESSAGES, **more}
+        return await self.session.post(self.url(CHAT), json=body, headers=headers)
+
+    async def error(self, status: int, **more: Any) -> dict[str, Any]:
+        """POST a chat request that fails with `status`; return the error object."""
+        async with await self.chat(**more) as response:
+            text = await response.text()
+            assert response.status == status, text
+            return envelope(text)
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        """GET a path; return status and decoded JSON."""
+        async with self.session.get(self.url(path)) as response:
+            return response.status, await response.json()
+
+    async def metrics(self) -> dict[str, float]:
+        """Return the samples of a scrape by name and labels, as they are written there."""
+        async with self.session.get(self.url("/metrics")) as response:
+            lines = (await response.text()).splitlines()
+        pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in pairs}
+
+
+def envelope(text: str | bytes) -> dict[str, Any]:
+    """Return the error object of OpenAI's envelope, whose form is checked on the way."""
+    decoded = json.loads(text)
+    assert list(decoded) == ["error"], decoded
+    error: dict[str, Any] = decoded["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str) and error["message"]
+    assert isinstance(error["type"], str)
+    assert error["code"] is None or isinstance(error["code"], str)
+    return error
+
+
+StartProxy = Callable[..., Awaitable[Proxy]]
+
+
+@pytest.fixture
+def start_proxy(aiohttp_client: AiohttpClient) -> StartProxy:
+    """Start a proxy: `await start_proxy(upstream, timeouts={...}, adapter="vllm", ...)`.
+
+    Tables named server, timeouts and limits are the configuration's; other keys are the backend's.
+    """
+
+    async def start(*upstreams: Upstream | str | dict[str, Any], **more: Any) -> Proxy:
+        tables = {name: more.pop(name, {}) for name in ("server", "timeouts", "limits")}
+        backends = [
+            one
+            if isinstance(one, dict)
+            else {"url": one if isinstance(one, str) else one.url, **more}
+            for one in upstreams
+        ]
+        tables["server"] = {"listen": "127.0.0.1:0", **tables["server"]}
+        service = build(load(None, {**tables, "backend": backends}, {}))
+        client: TestClient[Any, Any] = await aiohttp_client(ProxyServer(service))
+        assert client.port is not None
+        return Proxy(service, client, client.port)
+
+    return start
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    """A scripted upstream without scripts; a test sets them."""
+    async with Upstream() as server:
+        yield server
+
+
+async def raw(port: int, data: bytes, *, eof: bool = False) -> bytes:
+    """Send bytes to a port and return everything that comes until the other side closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(data)
+        await writer.drain()
+        if eof:
+            writer.write_eof()
+        return await reader.read()
+    finally:
+        writer.close()

@@ -1,0 +1,223 @@
+"""The configuration: its layers, its errors, and that the example names every key."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from wellspoken.proxy.build import build
+from wellspoken.proxy.config import (
+    Backend,
+    Config,
+    ConfigError,
+    Engine,
+    Limits,
+    Server,
+    Timeouts,
+    load,
+    normal_url,
+    parse_listen,
+    read_key,
+)
+
+EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
+ONE = {"backend": [{"url": "http://localhost:8000"}]}
+
+
+def write(folder: Path, text: str) -> Path:
+    """Return a configuration file with this text."""
+    file = folder / "wellspoken.toml"
+    file.write_text(text)
+    return file
+
+
+async def test_the_example_is_a_configuration() -> None:
+    config = load(EXAMPLE, environ={})
+    assert [backend.name for backend in config.backend] == ["vllm", "llamacpp"]
+    service = build(config)
+    assert service.router.find("gpt-4o").model_for("gpt-4o") == "llama-3.1-8b"
+
+
+def test_the_examples_comments_are_a_configuration_too(tmp_path: Path) -> None:
+    """Uncommented, the lines that cannot be active together are valid keys as well."""
+    lines = EXAMPLE.read_text().splitlines()
+    key = re.compile(r"# (\[engine\]|[a-z_]+ = .*)")
+    active = [found[1] if (found := key.fullmatch(line)) else line for line in lines]
+    config = load(write(tmp_path, "\n".join(active)), environ={})
+    assert config.engine is not msgspec.UNSET
+    assert config.backend[1].key == "env:BACKEND_KEY"
+
+
+@pytest.mark.parametrize("kind", [Server, Timeouts, Limits, Backend, Engine])
+def test_the_example_names_every_key(kind: type[msgspec.Struct]) -> None:
+    text = EXAMPLE.read_text()
+    for field in kind.__struct_fields__:
+        assert re.search(rf"^(# )?{field} = ", text, re.MULTILINE), field
+
+
+def test_the_example_shows_the_defaults() -> None:
+    raw = tomllib.loads(EXAMPLE.read_text())
+    for section, kind in (("server", Server), ("timeouts", Timeouts), ("limits", Limits)):
+        assert msgspec.convert(raw[section], kind) == kind(), section
+
+
+def test_layers(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        "[server]\nlisten = ':1'\nhosts = ['a']\ndrain_delay = 1\n[timeouts]\nconnect = 1\n"
+        "[[backend]]\nurl = 'localhost:1'\n",
+    )
+    environ = {
+        "WELLSPOKEN_LISTEN": ":2",
+        "WELLSPOKEN_HOSTS": "b, c",
+        "WELLSPOKEN_TIMEOUTS_CONNECT": "2.5",
+        "WELLSPOKEN_LIMITS_BODY": "77",
+        "WELLSPOKEN_PORT": "tcp://10.0.0.1:80",
+    }
+    config = load(file, {"server": {"listen": ":3"}}, environ)
+    assert config.server == Server(listen=":3", hosts=("b", "c"), drain_delay=1.0)
+    assert config.timeouts.connect == 2.5
+    assert config.limits.body == 77
+    assert load(file, None, environ).server.listen == ":2"
+    assert load(file, None, {}).server.listen == ":1"
+    assert load(None, ONE, {}).server.listen == "127.0.0.1:8010"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[sever]\n", "sever: unknown key. Did you mean server?"),
+        ("[server]\nlistn = 1\n", "server.listn: unknown key. Did you mean listen?"),
+        ("[server]\nzzz = 1\n", "Known here: drain_delay"),
+        ("[[backend]]\nurl = 'x'\n[[backend]]\nadaptr = 'x'\n", "backend[1].adaptr: unknown key."),
+        ("[engine]\nmodle = 'x'\n", "engine.modle: unknown key. Did you mean model?"),
+        ("[engine]\nkind = 'llamacpp'\n", "engine"),
+        ("[engine]\nkind = 'other'\nmodel = 'x'\n", "engine.kind"),
+        ("server = 1\n", "server"),
+        ("[server]\nlisten = 5\n", "server.listen"),
+        ("[server]\nlisten = 'x:y'\n", "listen"),
+        ("[timeouts]\nconnect = 0\n", "timeouts.connect"),
+        ("[limits]\nbody = 'big'\n", "limits.body"),
+        ("backend = 1\n", "backend"),
+        ("[[backend]]\nname = 'x'\n", "url"),
+        ("", "no backend"),
+        ("[[backend]]\nurl = 'x'\nkey = 'sk-secret'\n", "backend[0]: key: write env:NAME"),
+        ("[[backend]]\nurl = 'x'\nkey = 'env:A'\nauth = 'pass'\n", "exclude each other"),
+        ("[[backend]]\nurl = 'x'\nauth = 'some'\n", "backend[0].auth"),
+        ("[[backend]]\nurl = 'ftp://x'\n", "no http(s) URL"),
+        ("[[backend]]\nurl = 'http://u:pw@x'\n", "credentials"),
+        ("[[backend]]\nurl = 'x'\n[[backend]]\nurl = 'y'\n", "two are named 'default'"),
+        ("[[backend]]\nurl = 'x'\n[[backend]]\nname = 'b'\nurl = 'y'\n", "needs models"),
+        (
+            "[[backend]]\nurl = 'x'\nmodels = ['m']\n"
+            "[[backend]]\nname = 'b'\nurl = 'y'\naliases = { m = 'n' }\n",
+            "has the model 'm' too",
+        ),
+        ("x = \n", "is not TOML"),
+    ],
+)
+def test_errors_name_the_key(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, text), environ={})
+    message = str(caught.value)
+    assert words in message
+    assert "sk-secret" not in message and "pw" not in message
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load(tmp_path / "nothing.toml", environ={})
+
+
+def test_a_variable_of_the_wrong_type() -> None:
+    with pytest.raises(ConfigError, match="WELLSPOKEN_TIMEOUTS_CONNECT='soon'"):
+        load(None, ONE, {"WELLSPOKEN_TIMEOUTS_CONNECT": "soon"})
+
+
+async def test_an_unknown_adapter_is_refused_with_the_nearest_name() -> None:
+    backend = [{"url": "x", "adapter": "vlm"}]
+    with pytest.raises(ConfigError, match=r"backend\[0\]\.adapter: .*Did you mean 'vllm'"):
+        build(load(None, {"backend": backend}, {}))
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("localhost:8000", "http://localhost:8000"),
+        ("http://localhost:8000/", "http://localhost:8000"),
+        ("http://localhost:8000/v1", "http://localhost:8000"),
+        ("http://localhost:8000/v1/", "http://localhost:8000"),
+        ("https://Host.example/llm/v1", "https://host.example/llm"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000"),
+        ("10.0.0.1", "http://10.0.0.1"),
+    ],
+)
+def test_urls_are_understood(text: str, url: str) -> None:
+    assert normal_url(text) == url
+
+
+@pytest.mark.parametrize(
+    "text", ["", "http://", "http://x:y", "http://x?a=b", "http://x/#f", "http://x/ y", "unix:/x"]
+)
+def test_what_is_no_url(text: str) -> None:
+    with pytest.raises(ConfigError, match="Write it like"):
+        normal_url(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:8010", ("127.0.0.1", 8010)),
+        ("[::1]:80", ("::1", 80)),
+        (":8010", ("0.0.0.0", 8010)),
+        ("8010", ("127.0.0.1", 8010)),
+        ("localhost:0", ("localhost", 0)),
+    ],
+)
+def test_addresses_are_understood(text: str, address: tuple[str, int]) -> None:
+    assert parse_listen(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "x", "x:", "x:99999", "x:-1", "x:1x"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigError, match="Write it like"):
+        parse_listen(text)
+
+
+def test_keys_are_read_from_where_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("secret\n")
+    assert read_key(f"file:{file}") == "secret"
+    assert read_key("env:K", {"K": " secret "}) == "secret"
+
+
+@pytest.mark.parametrize(
+    ("key", "environ"),
+    [
+        ("env:K", {}),
+        ("env:K", {"K": " "}),
+        ("env:K", {"K": "a\nb"}),
+        ("env:K", {"K": "schlüssel"}),
+        ("file:/nowhere/key", {}),
+        ("env:", {}),
+        ("sk-secret", {}),
+    ],
+)
+def test_keys_that_cannot_be_read(key: str, environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_key(key, environ)
+    assert not any(
+        value.strip() in str(caught.value) for value in environ.values() if value.strip()
+    )
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_the_structs_refuse_unknown_keys() -> None:
+    raw: dict[str, Any] = {"server": {"x": 1}}
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(raw, Config)

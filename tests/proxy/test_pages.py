@@ -1,0 +1,229 @@
+"""Models, health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.fakes.upstream import Cut, Pause, Stall, Step, Upstream, whole
+from tests.proxy.conftest import Proxy, StartProxy
+from tests.proxy.test_chat_body import PLAIN
+from wellspoken.proxy.pages import read_models
+
+OK: list[Step] = whole({"status": "ok"})
+MODELS: dict[str, Any] = {
+    "object": "list",
+    "data": [
+        {
+            "id": "llama",
+            "object": "model",
+            "created": 1_700_000_000,
+            "owned_by": "vllm",
+            "root": "/",
+        },
+        {"id": "odd", "created": None, "permission": []},
+        {"id": "", "created": 5},
+        {"name": "no id"},
+        "text",
+    ],
+    "models": [{"name": "llama"}],
+}
+
+
+def entry(name: str, created: int = 0, owner: str = "default") -> dict[str, Any]:
+    """Return one model as OpenAI lists it."""
+    return {"id": name, "object": "model", "created": created, "owned_by": owner}
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/models"])
+async def test_models_are_openais_four_keys(
+    upstream: Upstream, start_proxy: StartProxy, path: str
+) -> None:
+    upstream.script("/v1/models", whole(MODELS))
+    proxy = await start_proxy(upstream, aliases={"gpt-4o": "llama"}, models=["mine"])
+    expected = [
+        entry("mine"),
+        entry("gpt-4o", 1_700_000_000, "vllm"),
+        entry("llama", 1_700_000_000, "vllm"),
+        entry("odd", 0, "backend"),
+    ]
+    assert await proxy.get(path) == (200, {"object": "list", "data": expected})
+
+
+async def test_several_backends_list_only_what_they_are_asked_for(start_proxy: StartProxy) -> None:
+    async with Upstream(whole(MODELS)) as one, Upstream(whole(MODELS)) as two:
+        proxy = await start_proxy(
+            {"name": "one", "url": one.url, "models": ["llama"]},
+            {"name": "two", "url": two.url, "models": ["other"]},
+        )
+        _, answer = await proxy.get("/v1/models")
+    assert answer["data"] == [entry("llama", 1_700_000_000, "vllm"), entry("other", 0, "two")]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [whole({"detail": "Not Found"}, status=404), whole(b"<html>"), whole([]), [Cut()], [Stall()]],
+)
+async def test_a_backend_without_models_still_has_the_configured_ones(
+    upstream: Upstream, start_proxy: StartProxy, script: list[Step]
+) -> None:
+    upstream.scripts = [script]
+    proxy = await start_proxy(upstream, models=["mine"], timeouts={"probe": 0.1})
+    assert await proxy.get("/v1/models") == (200, {"object": "list", "data": [entry("mine")]})
+
+
+async def test_one_model(upstream: Upstream, start_proxy: StartProxy) -> None:
+    upstream.script("/v1/models", whole(MODELS))
+    proxy = await start_proxy(upstream, models=["org/name with space"])
+    assert await proxy.get("/v1/models/llama") == (200, entry("llama", 1_700_000_000, "vllm"))
+    assert await proxy.get("/models/llama") == (200, entry("llama", 1_700_000_000, "vllm"))
+    found = await proxy.get("/v1/models/org/name%20with%20space")
+    assert found == (200, entry("org/name with space"))
+    status, answer = await proxy.get("/v1/models/none")
+    assert status == 404
+    assert answer["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (b'{"data": [{"id": "a", "created": "now", "owned_by": null}]}', ["a"]),
+        (b'[{"id": "a", "created": 1e300}, {"id": "b", "created": true}]', ["a", "b"]),
+        (b'{"data": null}', []),
+        (b"{", []),
+        (b"\xff", []),
+        (b"[" * 100_000, []),
+        (b"3", []),
+    ],
+)
+def test_model_lists_of_every_form(body: bytes, names: list[str]) -> None:
+    found = read_models(body)
+    assert list(found) == names
+    assert all(model.created == 0 and model.owned_by == "backend" for model in found.values())
+
+
+async def test_live_whatever_happens(upstream: Upstream, start_proxy: StartProxy) -> None:
+    await upstream.refuse()
+    proxy = await start_proxy(upstream)
+    proxy.service.draining = True
+    assert await proxy.get("/livez") == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/health"])
+@pytest.mark.parametrize(
+    ("script", "status", "reason"),
+    [
+        (OK, 200, ""),
+        (whole({}, status=404), 200, ""),
+        (whole({}, status=401), 200, ""),
+        (whole({"error": "Loading model"}, status=503), 503, "answers 503"),
+        ([Stall()], 503, "within 0.1 s"),
+        ([Cut()], 503, "closed the connection"),
+    ],
+)
+async def test_ready(
+    upstream: Upstream,
+    start_proxy: StartProxy,
+    path: str,
+    script: list[Step],
+    status: int,
+    reason: str,
+) -> None:
+    upstream.script("/health", script)
+    proxy = await start_proxy(upstream, timeouts={"probe": 0.1})
+    code, answer = await proxy.get(path)
+    assert code == status
+    assert reason in answer.get("reason", "")
+
+
+async def test_not_ready_without_backend_and_ready_again(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.script("/health", OK)
+    proxy = await start_proxy(upstream)
+    await upstream.refuse()
+    status, answer = await proxy.get("/readyz")
+    assert status == 503
+    assert upstream.url in answer["reason"]
+    await upstream.listen()
+    forget(proxy)
+    assert (await proxy.get("/readyz"))[0] == 200
+
+
+async def test_one_of_two_backends_is_enough(upstream: Upstream, start_proxy: StartProxy) -> None:
+    upstream.script("/health", OK)
+    proxy = await start_proxy(
+        {"name": "one", "url": "http://127.0.0.1:1", "models": ["a"]},
+        {"name": "two", "url": upstream.url, "models": ["b"]},
+    )
+    assert (await proxy.get("/readyz"))[0] == 200
+
+
+async def test_not_ready_while_draining(upstream: Upstream, start_proxy: StartProxy) -> None:
+    upstream.script("/health", OK)
+    proxy = await start_proxy(upstream)
+    assert (await proxy.get("/readyz"))[0] == 200
+    proxy.service.draining = True
+    status, answer = await proxy.get("/readyz")
+    assert (status, answer["reason"]) == (503, "the proxy is shutting down")
+
+
+async def test_probes_are_shared_and_kept(upstream: Upstream, start_proxy: StartProxy) -> None:
+    upstream.script("/health", [Pause(0.1), *OK])
+    proxy = await start_proxy(upstream)
+    await asyncio.gather(*(proxy.get("/readyz") for _ in range(20)))
+    await proxy.get("/readyz")
+    assert len(upstream.requests) == 1
+    forget(proxy)
+    await proxy.get("/readyz")
+    assert len(upstream.requests) == 2
+
+
+def forget(proxy: Proxy) -> None:
+    """Let the last probe's result be out of date."""
+    proxy.service.readiness.forget()
+
+
+async def test_metrics_count_and_are_bounded(upstream: Upstream, start_proxy: StartProxy) -> None:
+    upstream.script("/v1/chat/completions", whole(PLAIN))
+    proxy = await start_proxy(upstream, models=["known"])
+    for model in ("known", *(f"hostile-{number}" for number in range(50))):
+        async with await proxy.chat(model=model):
+            pass
+    await proxy.error(400, n=0)
+    for number in range(50):
+        async with proxy.session.get(proxy.url(f"/x{number}")):
+            pass
+    first = await proxy.metrics()
+    labels = 'backend="default",code="200",model="{}",route="chat_completions",stream="false"'
+    name = "wellspoken_requests_total{{" + labels + "}}"
+    assert first[name.format("known").replace("{{", "{").replace("}}", "}")] == 1
+    assert first[name.format("_other").replace("{{", "{").replace("}}", "}")] == 50
+    assert first["wellspoken_inflight_requests"] == 1
+    assert len([one for one in first if one.startswith("wellspoken_requests_total")]) == 4
+    assert not [one for one in first if "_created" in one]
+    families = {one.partition("{")[0] for one in first}
+    assert "wellspoken_build_info" in families
+    assert "wellspoken_request_duration_seconds_bucket" in families
+
+
+async def test_metrics_are_in_prometheus_form(upstream: Upstream, start_proxy: StartProxy) -> None:
+    proxy = await start_proxy(upstream)
+    async with proxy.session.get(proxy.url("/metrics")) as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = await response.text()
+    for family in (
+        "wellspoken_requests_total",
+        "wellspoken_request_duration_seconds",
+        "wellspoken_time_to_first_token_seconds",
+        "wellspoken_repairs_total",
+        "wellspoken_fields_dropped_total",
+        "wellspoken_usage_source_total",
+        "wellspoken_inflight_requests",
+        "wellspoken_client_disconnects_total",
+        "wellspoken_upstream_errors_total",
+        "wellspoken_build_info",
+    ):
+        assert f"# TYPE {family} " in text

@@ -1,0 +1,291 @@
+"""The life of the process: start, banner, drain on a signal, engine, and errors that end it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.conforming import MODEL
+from tests.fakes.upstream import DONE, Gate, Stall, Upstream, stream, whole
+from tests.proxy.conftest import CHAT, MESSAGES
+from tests.proxy.test_chat_stream import EVENTS
+from wellspoken.proxy import engines
+from wellspoken.proxy.config import Config, load
+from wellspoken.proxy.run import serve
+
+ASKED = {"model": MODEL, "messages": MESSAGES}
+
+
+class Running:
+    """`serve` as a task in this process, signals included."""
+
+    def __init__(self, config: Config) -> None:
+        self.said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.create_task(serve(config, self.said.set_result))
+
+    async def url(self) -> str:
+        """Wait for the banner; return the address in it."""
+        await asyncio.wait({self.said, self.task}, return_when=asyncio.FIRST_COMPLETED)
+        return (await self.said).split("listens on ")[1].split()[0]
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        """Send this process a signal."""
+        os.kill(os.getpid(), number)
+
+
+def config_for(upstream: Upstream, **server: Any) -> Config:
+    """Return a configuration with one backend, on a free port."""
+    flags = {"server": {"listen": "127.0.0.1:0", **server}, "backend": [{"url": upstream.url}]}
+    return load(None, flags, {})
+
+
+async def test_the_banner_has_a_request_to_copy(upstream: Upstream) -> None:
+    upstream.script("/health", whole({}))
+    upstream.script("/v1/models", whole({"data": [{"id": "it's"}]}))
+    running = Running(config_for(upstream))
+    url = await running.url()
+    lines = (await running.said).split("\n")
+    assert len(lines) <= 12
+    assert upstream.url in lines[1]
+    script = "\n".join(line for line in lines if line.startswith(("  curl", "    -d")))
+    running_curl = await asyncio.create_subprocess_shell(
+        script.replace("curl ", "printf '%s|' "), stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await running_curl.communicate()
+    words = out.decode().split("|")
+    assert words[0] == url + CHAT
+    assert '"model": "it\'s"' in words[4]
+    running.signal()
+    assert await running.task == 0
+
+
+async def test_the_banner_tells_what_is_not_ready(upstream: Upstream) -> None:
+    await upstream.refuse()
+    backends = [{"name": f"b{n}", "url": upstream.url, "models": [f"m{n}"]} for n in range(6)]
+    flags = {"server": {"listen": "127.0.0.1:0"}, "backend": backends}
+    running = Running(load(None, flags, {}))
+    await running.url()
+    text = await running.said
+    assert "refused the connection" in text
+    assert "and 2 more backends" in text
+    assert '"model": "m0"' in text
+    assert len(text.split("\n")) <= 12
+    running.signal(signal.SIGINT)
+    assert await running.task == 0
+
+
+async def test_a_signal_lets_streams_finish(upstream: Upstream) -> None:
+    gate = Gate()
+    upstream.script("/health", whole({}))
+    upstream.script(CHAT, stream(*EVENTS[:2], gate, *EVENTS[2:], DONE))
+    running = Running(config_for(upstream, drain_delay=0.3))
+    url = await running.url()
+    async with aiohttp.ClientSession() as session:
+        asked = {**ASKED, "stream": True}
+        responses = [await session.post(url + CHAT, json=asked) for _ in range(10)]
+        running.signal()
+        await asyncio.sleep(0.05)
+        async with session.get(f"{url}/readyz") as response:  # still accepted, and not ready
+            assert response.status == 503
+            assert response.headers["Connection"] == "close"
+        await asyncio.sleep(0.4)
+        with pytest.raises(aiohttp.ClientConnectorError):
+            async with aiohttp.ClientSession() as other:
+                await other.get(f"{url}/livez")
+        assert not running.task.done()
+        gate.open()
+        bodies = [await response.read() for response in responses]
+    assert bodies == [b"".join(EVENTS) + DONE] * 10
+    assert await running.task == 0
+
+
+async def test_idle_connections_do_not_hold_the_end_up(upstream: Upstream) -> None:
+    upstream.script("/health", whole({}))
+    running = Running(config_for(upstream))
+    url = await running.url()
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{url}/livez") as response:
+            await response.read()
+        began = time.monotonic()
+        running.signal()
+        assert await running.task == 0
+    assert time.monotonic() - began < 2
+
+
+async def test_a_second_signal_stops_at_once(upstream: Upstream) -> None:
+    upstream.script("/health", whole({}))
+    upstream.script(CHAT, stream(EVENTS[0], Stall()))
+    running = Running(config_for(upstream))
+    url = await running.url()
+    async with aiohttp.ClientSession() as session:
+        response = await session.post(url + CHAT, json={**ASKED, "stream": True})
+        running.signal()
+        await asyncio.sleep(0.1)
+        assert not running.task.done()
+        running.signal()
+        assert await running.task == 0
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await response.read()
+    closed = [request.closed for request in upstream.requests if request.target == CHAT]
+    await closed[0].wait()
+
+
+async def test_the_drain_has_a_limit(upstream: Upstream, caplog: pytest.LogCaptureFixture) -> None:
+    upstream.script("/health", whole({}))
+    upstream.script(CHAT, [Stall()])
+    running = Running(config_for(upstream, drain_timeout=0.2))
+    url = await running.url()
+    async with aiohttp.ClientSession() as session:
+        task = asyncio.create_task(session.post(url + CHAT, json=ASKED))
+        assert (await upstream.request(2)).target == CHAT
+        running.signal()
+        assert await running.task == 0
+        with pytest.raises(aiohttp.ClientError):
+            await task
+    assert "cut off" in caplog.text
+
+
+async def test_a_taken_port_is_an_error_that_names_another(
+    upstream: Upstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        running = Running(config_for(upstream, listen=f"127.0.0.1:{port}"))
+        assert await running.task == 1
+    assert f"127.0.0.1:{port} is taken" in caplog.text
+    assert "--listen 127.0.0.1:" in caplog.text
+
+
+async def test_an_address_of_another_machine_is_an_error(
+    upstream: Upstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = Running(config_for(upstream, listen="192.0.2.1:8010"))
+    assert await running.task == 1
+    assert "cannot listen on 192.0.2.1:8010" in caplog.text
+
+
+async def test_a_configuration_that_cannot_be_used_ends_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    flags = {"backend": [{"url": "x", "adapter": "nothing"}]}
+    assert await Running(load(None, flags, {})).task == 2
+    assert "unknown adapter 'nothing'" in caplog.text
+
+
+def engine_config(model: Path) -> Config:
+    """Return a configuration with an engine alone, on a free port."""
+    engine = {"kind": "llamacpp", "model": str(model), "context": 512, "parallel": 1, "threads": 1}
+    return load(None, {"server": {"listen": "127.0.0.1:0"}, "engine": engine}, {})
+
+
+async def test_an_engine_is_started_proxied_restarted_and_stopped(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "BACKOFF", (0.3, 30.0))
+    running = Running(engine_config(tiny_model))
+    url = await running.url()
+    asked = {"model": "any", "messages": MESSAGES, "logprobs": True}
+    async with aiohttp.ClientSession() as session:
+        async with session.post(url + CHAT, json=asked) as response:
+            answer = await response.json()
+        assert answer["choices"][0]["message"]["content"] == "Hello world! café 😀 done."
+        async with session.get(f"{url}/v1/models") as response:
+            assert [one["id"] for one in (await response.json())["data"]] == ["tiny-spm"]
+        pid = child_of_this_process()
+        os.kill(pid, signal.SIGKILL)
+        statuses = set()
+        while 200 not in statuses or 503 not in statuses:
+            async with session.post(url + CHAT, json=asked) as response:
+                statuses.add(response.status)
+                text = await response.text()
+                if response.status == 503:
+                    assert "engine is not ready" in text
+                    statuses.discard(200)
+            await asyncio.sleep(0.02)
+        again = child_of_this_process()
+        assert again != pid
+    running.signal()
+    assert await running.task == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(again, 0)
+
+
+def child_of_this_process() -> int:
+    """Return the pid of the engine's child."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                command = (entry / "cmdline").read_bytes()
+            except (OSError, ValueError):
+                continue
+            if parent == os.getpid() and b"llamacpp_child" in command:
+                return int(entry.name)
+    raise AssertionError("no engine runs")
+
+
+async def test_an_engine_that_cannot_start_ends_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = Running(engine_config(tmp_path / "nothing.gguf"))
+    assert await running.task == 1
+    assert "nothing.gguf" in caplog.text
+
+
+async def test_a_signal_ends_the_loading_of_an_engine(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = asyncio.Event()
+
+    async def load_for_ever(self: object) -> str:
+        started.set()
+        await asyncio.Event().wait()
+        return ""
+
+    monkeypatch.setattr(engines.LlamaCpp, "start", load_for_ever)
+    running = Running(engine_config(tiny_model))
+    await started.wait()
+    running.signal()
+    assert await running.task == 0
+
+
+async def test_an_engine_that_dies_too_often_stays_down(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engines, "BACKOFF", (0.01, 0.02))
+    starts = []
+
+    async def start(self: object) -> str:
+        starts.append(self)
+        if len(starts) == 3:
+            raise engines.EngineError("no memory")
+        return "http://127.0.0.1:1"
+
+    async def wait(self: object) -> int:
+        await asyncio.sleep(0.01)
+        return 1
+
+    monkeypatch.setattr(engines.LlamaCpp, "start", start)
+    monkeypatch.setattr(engines.LlamaCpp, "wait", wait)
+    running = Running(engine_config(tiny_model))
+    url = await running.url()
+    while "stays down" not in caplog.text:
+        await asyncio.sleep(0.01)
+    assert len(starts) == 1 + engines.RESTARTS
+    assert "no memory" in caplog.text
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{url}/readyz") as response:
+            assert response.status == 503
+            assert "its log says why" in (await response.json())["reason"]
+    running.signal()
+    assert await running.task == 0
