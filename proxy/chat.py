@@ -6,6 +6,7 @@ of a stream has left, every failure still becomes a reply with a status; after i
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from wellspoken.proxy.server import Call
     from wellspoken.proxy.upstream import Answer
 
+LARGE = 131_072  # bytes of a body whose translation takes more than a millisecond or two
 DONE = b"data: [DONE]\n\n"
 OUR_FAULT = Fault(500, "The proxy failed; this is a bug in it. Its log has the details.")
 NO_RETRY = b"x-should-retry: false\r\n"
@@ -96,7 +98,12 @@ async def _open(call: Call, target: Target, payload: bytes, stream: bool) -> Ans
 async def _whole(call: Call, target: Target, payload: bytes, exchange: Exchange) -> Reply:
     answer = await _open(call, target, payload, stream=False)
     data = await answer.read(call.service.config.limits.response)
-    result = translate.translate_body(exchange, answer.status, answer.content_type, data)
+    arguments = (exchange, answer.status, answer.content_type, data)
+    if len(data) < LARGE:
+        result = translate.translate_body(*arguments)
+    else:
+        # A thread gives the interpreter back every few milliseconds, so the loop stays answerable.
+        result = await asyncio.to_thread(translate.translate_body, *arguments)
     call.translated(exchange)
     return call.reply(result.status, result.body, _explained(exchange, answer, result.retry))
 

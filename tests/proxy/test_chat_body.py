@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,8 @@ from tests.fakes.upstream import (
     whole,
 )
 from tests.proxy.conftest import CHAT, MESSAGES, StartProxy, envelope, raw
+from wellspoken.proxy import chat
+from wellspoken.proxy.chat import LARGE
 
 PLAIN = json.dumps(body(), ensure_ascii=False, separators=(",", ":")).encode()
 BROKEN = {
@@ -427,3 +431,29 @@ async def test_an_http_1_0_client_is_answered_and_closed(
     )
     assert kept.count(PLAIN) == 2
     assert kept.count(b"Connection: keep-alive\r\n") == 1
+
+
+@pytest.mark.parametrize(("size", "aside"), [(10, False), (LARGE, True)])
+async def test_a_large_body_is_translated_beside_the_loop(
+    upstream: Upstream,
+    start_proxy: StartProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    aside: bool,
+) -> None:
+    seen: list[bool] = []
+    translate_body = chat.translate.translate_body
+
+    def noting(*arguments: Any) -> Any:
+        seen.append(threading.current_thread() is not threading.main_thread())
+        return translate_body(*arguments)
+
+    monkeypatch.setattr(chat.translate, "translate_body", noting)
+    answer = json.loads(json.dumps(BROKEN))
+    answer["choices"][0]["message"]["content"] = "x" * size
+    upstream.scripts = [whole(answer)]
+    proxy = await start_proxy(upstream)
+    async with await proxy.chat() as response:
+        given = await response.json()
+    assert given["choices"][0]["message"]["content"] == "x" * size
+    assert seen == [aside]
