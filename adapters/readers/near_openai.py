@@ -103,7 +103,9 @@ class NearOpenAI:
         for event in events:
             if self.ended:
                 return
-            if event.error is not None:
+            if event.data[:1] == b"{" and event.event is None and event.error is None:
+                self._one(event.data)  # the usual one, and the hot way
+            elif event.error is not None:
                 self.notes.add("error_sse_field")
                 self._error(event.error)
             elif event.data.strip() == b"[DONE]":
@@ -160,8 +162,17 @@ class NearOpenAI:
 
     def _begin(self, answer: Any) -> None:
         """Fix the envelope with the first chunk; count what a later one changes."""
-        given = (answer.id, answer.created, answer.model)
         fingerprint = answer.system_fingerprint
+        id_, created, model = self.given
+        if (
+            answer.id == id_
+            and answer.created == created
+            and answer.model == model
+            and self.start is not None
+            and (not fingerprint or fingerprint == self.start.system_fingerprint)
+        ):
+            return
+        given = (answer.id, answer.created, answer.model)
         if self.start is None:
             self.start = envelope.start(*given, fingerprint or None, self.context)
             self.given = given

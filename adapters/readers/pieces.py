@@ -72,13 +72,14 @@ class Pieces:
             return False
         if choice.finish_reason is UNSET:
             self.notes.add("finish_reason_absent")
+        if choice.token_ids is not NONE:  # null on every chunk of vLLM >= 0.10.2
+            self.extra("choice", choice.index, "token_ids", choice.token_ids)
         if (
-            choice.token_ids is not NONE
-            or choice.stop_reason is not NONE
+            choice.stop_reason is not NONE
             or choice.matched_stop is not NONE
             or choice.routed_experts is not NONE
         ):
-            self._choice_extras(choice)
+            self._choice_extras(choice, ("stop_reason", "matched_stop", "routed_experts"))
         lp = self._logprobs(choice.logprobs, text)
         if raw is not None and self.notes.changes != before:
             raw = None
@@ -188,8 +189,10 @@ class Pieces:
             return None
         return Logprobs(entries, settle(entries, self.context), sampled)
 
-    def _choice_extras(self, choice: wire.Choice) -> None:
-        for name in wire.CHOICE_EXTRAS:
+    def _choice_extras(
+        self, choice: wire.Choice, names: tuple[str, ...] = wire.CHOICE_EXTRAS
+    ) -> None:
+        for name in names:
             self.extra("choice", choice.index, name, getattr(choice, name))
 
     def _reasoning(self, *given: str | UnsetType | None) -> str:

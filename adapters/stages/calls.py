@@ -33,7 +33,11 @@ class Calls:
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with every `Call` normal; an unnamed call at the end is a `Fault`."""
-        if not self.calls and not any(type(event) is Call for event in events):
+        if not self.calls and (
+            type(events[0]) is not Call
+            if len(events) == 1
+            else not any(type(event) is Call for event in events)
+        ):
             return events
         out: list[Event] = []
         for event in events:

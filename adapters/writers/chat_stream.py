@@ -164,8 +164,9 @@ class ChatStream:
         elif lp is None:
             out.append(self._head(choice) + delta + self.tail)
         else:
-            entries = b',"logprobs":{"content":' + _encode(lp.entries)
-            out.append(self._head(choice) + delta + entries + self.lp_tail)
+            entries = _encode(lp.entries)
+            parts = (self._head(choice), delta, b',"logprobs":{"content":', entries, self.lp_tail)
+            out.append(b"".join(parts))
 
     def _with_extras(
         self, choice: int, delta: bytes, lp: Logprobs | None, reason: bytes, out: list[bytes]
