@@ -1,0 +1,1 @@
+"""What `make bench` runs: the translation alone, and the proxy beside a bare pass-through."""

@@ -1,0 +1,183 @@
+"""The load: raw HTTP/1.1 connections, each asking again as soon as it was answered.
+
+What comes is counted and looked at just enough to know that it is whole; the same connections
+fetch one answer of each kind beforehand, which is checked in full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import uvloop
+
+_END = b"0\r\n\r\n"
+
+
+class LoadError(Exception):
+    """The server answered something else than asked for."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kind of load: `ask` is the request's JSON, `events` how many `data:` lines answer it."""
+
+    name: str
+    ask: bytes
+    connections: int = 16
+    events: int = 0  # 0: a body
+    once: bool = False  # every connection asks once; else all ask until the time is up
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was done: answers, wall seconds."""
+
+    answers: int
+    seconds: float
+
+
+def request(url: str, ask: bytes) -> bytes:
+    """Return the bytes of a chat request."""
+    host = urlsplit(url).netloc.encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
+    return head % host + b"Content-Length: %d\r\n\r\n%s" % (len(ask), ask)
+
+
+def asking(model: str, k: int, stream: bool) -> bytes:
+    """Return the JSON of a chat request for the canned answer `model`."""
+    wanted = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Write a long and varied text, please."}],
+        "stream": stream,
+    }
+    if k:
+        wanted |= {"logprobs": True, "top_logprobs": k}
+    return json.dumps(wanted, separators=(",", ":")).encode()
+
+
+class Client(asyncio.Protocol):
+    """One connection: `ask` returns the next answer's head and body (chunks still framed)."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.wanted = -1  # bytes of the whole answer; -1 before its head; -2 for chunked
+        self.waiter: asyncio.Future[bytes] | None = None
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self.transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail whoever waits for an answer."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_exception(LoadError("the server closed the connection"))
+
+    def ask(self, data: bytes) -> asyncio.Future[bytes]:
+        """Send a request; the future is its whole answer."""
+        assert self.transport is not None
+        self.parts, self.size, self.wanted = [], 0, -1
+        self.waiter = asyncio.get_running_loop().create_future()
+        self.transport.write(data)
+        return self.waiter
+
+    def data_received(self, data: bytes) -> None:
+        """Collect, and give the answer when it is whole."""
+        self.parts.append(data)
+        self.size += len(data)
+        if self.wanted == -1:
+            self._head()
+        if self.wanted == -2:
+            last = data if len(data) >= len(_END) else b"".join(self.parts[-6:])
+            whole = last.endswith(_END)
+        else:
+            whole = self.size >= self.wanted >= 0
+        if whole and self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(b"".join(self.parts))
+
+    def _head(self) -> None:
+        head, blank, _ = b"".join(self.parts).partition(b"\r\n\r\n")
+        if not blank:
+            return
+        lowered = head.lower()
+        _, length, value = lowered.partition(b"content-length:")
+        if length:
+            self.wanted = len(head) + 4 + int(value.split(b"\r\n")[0])
+        elif b"transfer-encoding: chunked" in lowered:
+            self.wanted = -2
+
+
+async def connected(url: str, count: int) -> list[Client]:
+    """Return open connections."""
+    parts = urlsplit(url)
+    loop = asyncio.get_running_loop()
+    host, port = parts.hostname or "", parts.port or 80
+    made = [await loop.create_connection(Client, host, port) for _ in range(count)]
+    return [client for _, client in made]
+
+
+def check(job: Job, answer: bytes) -> None:
+    """Raise LoadError unless the answer is what the job expects, judged by its outside."""
+    head = answer[: answer.find(b"\r\n\r\n")]
+    if not answer.startswith(b"HTTP/1.1 200"):
+        raise LoadError(f"{job.name}: {head[:300]!r} {answer[len(head) :][:300]!r}")
+    if job.events and answer.count(b"data: ") != job.events:
+        raise LoadError(f"{job.name}: {answer.count(b'data: ')} events, not {job.events}")
+
+
+async def run(url: str, job: Job, seconds: float) -> Done:
+    """Put the load on the server for this long; raise LoadError for a wrong answer."""
+    clients = await connected(url, job.connections)
+    data = request(url, job.ask)
+    started = time.perf_counter()
+    until = started + seconds
+
+    async def repeat(client: Client) -> int:
+        done = 0
+        while True:
+            check(job, await client.ask(data))
+            done += 1
+            if job.once or time.perf_counter() >= until:
+                return done
+
+    try:
+        answers = sum(await asyncio.gather(*map(repeat, clients)))
+    finally:
+        for client in clients:
+            if client.transport is not None:
+                client.transport.close()
+    return Done(answers, time.perf_counter() - started)
+
+
+async def fetch(url: str, job: Job) -> bytes:
+    """Return the body (without chunk frames) of one answer."""
+    (client,) = await connected(url, 1)
+    answer = await asyncio.wait_for(client.ask(request(url, job.ask)), 30)
+    assert client.transport is not None
+    client.transport.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise LoadError(f"{job.name}: {head[:300]!r} {body[:300]!r}")
+    return _unframed(body) if b"chunked" in head.lower() else body
+
+
+def _unframed(data: bytes) -> bytes:
+    parts: list[bytes] = []
+    at = 0
+    while True:
+        end = data.index(b"\r\n", at)
+        size = int(data[at:end], 16)
+        if not size:
+            return b"".join(parts)
+        parts.append(data[end + 2 : end + 2 + size])
+        at = end + 4 + size
+
+
+def runner() -> asyncio.Runner:
+    """Return a runner on uvloop."""
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
