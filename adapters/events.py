@@ -144,6 +144,7 @@ class Usage(Struct, gc=False):
     """Token counts, None where the backend did not tell.
 
     `prompt_details` and `completion_details` are OpenAI's two objects as JSON, empty if absent.
+    `last`: it came in a chunk of its own, so the answer is complete.
     """
 
     prompt: int | None
@@ -151,6 +152,7 @@ class Usage(Struct, gc=False):
     prompt_details: Raw = Raw()
     completion_details: Raw = Raw()
     raw: bytes | None = None
+    last: bool = False
 
 
 class Extra(Struct, gc=False):

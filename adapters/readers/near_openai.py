@@ -69,8 +69,10 @@ class NearOpenAI:
         """Return the events of a whole answer; one that is no completion gives a `Fault`."""
         self.pieces.whole = True
         try:
+            if not _is_text(data):
+                raise ValueError
             body = _body(data)
-        except REFUSED:
+        except (*REFUSED, ValueError):
             self._tolerant(data, status)
         else:
             self._begin(body)
@@ -117,7 +119,7 @@ class NearOpenAI:
                 self._one(event.data)
 
     def _one(self, data: bytes) -> None:
-        if self.context.probabilities:
+        if self.context.probabilities or not _is_text(data):
             self._tolerant(data, 200)
             return
         before = self.notes.changes
@@ -130,14 +132,18 @@ class NearOpenAI:
         usage = None
         if isinstance(chunk.usage, wire.WireUsage):
             usage = self._usage(chunk.usage)
+            if usage is not None:
+                usage.last = not chunk.choices
             if chunk.choices:
                 self.notes.add("usage_misplaced")
         elif (chunk.usage is None) != self.exchange.include_usage:
             self.notes.add("usage_null_missing" if chunk.usage is UNSET else "null_key_omitted")
-        if chunk.system_fingerprint is None:
+        if chunk.system_fingerprint is None or chunk.system_fingerprint == "":
             self.notes.add("system_fingerprint_null")
         if chunk.service_tier is not UNSET or self.exchange.service_tier:
             self._tier(chunk.service_tier)
+        if b"\n" in data:
+            self.notes.add("sse_data_lines")
         raw = data if self.same and before == self.notes.changes else None
         if usage is not None and not chunk.choices:
             usage.raw = raw
@@ -183,12 +189,16 @@ class NearOpenAI:
             for name, new, old in zip(("id", "created", "model"), given, self.given, strict=True):
                 if new != old:
                     self.notes.add(f"{name}_changes")
-        if fingerprint and fingerprint != self.start.system_fingerprint:
+        if not fingerprint or fingerprint == self.start.system_fingerprint:
+            return
+        if self.start.system_fingerprint is not None:
+            self.notes.add("system_fingerprint_changes")
+        else:
             self.start = msgspec.structs.replace(self.start, system_fingerprint=fingerprint)
             self.pieces.out.append(self.start)
 
     def _top(self, body: wire.Body) -> None:
-        if body.system_fingerprint is None:
+        if body.system_fingerprint is None or body.system_fingerprint == "":
             self.notes.add("system_fingerprint_null")
         self._tier(body.service_tier)
         if isinstance(body.usage, wire.WireUsage):
@@ -217,6 +227,9 @@ class NearOpenAI:
             return
         before, size = self.notes.changes, len(self.pieces.out)
         Tolerant(self).answer(payload)
+        for event in self.pieces.out[size:]:
+            if type(event) is Usage:
+                event.last = not payload.get("choices")
         kept = any(type(event) is Extra for event in self.pieces.out[size:])
         if before == self.notes.changes and not kept:
             self.notes.add("shape_unusual")  # the Structs refused what no repair has a name for
@@ -230,6 +243,17 @@ class NearOpenAI:
 
     def _nonsense(self, data: bytes, status: int) -> Fault:
         return errors.fault_from_text(data.decode("utf-8", "replace"), status, self.context)
+
+
+def _is_text(data: bytes) -> bool:
+    """Say whether the bytes are UTF-8: what is kept raw is not looked into by the decoder."""
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _plain(given: wire.WireUsage) -> Any:

@@ -27,6 +27,9 @@ from wellspoken.adapters.repairs.tools import Row
 
 Where = Literal["answer", "choice", "message"]
 
+OBJECTS = {"annotations": b"[{", "audio": b"{"}
+"""OpenAI's own keys of a message that pass as they are, and how their JSON begins."""
+
 
 class Pieces:
     """Collects an answer's events in `out`; `whole` tells a body from a stream."""
@@ -38,6 +41,7 @@ class Pieces:
         self.out: list[Event] = []
         self.whole = False
         self.roles: set[int] = set()
+        self.roled = False  # the choice at hand carries a role
 
     def choice(self, choice: wire.Choice, raw: bytes | None) -> None:
         """Emit a strict choice; `raw` is its chunk where that may go out as it is."""
@@ -104,6 +108,8 @@ class Pieces:
         self.extra("message", index, "annotations", part.annotations)
         self.extra("message", index, "audio", part.audio)
         refusal = part.refusal if isinstance(part.refusal, str) else ""
+        if part.refusal == "":
+            self.notes.add("refusal_empty")
         if self.whole:
             if part.refusal is UNSET:
                 self.notes.add("refusal_missing")
@@ -148,10 +154,11 @@ class Pieces:
             out.append(Refusal(index, refusal, refused))
         for n, call_id, name, arguments in rows:
             out.append(Call(index, n, call_id, name, arguments))
-        alone = len(out) == size
+        # A role beside a reason: servers that put a reason on every chunk begin so.
+        alone = len(out) == size and not self.roled
         if finish is not None or unknown:
             out.append(Finish(index, finish, alone))
-        elif alone:
+        elif len(out) == size:
             out.append(Open(index))
 
     def extra(self, where: Where, choice: int | None, key: str, value: Raw) -> None:
@@ -161,9 +168,13 @@ class Pieces:
         data = bytes(value)
         if data == b"null":
             self.notes.add("null_key_omitted")
-        elif key in ("annotations", "audio"):
-            if data != b"[]":
+        elif key in OBJECTS:
+            if data == b"[]":
+                return
+            if data.startswith(OBJECTS[key]):
                 self.out.append(Extra(where, choice, key, value))
+            else:
+                self.notes.dropped(key)
         elif self.exchange.keeps(key):
             self.out.append(Extra(where, choice, key, value))
         else:
@@ -173,6 +184,7 @@ class Pieces:
 
     def role(self, choice: int, role: Any) -> None:
         """Count what is wrong with a role; the writer makes its own."""
+        self.roled = role is not UNSET and role is not None and not self.whole
         if self.whole:
             if role != "assistant":
                 self.notes.add("role_missing")
@@ -202,15 +214,18 @@ class Pieces:
         found = next((text for text in given if isinstance(text, str) and text), "")
         if isinstance(given[0], str):
             self.notes.add("reasoning_renamed")
+        if "" in given:
+            self.notes.add("reasoning_empty")
         if found and not self.exchange.keeps("reasoning_content"):
-            self.notes.dropped("reasoning_content")
-            return ""
+            self.notes.dropped("reasoning_content")  # the writer leaves it out
         return found
 
     def _rows(self, part: wire.Part) -> list[Row]:
         if part.tool_calls is None or part.function_call is None:
             self.notes.add("null_key_omitted")
         rows = [self._row(call, n) for n, call in enumerate(part.tool_calls or ())]
+        if rows and self.exchange.functions:
+            self.notes.add("tool_calls_as_function_call")
         if part.tool_calls == []:
             self.notes.add("tool_calls_empty")
         if isinstance(part.function_call, wire.Function):
@@ -246,10 +261,14 @@ class Pieces:
         if not self.exchange.logprobs:
             self.notes.add("logprobs_unasked")
             return None
+        if given.refusal is UNSET and given.content is not UNSET:
+            self.notes.add("logprobs_refusal_missing")
         if isinstance(given.content, list):
-            if given.refusal is UNSET:
-                self.notes.add("logprobs_refusal_missing")
+            if given.tokens is not UNSET or given.top_logprobs is not UNSET:
+                self.notes.add("logprobs_both_shapes")
             return self.settled(given.content, True)
+        if given.content is None and given.refusal is not UNSET and given.tokens is UNSET:
+            return None
         return legacy.logprobs(given, text, self.context)
 
     def _refused(self, given: Any) -> Logprobs | None:

@@ -30,7 +30,7 @@ class WireLogprobs(Struct, gc=False, forbid_unknown_fields=True):
     """
 
     content: list[Entry] | UnsetType | None = UNSET
-    refusal: UnsetType | None = UNSET
+    refusal: list[Entry] | UnsetType | None = UNSET
     tokens: list[str] | UnsetType = UNSET
     token_logprobs: list[Lp] | UnsetType = UNSET
     top_logprobs: list[dict[str, Lp]] | UnsetType = UNSET

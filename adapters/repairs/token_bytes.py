@@ -18,6 +18,7 @@ from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.tokens import NULL, bytes_json, escape, spell, token_id
 
 LOGPROB = attrgetter("logprob")
+MISPAIRED = 1e-3  # a greater difference between a token's two values is no rounding
 _CONTROL = re.compile(r"<[^<>\s]+>")
 _ids = msgspec.json.Decoder(list[int]).decode
 
@@ -54,9 +55,24 @@ def settle(entries: list[Entry], context: Context) -> bool:
         if not ordered:
             context.note("logprobs_unordered")
             entry.top_logprobs.sort(key=LOGPROB, reverse=True)
+        if entry.top_logprobs and entry.top_logprobs[0].logprob != entry.logprob:
+            own_value(entry, context)
     if ids:
         context.note("logprobs_entry_id")
     return plain
+
+
+def own_value(entry: Entry, context: Context) -> None:
+    """Give the sampled token its own value where its alternatives say that it was paired wrongly.
+
+    Some servers pair it with the best alternative's (llama.cpp PR #10627's example, cortex).
+    Counts `logprobs_own_from_alternative`. An unknown value, and a token whose text does not tell
+    it from others, stay.
+    """
+    own = [row.logprob for row in entry.top_logprobs if row.token == entry.token]
+    if own and entry.bytes != NULL and min(abs(x - entry.logprob) for x in own) > MISPAIRED:
+        context.note("logprobs_own_from_alternative")
+        entry.logprob = own[0]
 
 
 def _own_bytes(entry: Entry, context: Context) -> None:
@@ -143,7 +159,10 @@ def _given(value: Raw, context: Context) -> bytes | None:
     try:
         return bytes(_ids(data))
     except (ValueError, msgspec.ValidationError):
-        return _odd(msgspec.json.decode(data), context)
+        try:
+            return _odd(msgspec.json.decode(data), context)
+        except (ValueError, msgspec.DecodeError):
+            return None
 
 
 def _odd(value: Any, context: Context) -> bytes | None:

@@ -13,9 +13,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 PARTIAL = 3
-WIDTH = 64  # positions kept per row: a row is a part of a character, so few are ever needed
-STEPS = 200_000  # rows tried over all starts, so that a hostile answer cannot stall the loop
+WIDTH = 256  # states kept after a row; where the split is certain there is one
+STEPS = 100_000
+LAST_TOKEN = 16  # bytes that an end-of-text token may have behind the content
 _FFFD = "\ufffd".encode()
+_CONTINUING = tuple(bytes([byte]) for byte in range(0x80, 0xC0))
+_UTF8 = re.compile(
+    rb"[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|\xed[\x80-\x9f][\x80-\xbf]|"
+    rb"[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|"
+    rb"\xf4[\x80-\x8f][\x80-\xbf]{2}|.",
+    re.DOTALL,
+)
 _REPLACED = re.compile("\ufffd+")
 
 
@@ -62,7 +70,21 @@ class Cover(NamedTuple):
 Rows = Sequence[Sequence[Option]]
 
 
-def cover(rows: Rows, content: bytes, after: bytes = b"") -> Cover | None:
+class Budget:
+    """States that may still be looked at, so that a hostile answer cannot stall the loop."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int = STEPS) -> None:
+        self.left = left
+
+    def spend(self, states: int) -> bool:
+        """Take some; say whether any were left."""
+        self.left -= states
+        return self.left >= 0
+
+
+def cover(rows: Rows, content: bytes, after: bytes, budget: Budget) -> Cover | None:
     """Return how `rows` cover `content` from its start, None if they do not.
 
     `after`: bytes that the rows hold before the content (its reasoning), where known.
@@ -72,14 +94,10 @@ def cover(rows: Rows, content: bytes, after: bytes = b"") -> Cover | None:
         found = _known(known, content, after)
         if len(known) == len(rows) or (found is not None and found.covered == len(content)):
             return found
-    budget = STEPS
     for first in range(len(rows)):
-        found, steps = _walk(rows, first, content)
-        if found is not None:
+        found = _walk(rows, first, content, budget)
+        if found is not None or not budget.spend(1):
             return found
-        budget -= steps
-        if budget < 0:
-            return None
     return None
 
 
@@ -103,16 +121,24 @@ def _known(rows: Rows, content: bytes, after: bytes) -> Cover | None:
 
 
 def _offset(joined: bytes, content: bytes, after: bytes) -> int | None:
-    """Return where the content begins: at the front, behind the reasoning, or where it is found."""
+    """Return where the content begins: behind the reasoning, at the front, or where it is found."""
+    behind = joined.find(after) + len(after) if after and after in joined else 0
+    if behind:
+        found = _found(joined, content, behind)
+        if found is not None:
+            return found
     if joined.startswith(content) or (joined and content.startswith(joined)):
         return 0
-    begin = joined.find(after) + len(after) if after and after in joined else 0
+    return _found(joined, content, 0)
+
+
+def _found(joined: bytes, content: bytes, begin: int) -> int | None:
+    """Return the last place of the content if little follows there, else the first."""
     first = joined.find(content, begin)
     if first < 0:
         return None
-    last = joined.rfind(content)
-    # Without reasoning to go by, the content is what stands last, but for one end-of-text token.
-    return last if not begin and len(joined) - last - len(content) <= 16 else first
+    last = joined.rfind(content, begin)
+    return last if len(joined) - last - len(content) <= LAST_TOKEN else first
 
 
 def _cut(rows: Rows, offset: int, size: int, joined: bytes, whole: bool) -> Cover:
@@ -155,97 +181,145 @@ def _replaced(rows: Rows, joined: bytes, content: bytes) -> Cover | None:
 def _characters(data: bytes) -> list[tuple[str, int]]:
     """Return (character, its end in bytes), a run of undecodable bytes being one U+FFFD."""
     found: list[tuple[str, int]] = []
-    at = 0
-    while at < len(data):
-        try:
-            good, bad, end = data[at:].decode(), 0, len(data)
-        except UnicodeDecodeError as error:
-            good, bad, end = data[at : at + error.start].decode(), 1, at + error.end
-        for character in good:
-            at += len(character.encode())
-            found.append((character, at))
-        if bad:
-            at = end
-            if found and found[-1][0] == "\ufffd":
-                found[-1] = ("\ufffd", at)
-            else:
-                found.append(("\ufffd", at))
+    for match in _UTF8.finditer(data):
+        character = match[0].decode(errors="replace")
+        if character == "\ufffd" and found and found[-1][0] == "\ufffd":
+            found.pop()
+        found.append((character, match.end()))
     return found
 
 
-Trail = dict[int, tuple[int, Option]]
-"""position -> (position before, option taken)"""
+State = tuple[int, int]
+"""(position in the content, parts of the character there that have come and own nothing)"""
+Trail = dict[State, tuple[int, State, Option]]
+"""state -> (penalties so far, state before, option taken)"""
 
 
-def _walk(rows: Rows, first: int, content: bytes) -> tuple[Cover | None, int]:
-    """Walk the rows from `first`; also returns how many rows were looked at.
+def _walk(rows: Rows, first: int, content: bytes, budget: Budget) -> Cover | None:
+    """Walk the rows from `first` along the way with the fewest penalties.
 
-    Rows that are used up before the content cover its beginning.
+    Rows that are used up before the content cover its beginning, if they are all the rows.
     """
     trails: list[Trail] = []
-    reached: Trail = {0: (0, Option(None))}
+    reached: Trail = {(0, 0): (0, (0, 0), Option(None))}
     size = len(content)
-    done = -1
+    done, end = -1, (0, 0)
+    anchor = (first, 0)  # the last row and position that were certain
     for index in range(first, len(rows)):
-        reached = _advance(reached, rows[index], content, first == index)
-        if not reached:
+        following = rows[index + 1] if index + 1 < len(rows) else ()
+        reached = _advance(reached, rows[index], following, content, index == first)
+        if not reached or not budget.spend(len(reached) * len(rows[index])):
             break
+        if len(reached) == 1:
+            anchor = (index, next(iter(reached))[0])
+        elif len(reached) > WIDTH:
+            reached = _nearest(reached, anchor, (index, len(rows)), size)
         trails.append(reached)
-        if size in reached and reached[size][0] < size:
-            done = index  # the last row that owns a part of the content's end
-    seen = len(trails) + 1
+        ways = [(way[0], state) for state, way in reached.items() if state[0] == size > way[1][0]]
+        if ways:
+            done, end = index, min(ways)[1]  # the last row that owns a part of the content's end
     if done < 0:
-        exhausted = first == 0 and len(trails) == len(rows)
-        if not (exhausted and max(trails[-1])):
-            return None, seen
-        done = len(rows) - 1
-    trail = trails[done - first]
-    end = size if size in trail else max(trail)
+        if first or len(trails) < len(rows) or not max(trails[-1])[0]:
+            return None
+        done, end = len(rows) - 1, max(trails[-1])
     pieces = _trace(trails[: done - first + 1], first, end, content)
-    cost = PARTIAL if end < size else 2 if first else 1 if pieces[0].cut else 0
-    return Cover(pieces, end, cost), seen
+    cost = PARTIAL if end[0] < size else 2 if first else 1 if pieces[0].cut else 0
+    return Cover(pieces, end[0], cost)
 
 
-def _advance(reached: Trail, options: Sequence[Option], content: bytes, front: bool) -> Trail:
-    """Return the positions after one row; of two ways to one position the first found stays."""
-    found: dict[int, tuple[int, tuple[int, Option]]] = {}
-    for position in reached:
+def _nearest(reached: Trail, anchor: State, at: State, size: int) -> Trail:
+    """Return the states nearest to a steady pace from the anchor to the content's end."""
+    (row, position), (index, count) = anchor, at
+    wanted = position + (size - position) * (index - row) / max(count - 1 - row, 1)
+    kept = sorted(reached, key=lambda state: abs(state[0] - wanted))[:WIDTH]
+    return {state: reached[state] for state in kept}
+
+
+def _advance(
+    reached: Trail,
+    options: Sequence[Option],
+    following: Sequence[Option],
+    content: bytes,
+    front: bool,
+) -> Trail:
+    """Return the states after one row; of two ways to one the first with fewer penalties stays."""
+    found: Trail = {}
+    inner = any(x.data is not None and x.data[:1] in _CONTINUING for x in following)
+    for state, (total, _, _) in reached.items():
         for option in options:
-            for rank, end in _ends(option, position, content, front):
-                if end not in found or rank < found[end][0]:
-                    found[end] = (rank, (position, option))
-    kept = sorted(found.items(), reverse=True)[:WIDTH] if len(found) > WIDTH else found.items()
-    return {end: way for end, (_, way) in kept}
+            for penalty, end in _ends(option, state, content, front, inner):
+                if end not in found or total + penalty < found[end][0]:
+                    found[end] = (total + penalty, state, option)
+    return found
 
 
-def _ends(option: Option, position: int, content: bytes, front: bool) -> Sequence[tuple[int, int]]:
-    """Return (rank, position after) for one option taken at `position`; a lower rank is better."""
-    data = option.data
-    if data is not None:
-        if content.startswith(data, position):
-            return ((0, position + len(data)),)
-        if position < len(content) and data.startswith(content[position:]):
-            return ((0, len(content)),)
-        replaced = _as_replaced(data, position, content)
-        if replaced:
-            return replaced
-        stripped = data.lstrip() if front else b""
-        if stripped and content.startswith(stripped, position):
-            return ((1, position + len(stripped)),)
-        return ()
+Ends = Sequence[tuple[int, State]]
+
+
+def _ends(option: Option, state: State, content: bytes, front: bool, inner: bool) -> Ends:
+    """Return (penalty, state after) for one option taken at `state`."""
+    if option.data is not None:
+        return _known_ends(option.data, state, content, front)
+    if option.most == 1 and not option.before and not option.after:
+        return _part_ends(state, content, inner)
+    position = state[0]
     if not content.startswith(option.before, position):
         return ()
     at = position + len(option.before)
     ends = []
-    for rank in (1, 0, 2, 3, 4)[: option.most + 1]:  # best: it completes the one that is its own
+    for count in range(option.most + 1):
         if content.startswith(option.after, at):
-            ends.append((rank, at + len(option.after)))
+            opened = 1 if not count and not option.after else 0
+            ends.append((max(count - 1, 0), (at + len(option.after), opened)))
         if at >= len(content) or content[at] < 0x80:
             break
-        at += 1
-        while at < len(content) and content[at] & 0xC0 == 0x80:
-            at += 1
+        at = _character_end(content, at)
     return ends
+
+
+def _known_ends(data: bytes, state: State, content: bytes, front: bool) -> Ends:
+    position, opened = state
+    if content.startswith(data, position):
+        whole = _character_end(content, position) - position
+        # Parts that own nothing belong to the character that comes now, if it has that many.
+        penalty = 0 if not opened or opened < whole else 2
+        return ((penalty, (position + len(data), 0)),)
+    if position < len(content) and data.startswith(content[position:]):
+        return ((0, (len(content), 0)),)
+    replaced = _as_replaced(data, position, content)
+    if replaced:
+        return [(penalty, (end, opened)) for penalty, end in replaced]
+    stripped = data.lstrip() if front else b""
+    if stripped and content.startswith(stripped, position):
+        return ((1, (position + len(stripped), 0)),)
+    return ()
+
+
+def _part_ends(state: State, content: bytes, inner: bool) -> Ends:
+    """Return the ends of a part of a character: it owns nothing, or completes its character.
+
+    A character of n bytes has at most n parts, and a part alone is no whole character, unless the
+    content shows U+FFFD there.
+    """
+    position, opened = state
+    ends = [(0 if opened < 3 else 2, (position, min(opened + 1, 3)))]
+    if position < len(content) and content[position] >= 0x80:
+        end = _character_end(content, position)
+        alone = not opened and content[position] >= 0xC0
+        fits = not alone or content.startswith(_FFFD, position)
+        penalty = (0 if fits else 4) + (0 if opened < end - position else 3)
+        ends.append((penalty, (end, 0)))
+        if inner:
+            ends += [(1, (at, 0)) for at in range(position + 1, end)]
+    return ends
+
+
+def _character_end(content: bytes, at: int) -> int:
+    """Return the position after the character that `at` is in."""
+    at += 1
+    while at < len(content) and content[at] & 0xC0 == 0x80:
+        at += 1
+    return at
 
 
 def _as_replaced(data: bytes, position: int, content: bytes) -> Sequence[tuple[int, int]]:
@@ -260,15 +334,17 @@ def _as_replaced(data: bytes, position: int, content: bytes) -> Sequence[tuple[i
     return [*ends, (2, position)] if not text.replace(_FFFD, b"") else ends
 
 
-def _trace(trails: list[Trail], first: int, end: int, content: bytes) -> list[Piece]:
+def _trace(trails: list[Trail], first: int, end: State, content: bytes) -> list[Piece]:
     pieces = []
     for index in range(len(trails) - 1, -1, -1):
-        start, option = trails[index][end]
-        size = len(option.data) if option.data is not None else end - start
-        beyond = size - (end - start)
+        _, before, option = trails[index][end]
+        start, stop = before[0], end[0]
+        size = len(option.data) if option.data is not None else stop - start
+        beyond = size - (stop - start)
         data = option.data or b""
-        over = beyond if beyond > 0 and data.startswith(content[start:end]) and end > start else 0
-        cut = beyond - over if data.endswith(content[start:end]) and end > start else 0
-        pieces.append(Piece(first + index, start, end, option, cut, over))
-        end = start
+        own = content[start:stop]
+        over = beyond if beyond > 0 and data.startswith(own) and own else 0
+        cut = beyond - over if data.endswith(own) and own else 0
+        pieces.append(Piece(first + index, start, stop, option, cut, over))
+        end = before
     return pieces[::-1]

@@ -50,7 +50,7 @@ def options(entry: Entry, undo: Undo | None, reading: Reading) -> list[Option]:
     found = [] if entry.bytes is UNCHOSEN else [_option(entry, undo, -1, reading)]
     if reading.alternatives or entry.bytes is UNCHOSEN:
         found += [_option(row, undo, n, reading) for n, row in enumerate(entry.top_logprobs)]
-    return found or [Option(b"")]
+    return found or [Option(None)]  # nothing is known of it but that it stood there
 
 
 def _option(row: Entry | Alternative, undo: Undo | None, pick: int, reading: Reading) -> Option:
@@ -109,8 +109,8 @@ def own_part(entry: Entry, owned: bytes, notes: Notes) -> None:
         entry.token, entry.bytes = "", NULL
         return
     notes.add("logprobs_bytes_from_content")
-    text = owned.decode()
-    entry.token = "".join(escape(x.encode()) if x == "\ufffd" else x for x in text)
+    spelled = escape("\ufffd".encode())
+    entry.token = spell(owned).replace("\ufffd", spelled)
     entry.bytes = bytes_json(owned)
 
 

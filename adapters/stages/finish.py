@@ -138,7 +138,7 @@ class FinishStage:
         return "stop"
 
     def _end(self, event: End, out: list[Event]) -> None:
-        clean = event.clean or self.usage is not None
+        clean = event.clean or (self.usage is not None and self.usage.last)
         if not self.states:
             out.append(_empty() if clean else _cut())
             return

@@ -21,7 +21,7 @@ from wellspoken.adapters.events import (
 )
 from wellspoken.adapters.exchange import Exchange
 
-_OF_CHOICE = (Text, Open, Reasoning, Refusal, Call, Finish)
+_OF_CHOICE = (Text, Reasoning, Refusal, Call, Finish)
 
 
 class Order:
@@ -41,7 +41,9 @@ class Order:
                 return events
         out: list[Event] = []
         for event in events:
-            if isinstance(event, _OF_CHOICE):
+            if type(event) is Open:
+                out.append(event)  # nothing of the choice is written before more of it comes
+            elif isinstance(event, _OF_CHOICE):
                 self._choice(event.choice, event, out)
             elif type(event) is Extra and event.choice is not None:
                 self._choice(event.choice, event, out)

@@ -30,7 +30,7 @@ from wellspoken.adapters.events import (
     Text,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.stages.alignment import PARTIAL, Cover, Piece, cover
+from wellspoken.adapters.stages.alignment import PARTIAL, STEPS, Budget, Cover, Piece, cover
 from wellspoken.adapters.stages.candidates import (
     READINGS,
     UNCHOSEN,
@@ -45,11 +45,16 @@ from wellspoken.adapters.tokens import NULL, token_id
 
 Spelling = tuple[str, Undo] | None
 
+LATE = 8  # times that all of what waits is searched: entries far ahead of their text, or behind it
+AHEAD = 32  # waiting entries looked at beyond one for each byte of the text
+LEADING = 16  # characters of leading white space that wait for what follows
+BUDGET = 400_000  # states that all alignments of an answer may look at, about half a second
+
 
 class Run:
     """What one choice has that is not written yet, and what was learned of its spelling."""
 
-    __slots__ = ("any", "bare", "begun", "held", "reasoning", "spelling", "waiting")
+    __slots__ = ("any", "bare", "begun", "held", "late", "reasoning", "spelling", "waiting")
 
     def __init__(self) -> None:
         self.waiting: list[Entry] = []  # entries that have no text yet
@@ -57,6 +62,7 @@ class Run:
         self.bare = ""  # text written without entries since the last covered piece
         self.reasoning = ""
         self.spelling: Spelling = None
+        self.late = LATE
         self.begun = False  # entries were written
         self.any = False  # entries came
 
@@ -69,6 +75,7 @@ class Tiling:
         self.notes = exchange.notes
         self.k = exchange.k
         self.runs: dict[int, Run] = {}
+        self.left = BUDGET
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with every `Text` carrying just the entries that cover it."""
@@ -148,13 +155,16 @@ class Tiling:
             return
         base = ""
         found, spelling = self._cover(run, run.held.encode())
-        if found is None and run.bare:
-            base = run.bare
-            found, spelling = self._cover(run, (base + run.held).encode(), exact=True)
+        if run.bare and run.late and (found is None or found.cost in (1, 2)):
+            run.late -= 1
+            late = self._cover(run, (run.bare + run.held).encode(), exact=True)
+            if late[0] is not None:
+                base, (found, spelling) = run.bare, late
         if found is None or not found.pieces:
             self._give_up(run, choice, out)
             return
-        if not (last or run.begun or spelling is None) and run.held.isspace():
+        leading = len(run.held) < LEADING and run.held.isspace()
+        if leading and not (last or run.begun or spelling is None):
             return  # the tokenizer's leading space: whether it is content, the next text tells
         run.spelling = spelling
         self._write(run, choice, base, found, last, out)
@@ -169,9 +179,10 @@ class Tiling:
         self._outside(pieces[0].row)
         end, after = pieces[-1].row + 1, ""
         if pieces[-1].over and not last and not base:
-            start = pieces[-1].start
+            first = _held_from(pieces, content)
+            start, end = pieces[first].start, pieces[first].row
             text, after = content[:start].decode(), content[start:].decode()
-            pieces, end = pieces[:-1], end - 1
+            pieces = pieces[:first]
         undo = run.spelling[1] if run.spelling else None
         kept = [settle_piece(entries[x.row], x, content, undo, self.notes) for x in pieces]
         run.held, run.waiting = after, entries[end:]
@@ -183,33 +194,51 @@ class Tiling:
     def _cover(
         self, run: Run, content: bytes, exact: bool = False
     ) -> tuple[Cover | None, Spelling]:
-        """Return the cheapest cover and its spelling, by the first reading that has one."""
-        after = run.reasoning.encode() if not run.begun else b""
-        best: tuple[Cover | None, Spelling] = (None, None)
-        for reading in READINGS:
-            for spelling in dict.fromkeys((run.spelling, None, *SPELLINGS)):
-                undo = spelling[1] if spelling else None
-                if undo and not any(_spelled(entry, undo) for entry in run.waiting):
-                    continue
-                rows = [options(entry, undo, reading) for entry in run.waiting]
-                found = cover(rows, content, after)
-                if found is not None and (best[0] is None or found.cost < best[0].cost):
-                    best = (found, spelling or run.spelling)
-                if best[0] is not None and best[0].cost == 0:
-                    break
-            if best[0] is not None and best[0].cost < PARTIAL:
-                break
+        """Return the cheapest cover and its spelling; `exact`: none that drops entries.
+
+        Of many waiting entries the first few are looked at, and all only if those do not fit.
+        """
+        entries = run.waiting[: len(content) + AHEAD]
+        best = self._search(run, entries, content)
+        if len(entries) < len(run.waiting) and run.late and (best[0] is None or best[0].cost):
+            run.late -= 1
+            best = self._search(run, run.waiting, content)
         if best[0] is None or (exact and best[0].cost not in (0, PARTIAL)):
             return None, run.spelling
         if best[1] is not None:
             self.notes.add(best[1][0])
         return best
 
+    def _search(
+        self, run: Run, entries: list[Entry], content: bytes
+    ) -> tuple[Cover | None, Spelling]:
+        """Return the cheapest cover by the first reading that has one."""
+        after = run.reasoning.encode() if not run.begun else b""
+        budget = Budget(min(STEPS, self.left))
+        best: tuple[Cover | None, Spelling] = (None, None)
+        for reading in READINGS:
+            for spelling in dict.fromkeys((run.spelling, None, *SPELLINGS)):
+                undo = spelling[1] if spelling else None
+                if undo and not any(_spelled(entry, undo) for entry in entries):
+                    continue
+                rows = [options(entry, undo, reading) for entry in entries]
+                found = cover(rows, content, after, budget)
+                if found is not None and (best[0] is None or found.cost < best[0].cost):
+                    best = (found, spelling or run.spelling)
+                if best[0] is not None and best[0].cost == 0:
+                    break
+            if best[0] is not None and best[0].cost < PARTIAL:
+                break
+        self.left -= min(STEPS, self.left) - max(budget.left, 0)
+        return best
+
     def _give_up(self, run: Run, choice: int, out: list[Event]) -> None:
         """Write the entries as they are: nothing tells which of them the text belongs to."""
         entries, text = run.waiting, run.held
         run.waiting, run.held = [], ""
-        if len(entries) == 1 and entries[0].top_logprobs:
+        if len(entries) == 1 and not entries[0].token and entries[0].bytes is not UNCHOSEN:
+            own_part(entries[0], text.encode(), self.notes)  # the only one there is
+        elif len(entries) == 1 and entries[0].top_logprobs:
             sampled_unknown(entries[0], text, self.notes)
         else:
             self.notes.add("logprobs_untiled")
@@ -244,6 +273,10 @@ class Tiling:
         run = self._run(choice)
         if run.held:
             self._take(run, choice, True, out)
+        if run.waiting and run.bare:
+            found, run.spelling = self._cover(run, run.bare.encode(), exact=True)
+            if found is not None and found.pieces:
+                self._write(run, choice, run.bare, found, True, out)
         self._outside(len(run.waiting))
         run.waiting = []
 
@@ -252,7 +285,9 @@ class Tiling:
             self._close(choice, out)
         if any(run.any and run.bare for run in self.runs.values()):
             self.notes.add("logprobs_incomplete")
-        if not any(run.any for run in self.runs.values()):
+        if not any(run.any for run in self.runs.values()) and any(
+            run.bare for run in self.runs.values()
+        ):
             self.notes.add("logprobs_missing")
 
 
@@ -260,6 +295,14 @@ def _spelled(entry: Entry, undo: Undo) -> bool:
     return undo(entry.token) is not None or any(
         undo(row.token) is not None for row in entry.top_logprobs
     )
+
+
+def _held_from(pieces: list[Piece], content: bytes) -> int:
+    """Return the first of the last pieces that has to wait: it begins with a whole character."""
+    first = len(pieces) - 1
+    while first and content[pieces[first].start] & 0xC0 == 0x80:
+        first -= 1
+    return first
 
 
 def _without_front(pieces: list[Piece], content: bytes) -> list[Piece]:

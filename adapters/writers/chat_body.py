@@ -72,6 +72,7 @@ class Completion(Struct, gc=False):
 
 class _Folded:
     __slots__ = (
+        "arguments",
         "calls",
         "entries",
         "extras",
@@ -90,6 +91,7 @@ class _Folded:
         self.refusal: str | None = None
         self.refused: list[Entry] | None = None
         self.calls: list[ToolCall] = []
+        self.arguments: list[list[str]] = []
         self.opened_by_call: bool | None = None
         self.reason: Reason | None = None
         self.extras: list[Extra] = []
@@ -133,13 +135,14 @@ class ChatBody:
         if type(event) is Text:
             folded.text.append(event.text)
             if event.lp is not None:
-                folded.entries = (folded.entries or []) + event.lp.entries
+                folded.entries = _joined(folded.entries, event.lp.entries)
         elif type(event) is Reasoning:
-            folded.reasoning.append(event.text)
+            if self.exchange.keeps("reasoning_content"):
+                folded.reasoning.append(event.text)
         elif type(event) is Refusal:
             folded.refusal = (folded.refusal or "") + event.text
             if event.lp is not None:
-                folded.refused = (folded.refused or []) + event.lp.entries
+                folded.refused = _joined(folded.refused, event.lp.entries)
         elif type(event) is Call:
             self._call(folded, event)
         elif type(event) is Finish:
@@ -147,10 +150,10 @@ class ChatBody:
 
     def _call(self, folded: _Folded, event: Call) -> None:
         if event.name is not None:
-            function = Function(event.name, event.arguments)
+            function = Function(event.name, "")
             folded.calls.append(ToolCall(event.id or "", "function", function))
-        else:
-            folded.calls[event.n or 0].function.arguments += event.arguments
+            folded.arguments.append([])
+        folded.arguments[event.n or 0].append(event.arguments)
 
     def body(self) -> bytes:
         """Return the JSON of the answer."""
@@ -175,6 +178,8 @@ class ChatBody:
         message = Message("assistant", None if empty else text, folded.refusal)
         if folded.reasoning:
             message.reasoning_content = "".join(folded.reasoning)
+        for call, pieces in zip(folded.calls, folded.arguments, strict=True):
+            call.function.arguments = "".join(pieces)
         if folded.calls and self.exchange.functions:
             message.function_call = folded.calls[0].function
         elif folded.calls:
@@ -197,6 +202,13 @@ class ChatBody:
             "finish_reason": choice.finish_reason,
         }
         return Raw(_with(_encode(parts), [x for x in extras if x.where == "choice"]))
+
+
+def _joined(before: list[Entry] | None, more: list[Entry]) -> list[Entry]:
+    if before is None:
+        return list(more)
+    before += more
+    return before
 
 
 def _with(data: bytes, extras: list[Extra]) -> bytes:

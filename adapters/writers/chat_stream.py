@@ -39,7 +39,7 @@ class ChatStream:
         self.done = False
         self.started = False
         self.opened: set[int] = set()
-        self.null_roles: dict[int, bytes] = {}  # chunks that are right only before a call
+        self.roles: dict[int, Open] = {}  # held until it is known whether a call opens the choice
         self.heads: dict[int, bytes] = {}
         self.fingerprint: str | None = None
         self.top = b""
@@ -68,13 +68,13 @@ class ChatStream:
         if type(event) is Start:
             self.start = event
         elif type(event) is Open:
-            if event.null and event.raw is not None:
-                self.null_roles[event.choice] = event.raw
-            elif event.raw is not None:
-                self._open(event.choice, out, event.raw)
+            if event.raw is not None and event.choice not in self.opened:
+                self.roles[event.choice] = event
         elif type(event) is Extra:
             self.extras.append(event)
         elif type(event) is Reasoning:
+            if not self.exchange.keeps("reasoning_content"):
+                return
             self._open(event.choice, out)
             self._delta(event.choice, b'{"reasoning_content":' + _encode(event.text) + b"}", out)
         elif type(event) is Refusal:
@@ -93,6 +93,8 @@ class ChatStream:
         elif type(event) is End:
             self.done = True
             out.append(DONE)
+            for extra in self.extras:  # they came behind the last chunk that could carry them
+                self.exchange.notes.dropped(extra.key)
 
     def _raw(self, raw: bytes | None, out: list[bytes]) -> bool:
         if raw is None or self.extras:
@@ -127,21 +129,17 @@ class ChatStream:
             top += b'"system_fingerprint":' + _encode(start.system_fingerprint) + b","
         return top
 
-    def _open(
-        self, choice: int, out: list[bytes], raw: bytes | None = None, call: bool = False
-    ) -> None:
-        """Write the role chunk of a choice once, as its first."""
+    def _open(self, choice: int, out: list[bytes], call: bool = False) -> None:
+        """Write the role chunk of a choice once, as its first: content null before a call."""
         if choice in self.opened:
             return
         self.opened.add(choice)
-        if self._raw(raw or (self.null_roles.get(choice) if call else None), out):
+        held = self.roles.pop(choice, None)
+        if held is not None and held.null == call and self._raw(held.raw, out):
             return
         content = b"null" if call else b'""'
         role = b'{"role":"assistant","content":' + content + b',"refusal":null}'
-        if raw is None:  # made for what follows, which is what the waiting keys came with
-            out.append(self._head(choice) + role + self.tail)
-        else:
-            self._delta(choice, role, out)
+        out.append(self._head(choice) + role + self.tail)
 
     def _text(self, event: Text, out: list[bytes]) -> None:
         choice = event.choice
