@@ -27,6 +27,7 @@ from wellspoken.adapters.repairs.tools import Row
 
 Where = Literal["answer", "choice", "message"]
 
+EMPTY = wire.WireLogprobs()
 OBJECTS = {"annotations": b"[{", "audio": b"{"}
 """OpenAI's own keys of a message that pass as they are, and how their JSON begins."""
 
@@ -268,6 +269,9 @@ class Pieces:
                 self.notes.add("logprobs_both_shapes")
             return self.settled(given.content, True)
         if given.content is None and given.refusal is not UNSET and given.tokens is UNSET:
+            return None
+        if given == EMPTY:
+            self.notes.add("logprobs_empty")
             return None
         return legacy.logprobs(given, text, self.context)
 

@@ -55,7 +55,10 @@ def settle(entries: list[Entry], context: Context) -> bool:
         if not ordered:
             context.note("logprobs_unordered")
             entry.top_logprobs.sort(key=LOGPROB, reverse=True)
-        if entry.top_logprobs and entry.top_logprobs[0].logprob != entry.logprob:
+        if entry.top_logprobs and (
+            entry.top_logprobs[0].logprob != entry.logprob
+            or entry.top_logprobs[0].token != entry.token
+        ):
             own_value(entry, context)
     if ids:
         context.note("logprobs_entry_id")

@@ -148,7 +148,7 @@ def _cut(rows: Rows, offset: int, size: int, joined: bytes, whole: bool) -> Cove
     for index, options in enumerate(rows):
         data = options[0].data or b""
         start, at = at, at + len(data)
-        if at <= offset:
+        if at < offset or (at == offset and data):
             continue
         if start >= end:
             break

@@ -32,17 +32,26 @@ def known_bytes(row: Entry | Alternative, undo: Undo | None) -> bytes | None:
 class Reading(NamedTuple):
     """How far a token's text is trusted; each reading is tried where the ones before it fail.
 
+    `empty`: a token without text has none, since the last part of a character brings all of it
+    (vLLM now).
     `lossy`: a text may lack the bytes that end the character before it, as where a server decodes
     each token alone and leaves out what is not UTF-8 (llama-cpp-python). `most`: characters that a
     token without text may complete. `alternatives`: the token may be one of its alternatives.
     """
 
+    empty: bool = False
     lossy: bool = False
     most: int = 1
     alternatives: bool = False
 
 
-READINGS = (Reading(), Reading(lossy=True), Reading(lossy=True, most=4), Reading(alternatives=True))
+READINGS = (
+    Reading(empty=True),
+    Reading(),
+    Reading(lossy=True),
+    Reading(lossy=True, most=4),
+    Reading(alternatives=True),
+)
 
 
 def options(entry: Entry, undo: Undo | None, reading: Reading) -> list[Option]:
@@ -57,6 +66,8 @@ def _option(row: Entry | Alternative, undo: Undo | None, pick: int, reading: Rea
     data = known_bytes(row, undo)
     if data is not None:
         return Option(None, b"", data, pick, 1) if reading.lossy else Option(data, pick=pick)
+    if reading.empty and not row.token and pick < 0:
+        return Option(b"")
     before, _, rest = row.token.partition("\ufffd")
     after = rest.rpartition("\ufffd")[2] if "\ufffd" in row.token else ""
     most = max(reading.most, min(row.token.count("\ufffd"), 4))
@@ -74,8 +85,8 @@ def settle_piece(
     pick(entry, piece.option.pick, notes)
     was = (entry.token, entry.logprob)
     data = piece.option.data
-    if data is None:
-        own_part(entry, content[piece.start : piece.end], notes)
+    if not data:
+        own_part(entry, content[piece.start : piece.end] if data is None else b"", notes)
         _mirror(entry, was)
     elif piece.cut or piece.over:
         notes.add("logprobs_clipped")
