@@ -74,13 +74,14 @@ class Start(Struct, gc=False):
 class Open(Struct, gc=False):
     """A choice begins; `raw` is the backend's conforming role chunk.
 
-    Without it, or where its content is null (`null`), the role waits for the first content or call,
-    which decides its content.
+    The role waits for the first content or call, which decides its content (null before a call),
+    unless a higher choice is to be written `now`. `null`: the raw one has null.
     """
 
     choice: int
     raw: bytes | None = None
     null: bool = False
+    now: bool = False
 
 
 class Text(Struct, gc=False):

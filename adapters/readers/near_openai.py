@@ -115,7 +115,7 @@ class NearOpenAI:
                 self.pieces.out.append(End(True))
             elif event.event == "error":
                 self._error(event.data)
-            elif event.data:
+            else:
                 self._one(event.data)
 
     def _one(self, data: bytes) -> None:
@@ -231,7 +231,7 @@ class NearOpenAI:
             if type(event) is Usage:
                 event.last = not payload.get("choices")
         kept = any(type(event) is Extra for event in self.pieces.out[size:])
-        if before == self.notes.changes and not kept:
+        if before == self.notes.changes and not (kept or self.context.probabilities):
             self.notes.add("shape_unusual")  # the Structs refused what no repair has a name for
 
     def _error(self, data: bytes) -> None:

@@ -267,6 +267,8 @@ class Pieces:
         if isinstance(given.content, list):
             if given.tokens is not UNSET or given.top_logprobs is not UNSET:
                 self.notes.add("logprobs_both_shapes")
+            if text and not given.content:
+                self.notes.add("logprobs_empty")
             return self.settled(given.content, True)
         if given.content is None and given.refusal is not UNSET and given.tokens is UNSET:
             return None

@@ -30,6 +30,7 @@ def settle(entries: list[Entry], context: Context) -> bool:
     is in order costs a look-up and a comparison.
     """
     table = context.exchange.tokens
+    known = table.vocabulary is not None
     plain = True
     ids = False
     for entry in entries:
@@ -43,9 +44,9 @@ def settle(entries: list[Entry], context: Context) -> bool:
         ordered = True
         for row in entry.top_logprobs:
             expected = table[row.token]
-            if expected is NULL or row.bytes != expected:
+            if expected is NULL or row.bytes != expected or known:
                 alternative_bytes(row, context)
-                if row.bytes is NULL and row.token:
+                if row.bytes is NULL and "\ufffd" in row.token:
                     plain = False  # the tiling stage has to look at it
             if row.id is not UNSET:
                 row.id, ids = UNSET, True
@@ -89,10 +90,12 @@ def _own_bytes(entry: Entry, context: Context) -> None:
 
 
 def alternative_bytes(row: Alternative, context: Context) -> None:
-    """Settle one alternative; a control token's null bytes stay, where the backend says so."""
-    if row.bytes == NULL and _CONTROL.fullmatch(row.token):
-        return
-    true_bytes(row, context)
+    """Settle one alternative; a control token has none, where vocabulary or backend says so."""
+    vocabulary = context.exchange.tokens.vocabulary
+    if vocabulary is not None and vocabulary.is_control_text(row.token):
+        row.bytes = NULL
+    elif row.bytes != NULL or not _CONTROL.fullmatch(row.token):
+        true_bytes(row, context)
 
 
 def true_bytes(row: Entry | Alternative, context: Context) -> None:
@@ -147,7 +150,8 @@ def _from_vocabulary(row: Entry | Alternative, known: int | None, context: Conte
         found = vocabulary.by_id(known) if known is not None else vocabulary.by_text(row.token)
     if found:
         context.note("logprobs_bytes_from_vocabulary")
-        row.token, row.bytes = spell(found), bytes_json(found)
+        control = known is not None and vocabulary is not None and vocabulary.is_control(known)
+        row.token, row.bytes = spell(found), NULL if control else bytes_json(found)
         return
     if row.bytes != NULL:
         context.note("logprobs_bytes_unknown")

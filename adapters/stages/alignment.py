@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+PART = (b"", b"")  # the texts of a part of a character
 PARTIAL = 3
 WIDTH = 256  # states kept after a row; where the split is certain there is one
 STEPS = 100_000
@@ -30,13 +31,13 @@ _REPLACED = re.compile("\ufffd+")
 class Option(NamedTuple):
     """One thing a row's token may stand for.
 
-    `data` are its bytes; None for a pattern: `before`, then up to `most` characters that are not
-    ASCII, then `after`. `pick` is the index of the alternative it is, -1 for the row's own token.
+    `data` are its bytes; None for a pattern: `texts`, with up to `most` characters that are not
+    ASCII between one and the next. `pick` is the index of the alternative it is, -1 for the row's
+    own token.
     """
 
     data: bytes | None
-    before: bytes = b""
-    after: bytes = b""
+    texts: tuple[bytes, ...] = (b"", b"")
     pick: int = -1
     most: int = 1
 
@@ -104,7 +105,7 @@ def cover(rows: Rows, content: bytes, after: bytes, budget: Budget) -> Cover | N
 def _without_end(rows: Rows) -> Rows:
     """Return the rows without the empty patterns at their end: an end-of-text token, as a rule."""
     last = len(rows)
-    while last and len(rows[last - 1]) == 1 and rows[last - 1][0][:3] == (None, b"", b""):
+    while last and len(rows[last - 1]) == 1 and rows[last - 1][0][:2] == (None, PART):
         last -= 1
     return rows[:last]
 
@@ -260,21 +261,30 @@ def _ends(option: Option, state: State, content: bytes, front: bool, inner: bool
     """Return (penalty, state after) for one option taken at `state`."""
     if option.data is not None:
         return _known_ends(option.data, state, content, front)
-    if option.most == 1 and not option.before and not option.after:
+    if option.most == 1 and option.texts == PART:
         return _part_ends(state, content, inner)
-    position = state[0]
-    if not content.startswith(option.before, position):
-        return ()
-    at = position + len(option.before)
-    ends = []
-    for count in range(option.most + 1):
-        if content.startswith(option.after, at):
-            opened = 1 if not count and not option.after else 0
-            ends.append((max(count - 1, 0), (at + len(option.after), opened)))
-        if at >= len(content) or content[at] < 0x80:
-            break
-        at = _character_end(content, at)
-    return ends
+    found = {state[0]: 0}
+    for last, text in enumerate(option.texts):
+        found = {
+            at + len(text): penalty for at, penalty in found.items() if content.startswith(text, at)
+        }
+        if last + 1 < len(option.texts):
+            found = _with_gaps(found, option.most, content)
+    opened = 0 if option.texts[-1] else 1
+    return [(penalty, (at, opened)) for at, penalty in found.items()]
+
+
+def _with_gaps(found: dict[int, int], most: int, content: bytes) -> dict[int, int]:
+    """Return where each position may be after up to `most` characters that are not ASCII."""
+    reached: dict[int, int] = {}
+    for start, penalty in found.items():
+        at = start
+        for count in range(most + 1):
+            reached[at] = min(penalty + max(count - 1, 0), reached.get(at, 99))
+            if at >= len(content) or content[at] < 0x80:
+                break
+            at = _character_end(content, at)
+    return reached
 
 
 def _known_ends(data: bytes, state: State, content: bytes, front: bool) -> Ends:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from msgspec import Raw, json
@@ -12,6 +13,7 @@ from wellspoken.adapters.stages.alignment import Option, Piece
 from wellspoken.adapters.stages.spelling import Undo
 from wellspoken.adapters.tokens import NULL, bytes_json, escape, spell
 
+_REPLACED = re.compile("\ufffd+")
 UNCHOSEN = Raw()
 """`bytes` of an entry whose own token is still to be chosen among its alternatives."""
 
@@ -65,13 +67,14 @@ def options(entry: Entry, undo: Undo | None, reading: Reading) -> list[Option]:
 def _option(row: Entry | Alternative, undo: Undo | None, pick: int, reading: Reading) -> Option:
     data = known_bytes(row, undo)
     if data is not None:
-        return Option(None, b"", data, pick, 1) if reading.lossy else Option(data, pick=pick)
+        return Option(None, (b"", data), pick) if reading.lossy else Option(data, pick=pick)
     if reading.empty and not row.token and pick < 0:
         return Option(b"")
-    before, _, rest = row.token.partition("\ufffd")
-    after = rest.rpartition("\ufffd")[2] if "\ufffd" in row.token else ""
+    if not row.token:
+        return Option(None, pick=pick, most=reading.most)
+    texts = tuple(text.encode() for text in _REPLACED.split(row.token))
     most = max(reading.most, min(row.token.count("\ufffd"), 4))
-    return Option(None, before.encode(), after.encode(), pick, most)
+    return Option(None, texts, pick, most)
 
 
 def settle_piece(

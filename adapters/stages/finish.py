@@ -116,7 +116,7 @@ class FinishStage:
         if reason == "stop" and state.called and not self.exchange.forced_tool:
             self.notes.add("finish_reason_stop_after_call")
             reason = "tool_calls"
-        if reason == "tool_calls" and not state.called:
+        if reason in ("tool_calls", "function_call") and not state.called:
             self.notes.add("finish_reason_tool_calls_without_call")
             reason = "stop"
         if reason in ("tool_calls", "function_call") and state.called:
@@ -146,10 +146,11 @@ class FinishStage:
             state = self.states[choice]
             if state.finished:
                 continue
-            if state.kept is not None:
+            if state.kept is not None and state.kept.reason is not None:
                 self._write(state.kept, state, out)
             elif clean and state.written:
-                self.notes.add("finish_reason_missing")
+                if state.kept is None:
+                    self.notes.add("finish_reason_missing")
                 self._write(Finish(choice, None), state, out)
             else:
                 out.append(_empty() if clean else _cut())

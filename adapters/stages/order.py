@@ -1,6 +1,7 @@
 """Order (contract rule 5): choices first appear as 0, 1, 2, ...
 
-A choice that comes before a lower one waits for it; at the end nothing waits any more. Numbers that
+A choice that comes before a lower one is preceded by that one's role, if it came, or waits for it;
+at the end nothing waits any more. Numbers that
 a server never uses (a single choice called 1) are closed up.
 """
 
@@ -32,6 +33,7 @@ class Order:
         self.n = exchange.n
         self.numbers: dict[int, int] = {}  # the backend's number -> ours
         self.waiting: dict[int, list[Event]] = {}
+        self.roles: set[int] = set()  # choices whose role came
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events so that each choice first appears behind all lower ones."""
@@ -42,6 +44,7 @@ class Order:
         out: list[Event] = []
         for event in events:
             if type(event) is Open:
+                self.roles.add(event.choice)
                 out.append(event)  # nothing of the choice is written before more of it comes
             elif isinstance(event, _OF_CHOICE):
                 self._choice(event.choice, event, out)
@@ -57,14 +60,16 @@ class Order:
         if choice in self.numbers:
             out.append(self._numbered(choice, event))
             return
-        if choice == len(self.numbers) or self.n == 1:
-            self._begin(choice, [event], out)
-            while len(self.numbers) in self.waiting:
-                following = len(self.numbers)
-                self._begin(following, self.waiting.pop(following), out)
-            return
-        self.notes.add("choices_out_of_order")
         self.waiting.setdefault(choice, []).append(event)
+        if self.n == 1:
+            self._begin(choice, self.waiting.pop(choice), out)
+        while (following := len(self.numbers)) in self.waiting or (
+            following in self.roles and following < choice
+        ):
+            opened: list[Event] = [Open(following, now=True)]
+            self._begin(following, self.waiting.pop(following, opened), out)
+        if choice in self.waiting:
+            self.notes.add("choices_out_of_order")
 
     def _begin(self, choice: int, events: list[Event], out: list[Event]) -> None:
         self.numbers[choice] = len(self.numbers)

@@ -41,7 +41,7 @@ class Stop:
     def _text(self, event: Text, out: list[Event]) -> None:
         before = self.held.pop(event.choice, "")
         text = before + event.text
-        found = min((at for at in map(text.find, self.stops) if at >= 0), default=-1)
+        found = self._first(text)
         if found >= 0:
             self.notes.add("stop_enforced")
             self.stopped.add(event.choice)
@@ -55,6 +55,12 @@ class Stop:
         if size:
             self.held[event.choice] = text[len(text) - size :]
         out.append(Text(event.choice, text[: len(text) - size], event.lp))
+
+    def _first(self, text: str) -> int:
+        """Return where the stop string begins that is the first to be complete, -1 if none is."""
+        places = ((text.find(stop), stop) for stop in self.stops)
+        ends = [(at + len(stop), at) for at, stop in places if at >= 0]
+        return min(ends)[1] if ends else -1
 
     def _opening(self, text: str) -> int:
         """Return the length of the longest end of `text` that begins a stop string."""

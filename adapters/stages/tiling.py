@@ -236,8 +236,9 @@ class Tiling:
         """Write the entries as they are: nothing tells which of them the text belongs to."""
         entries, text = run.waiting, run.held
         run.waiting, run.held = [], ""
-        if len(entries) == 1 and not entries[0].token and entries[0].bytes is not UNCHOSEN:
-            own_part(entries[0], text.encode(), self.notes)  # the only one there is
+        if all(not entry.token and entry.bytes is not UNCHOSEN for entry in entries):
+            for entry in entries:  # nothing is known of any: as parts of one piece
+                own_part(entry, text.encode() if entry is entries[-1] else b"", self.notes)
         elif len(entries) == 1 and entries[0].top_logprobs:
             sampled_unknown(entries[0], text, self.notes)
         else:

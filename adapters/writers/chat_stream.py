@@ -68,7 +68,9 @@ class ChatStream:
         if type(event) is Start:
             self.start = event
         elif type(event) is Open:
-            if event.raw is not None and event.choice not in self.opened:
+            if event.now:
+                self._open(event.choice, out)
+            elif event.raw is not None and event.choice not in self.opened:
                 self.roles[event.choice] = event
         elif type(event) is Extra:
             self.extras.append(event)
