@@ -44,7 +44,12 @@ def test_a_route_renames_the_model() -> None:
 
 @pytest.mark.parametrize("adapter", list(BACKENDS))
 def test_what_the_proxy_keeps_is_not_sent(adapter: str) -> None:
-    fields = {"oai_compat": True, "store": True, "metadata": {"a": "b"}, "service_tier": "auto"}
+    fields: dict[str, Any] = {
+        "oai_compat": True,
+        "store": True,
+        "metadata": {"a": "b"},
+        "service_tier": "auto",
+    }
     assert send(adapter, **fields) == {"model": "m"}
 
 
@@ -56,7 +61,7 @@ def test_a_backend_may_declare_to_know_what_the_proxy_keeps() -> None:
 
 
 def test_helpful_keys_go_only_where_they_are_known() -> None:
-    fields = {"user": "u", "safety_identifier": "s", "prompt_cache_key": "k"}
+    fields: dict[str, Any] = {"user": "u", "safety_identifier": "s", "prompt_cache_key": "k"}
     assert send("openai", **fields) == {"model": "m", **fields}
     assert send("vllm", **fields) == {"model": "m", "user": "u"}
     assert send("llamacpp", **fields) == {"model": "m"}
@@ -65,7 +70,7 @@ def test_helpful_keys_go_only_where_they_are_known() -> None:
 def test_the_limit_has_the_backends_name() -> None:
     assert send("openai", max_completion_tokens=5) == {"model": "m", "max_completion_tokens": 5}
     assert send("openai", max_tokens=5) == {"model": "m", "max_tokens": 5}
-    both = {"max_tokens": 9, "max_completion_tokens": 5}
+    both: dict[str, Any] = {"max_tokens": 9, "max_completion_tokens": 5}
     assert send("openai", **both) == {"model": "m", "max_completion_tokens": 5}
     for adapter in OLD_LIMIT:
         assert send(adapter, max_completion_tokens=5) == {"model": "m", "max_tokens": 5}
@@ -92,7 +97,7 @@ def test_logprobs_without_alternatives_ask_for_one() -> None:
     ("key", "value"),
     [("audio", {"voice": "x"}), ("modalities", ["text", "audio"]), ("web_search_options", {})],
 )
-def test_what_a_backend_cannot_do_is_refused(key: str, value: object) -> None:
+def test_what_a_backend_cannot_do_is_refused(key: str, value: Any) -> None:
     assert send("openai", **{key: value}) == {"model": "m", key: value}
     with pytest.raises(RequestError, match=r"not supported by llama\.cpp\. Leave") as error:
         send("llamacpp", **{key: value})
@@ -105,7 +110,12 @@ def test_text_is_a_modality_of_all() -> None:
 
 
 def test_a_request_that_passes_through_is_not_translated() -> None:
-    fields = {"max_completion_tokens": 5, "logprobs": True, "store": True, "seed": None}
+    fields: dict[str, Any] = {
+        "max_completion_tokens": 5,
+        "logprobs": True,
+        "store": True,
+        "seed": None,
+    }
     assert send("cortex", oai_compat=False, **fields) == {"model": "m", **fields}
     assert send("cortex", model="x", oai_compat=False) == {"model": "x"}
 

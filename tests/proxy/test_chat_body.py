@@ -22,7 +22,7 @@ from tests.fakes.upstream import (
     whole,
 )
 from tests.proxy.conftest import CHAT, MESSAGES, StartProxy, envelope, raw
-from wellspoken.proxy import chat
+from wellspoken.adapters import translate
 from wellspoken.proxy.chat import LARGE
 
 PLAIN = json.dumps(body(), ensure_ascii=False, separators=(",", ":")).encode()
@@ -179,7 +179,7 @@ async def test_several_backends_are_found_by_model_and_alias(start_proxy: StartP
         async with await proxy.chat(model="b"):
             pass
         error = await proxy.error(404, model="c")
-        too_many_stops = {"model": "a", "stop": ["1", "2", "3", "4", "5"]}
+        too_many_stops: dict[str, Any] = {"model": "a", "stop": ["1", "2", "3", "4", "5"]}
         async with await proxy.chat(**too_many_stops) as response:
             assert response.status == 200
         await proxy.error(400, **{**too_many_stops, "model": "b"})
@@ -442,13 +442,13 @@ async def test_a_large_body_is_translated_beside_the_loop(
     aside: bool,
 ) -> None:
     seen: list[bool] = []
-    translate_body = chat.translate.translate_body
+    translate_body = translate.translate_body
 
     def noting(*arguments: Any) -> Any:
         seen.append(threading.current_thread() is not threading.main_thread())
         return translate_body(*arguments)
 
-    monkeypatch.setattr(chat.translate, "translate_body", noting)
+    monkeypatch.setattr(translate, "translate_body", noting)
     answer = json.loads(json.dumps(BROKEN))
     answer["choices"][0]["message"]["content"] = "x" * size
     upstream.scripts = [whole(answer)]

@@ -17,6 +17,8 @@ from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Gate, Stall, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES
 from tests.proxy.test_chat_stream import EVENTS
+from wellspoken.engine.child import EngineError
+from wellspoken.engine.llamacpp import LlamaCpp
 from wellspoken.proxy import engines
 from wellspoken.proxy.config import Config, load
 from wellspoken.proxy.run import serve
@@ -33,7 +35,8 @@ class Running:
 
     async def url(self) -> str:
         """Wait for the banner; return the address in it."""
-        await asyncio.wait({self.said, self.task}, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {self.said, self.task}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         return (await self.said).split("listens on ")[1].split()[0]
 
     def signal(self, number: int = signal.SIGTERM) -> None:
@@ -252,7 +255,7 @@ async def test_a_signal_ends_the_loading_of_an_engine(
         await asyncio.Event().wait()
         return ""
 
-    monkeypatch.setattr(engines.LlamaCpp, "start", load_for_ever)
+    monkeypatch.setattr(LlamaCpp, "start", load_for_ever)
     running = Running(engine_config(tiny_model))
     await started.wait()
     running.signal()
@@ -268,15 +271,15 @@ async def test_an_engine_that_dies_too_often_stays_down(
     async def start(self: object) -> str:
         starts.append(self)
         if len(starts) == 3:
-            raise engines.EngineError("no memory")
+            raise EngineError("no memory")
         return "http://127.0.0.1:1"
 
     async def wait(self: object) -> int:
         await asyncio.sleep(0.01)
         return 1
 
-    monkeypatch.setattr(engines.LlamaCpp, "start", start)
-    monkeypatch.setattr(engines.LlamaCpp, "wait", wait)
+    monkeypatch.setattr(LlamaCpp, "start", start)
+    monkeypatch.setattr(LlamaCpp, "wait", wait)
     running = Running(engine_config(tiny_model))
     url = await running.url()
     while "stays down" not in caplog.text:

@@ -28,16 +28,16 @@ from wellspoken.proxy.upstream import Upstream as Client
 @asynccontextmanager
 async def client(url: str, **timeouts: float) -> AsyncIterator[Client]:
     """A client that is closed at the end."""
-    made = Client(url, Timeouts(**timeouts))  # type: ignore[arg-type]
+    made = Client(url, Timeouts(**timeouts))
     try:
         yield made
     finally:
         await made.close()
 
 
-async def fetch(made: Client, **limits: float) -> bytes:
+async def fetch(made: Client, *, first: float = 0.0, between: float = 0.0) -> bytes:
     """POST to /x and return the body."""
-    answer = await made.open("POST", "/x", b"{}", **limits)
+    answer = await made.open("POST", "/x", b"{}", first=first, between=between)
     return await answer.read(1_000_000)
 
 
