@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from typing import Any
 
 import msgspec
@@ -12,8 +13,9 @@ def parse(data: bytes) -> Any:
     """Return the JSON value in `data`, which may hold NaN, Infinity and lone surrogates.
 
     A pair of surrogate escapes becomes its character, a lone one U+FFFD. Raises ValueError if
-    `data` is not JSON or nests too deeply.
+    `data` is not JSON or nests too deeply. A byte order mark in front is left out.
     """
+    data = data.removeprefix(BOM_UTF8)
     try:
         return msgspec.json.decode(data)
     except RecursionError:

@@ -21,8 +21,7 @@ OPENAI: Final = Backend(
 """OpenAI's own requests, and the general repairs alone."""
 
 BACKENDS: Final = {
-    backend.name: backend
-    for backend in (OPENAI, VLLM, FURIOSA, LLAMACPP, LLAMA_CPP_PYTHON, CORTEX)
+    backend.name: backend for backend in (OPENAI, VLLM, FURIOSA, LLAMACPP, LLAMA_CPP_PYTHON, CORTEX)
 }
 
 _BY_NAME: Final = {

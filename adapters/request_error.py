@@ -114,8 +114,6 @@ def out_of_range(param: str, kind: str, value: str, low: float, high: float | No
     )
 
 
-
-
 def too_long(param: str, what: str, limit: int, length: int) -> RequestError:
     """A string or an array (`what`) has more than `limit` characters or elements."""
     article = "an" if what == "array" else "a"

@@ -14,7 +14,8 @@ NULL = Raw(b"null")
 CAPACITY = 65_536
 
 _encode = json.Encoder().encode
-_ID = re.compile(r"token_id:(\d+)", re.ASCII)
+_ID = re.compile(r"token_id:(\d{1,18})", re.ASCII)
+LONGEST_NUMBER = 18  # digits: an int of 64 bits holds them, and no one counts further
 
 
 def bytes_json(data: bytes) -> Raw:
@@ -33,6 +34,13 @@ def spell(data: bytes) -> str:
 def escape(data: bytes) -> str:
     """Return every byte as `\\xNN`: the `token` of an entry whose bytes stand for no known text."""
     return "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def digits(value: object) -> int | None:
+    """Return the number that a text of ASCII digits is, None for any other value or a long one."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value) if len(value) <= LONGEST_NUMBER else None
+    return None
 
 
 def token_id(text: str) -> int | None:

@@ -18,9 +18,7 @@ from typing import Any, Final
 import tiktoken
 from msgspec import DecodeError, Struct, ValidationError, json
 
-GPT2_PATTERN: Final = (
-    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-)
+GPT2_PATTERN: Final = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """The split of the ByteLevel pre-tokenizer, which a tokenizer.json names but does not spell."""
 
 TIKTOKEN_PATTERN: Final = (

@@ -7,15 +7,19 @@ tolerant repair of the same name.
 
 from __future__ import annotations
 
-import msgspec
-from msgspec import Raw
+from operator import contains
+
+from msgspec import UNSET, Raw
 
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry, Logprobs
 from wellspoken.adapters.readers.wire import WireLogprobs
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.logprobs import id_of, keyed_by_id
 from wellspoken.adapters.repairs.logprobs import logprobs as repaired
-from wellspoken.adapters.repairs.token_bytes import LOGPROB, settle
+from wellspoken.adapters.repairs.token_bytes import LOGPROB, own_value, settle
 from wellspoken.adapters.tokens import NULL, TokenTable
+
+ARRAYS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
 def logprobs(given: WireLogprobs, text: str, context: Context) -> Logprobs | None:
@@ -37,10 +41,15 @@ def logprobs(given: WireLogprobs, text: str, context: Context) -> Logprobs | Non
     entries = []
     odd = table.odd
     for token, number, top in zip(tokens, numbers, tops, strict=True):
-        entries.append(Entry(token, number, table[token], _row(top, table)))
-        if token not in top and top and all(name.isdigit() for name in top):
-            by_id(entries[-1], context)
-    plain = table.odd == odd or settle(entries, context)
+        found = _row(top, table)
+        entries.append(Entry(token, number, table[token], found))
+        if found and (found[0].logprob != number or found[0].token != token):
+            own_value(entries[-1], context)
+    if not all(map(contains, tops, tokens)) and keyed_by_id(tokens, tops):
+        for entry in entries:
+            by_id(entry, context)
+    known = table.vocabulary is not None  # it may know more than the texts tell
+    plain = (table.odd == odd and not known) or settle(entries, context)
     return Logprobs(entries, plain) if entries else None
 
 
@@ -51,18 +60,22 @@ def _row(top: dict[str, float], table: TokenTable) -> list[Alternative]:
 
 
 def by_id(entry: Entry, context: Context) -> None:
-    """Read the alternatives' names as token ids, since the sampled token is not among them."""
+    """Read the alternatives' names as token ids; the one with the sampled token's value is it."""
+    if not entry.top_logprobs:
+        return
     context.note("logprobs_top_by_id")
     for row in entry.top_logprobs:
-        row.id = int(row.token)
-        row.token, row.bytes = f"token_id:{row.token}", Raw()
-        if row.logprob == entry.logprob:
-            row.token = entry.token
+        row.id = id_of(row.token) or 0
+        row.token, row.bytes = f"token_id:{row.id}", Raw()
+    same = [row for row in entry.top_logprobs if row.logprob == entry.logprob]
+    if len(same) == 1 and entry.logprob != UNKNOWN:
+        same[0].token = entry.token
     settle([entry], context)
 
 
 def _tolerant(given: WireLogprobs, text: str, context: Context) -> Logprobs | None:
-    found = repaired(msgspec.to_builtins(given), text, context)
+    columns = ((name, getattr(given, name)) for name in ARRAYS)
+    found = repaired({k: v for k, v in columns if v is not UNSET}, text, context)
     if found is None or not found[0]:
         return None
     entries, sampled = found

@@ -72,6 +72,10 @@ class NearOpenAI:
             if not _is_text(data):
                 raise ValueError
             body = _body(data)
+            if len({choice.index for choice in body.choices}) < len(body.choices):
+                raise ValueError
+            if body.usage is UNSET and body.timings is not NONE:
+                raise ValueError
         except (*REFUSED, ValueError):
             self._tolerant(data, status)
         else:
@@ -110,7 +114,7 @@ class NearOpenAI:
             elif event.error is not None:
                 self.notes.add("error_sse_field")
                 self._error(event.error)
-            elif event.data.strip() == b"[DONE]":
+            elif event.data.strip(b' "') == b"[DONE]":
                 self.ended = True
                 self.pieces.out.append(End(True))
             elif event.event == "error":

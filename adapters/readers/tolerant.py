@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from wellspoken.adapters.events import Fault, Logprobs, Usage
+from wellspoken.adapters.events import Fault, Logprobs
 from wellspoken.adapters.lenient import raw
+from wellspoken.adapters.readers.pieces import Where
 from wellspoken.adapters.repairs import errors
 from wellspoken.adapters.repairs.envelope import content_text
-from wellspoken.adapters.repairs.finish import FAILURES, Failure, finish_reason
+from wellspoken.adapters.repairs.finish import ELSEWHERE, FAILURES, Failure, finish_reason
 from wellspoken.adapters.repairs.finish import finish_reason_elsewhere as elsewhere
 from wellspoken.adapters.repairs.logprobs import holds_probabilities, logprobs
 from wellspoken.adapters.repairs.tools import Row, tool_call, tool_calls
-from wellspoken.adapters.repairs.usage import usage
+from wellspoken.adapters.repairs.usage import EVAL_COUNTS, from_timings, usage
+from wellspoken.adapters.tokens import digits
 
 if TYPE_CHECKING:
     from wellspoken.adapters.readers.near_openai import NearOpenAI
@@ -30,6 +32,7 @@ _CHOICE = frozenset(("index", "delta", "message", "text", "logprobs", "finish_re
 _PART = frozenset(("role", "content", "refusal", "tool_calls", "function_call"))
 REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text")
 """Names of the reasoning: DeepSeek and most, vLLM >= 0.16, Ollama, others."""
+_MESSAGES = _PART | {*REASONING, "annotations", "audio"}
 
 
 class _Envelope:
@@ -44,6 +47,14 @@ class _Envelope:
         self.system_fingerprint = fingerprint if isinstance(fingerprint, str) else None
 
 
+def _reason_beside(payload: dict[str, Any], choices: list[Any]) -> dict[str, Any]:
+    """Take what tells a single choice's reason from beside `choices`, if it has none itself."""
+    choice = choices[0] if len(choices) == 1 else None
+    if not isinstance(choice, dict) or choice.get("finish_reason") not in (None, ""):
+        return {}
+    return {key: payload.pop(key) for key in ELSEWHERE if key in payload}
+
+
 class Tolerant:
     """The tolerant path of one answer, feeding its reader."""
 
@@ -56,6 +67,12 @@ class Tolerant:
 
     def answer(self, payload: Any) -> None:
         """Emit what one body or chunk holds; what is neither becomes a `Fault`."""
+        try:
+            self._answer(payload)
+        except RecursionError:  # it nests as deeply as the parser bears, and that is too deep here
+            self._fault("its JSON nests too deeply")
+
+    def _answer(self, payload: Any) -> None:
         choices = payload.get("choices") if isinstance(payload, dict) else None
         if isinstance(choices, dict):
             self.notes.add("choices_object")
@@ -66,16 +83,15 @@ class Tolerant:
         if not choices and self.whole:
             self._fault('its "choices" is an empty list')
             return
+        payload = dict(payload)
+        choices = [dict(choice) if isinstance(choice, dict) else choice for choice in choices]
         self._envelope(payload)
-        found = self._usage(payload.get("usage"))
-        if found is not None:
-            if choices and not self.whole:
-                self.notes.add("usage_misplaced")
-            self.pieces.out.append(found)
+        self._usage(payload, choices)
+        beside = _reason_beside(payload, choices)
         for key, value in payload.items():
             if key not in _ENVELOPE and key != "completion_probabilities":
-                self.pieces.extra("answer", None, key, raw(value))
-        self._choices(choices, payload)
+                self._extra("answer", None, key, value)
+        self._choices(choices, payload, beside)
 
     def _envelope(self, payload: dict[str, Any]) -> None:
         wanted = "chat.completion" if self.whole else "chat.completion.chunk"
@@ -86,10 +102,41 @@ class Tolerant:
         self.reader._tier(payload.get("service_tier", UNSET))
         self.reader._begin(_Envelope(payload))
 
-    def _usage(self, given: Any) -> Usage | None:
-        return usage(given, self.context)
+    def _usage(self, payload: dict[str, Any], choices: list[Any]) -> None:
+        """Emit the usage, wherever it stands, and take it from where it does not belong."""
+        found = usage(payload.get("usage"), self.context)
+        if found is not None:
+            if choices and not self.whole:
+                self.notes.add("usage_misplaced")
+            self.pieces.out.append(found)
+            return
+        for holder in (*choices, payload.get("x_groq")):  # Moonshot, Groq
+            if isinstance(holder, dict) and (found := usage(holder.get("usage"), self.context)):
+                self.notes.add("usage_misplaced")
+                self.pieces.out.append(found)
+                break
+        for choice in choices:
+            if found is not None and isinstance(choice, dict):
+                choice.pop("usage", None)
+        if found is not None and isinstance(payload.get("x_groq"), dict):
+            payload["x_groq"] = {k: v for k, v in payload["x_groq"].items() if k != "usage"} or None
+        if found is None:
+            self._timings(payload, choices)
 
-    def _choices(self, choices: list[Any], payload: dict[str, Any]) -> None:
+    def _timings(self, payload: dict[str, Any], choices: list[Any]) -> None:
+        """Emit what a body or last chunk says of its counts in other words, if that is needed."""
+        exchange = self.reader.exchange
+        if not self.whole and not exchange.include_usage:
+            return
+        last = [x for x in choices if isinstance(x, dict) and x.get("finish_reason")]
+        if self.whole or last or not choices:
+            found = from_timings(payload, self.context)
+            if found is not None:
+                self.pieces.out.append(found)
+                for key in EVAL_COUNTS:
+                    payload.pop(key, None)
+
+    def _choices(self, choices: list[Any], payload: dict[str, Any], beside: dict[str, Any]) -> None:
         native = payload.get("completion_probabilities")  # llama.cpp's own key beside `choices`
         if native and len(choices) == 1 and isinstance(choices[0], dict):
             self.notes.add("logprobs_native_probabilities")
@@ -98,31 +145,56 @@ class Tolerant:
             self.context.probabilities = any(
                 holds_probabilities(x.get("logprobs")) for x in choices if isinstance(x, dict)
             )
-        indexed = []
-        for position, choice in enumerate(choices):
-            if not isinstance(choice, dict):
-                self.notes.dropped("choices")
-                continue
-            index = choice.get("index")
-            if isinstance(index, bool) or not isinstance(index, int) or index < 0:
-                self.notes.add("choice_index_missing")
-                index = position
-            indexed.append((index, choice))
-        if self.whole:
-            indexed.sort(key=lambda pair: pair[0])
-        for index, choice in indexed:
+        for index, choice in self._numbered(choices):
             if not self.reader.ended:
-                self._choice(index, choice)
+                self._choice(index, choice, beside)
 
-    def _choice(self, index: int, choice: dict[str, Any]) -> None:
-        choice = dict(choice)
+    def _numbered(self, choices: list[Any]) -> list[tuple[int, dict[str, Any]]]:
+        """Return the choices with their numbers: their own, else their places in the list.
+
+        In a body a number that repeats or is missing leaves nothing but the places.
+        """
+        found: list[tuple[int | None, dict[str, Any]]] = []
+        for choice in choices:
+            if isinstance(choice, dict):
+                found.append((self._index(choice.get("index")), choice))
+            else:
+                self.notes.dropped("choices")
+        numbers = [number for number, _ in found]
+        if self.whole and None not in numbers and len({*numbers}) < len(numbers):
+            self.notes.add("choice_index_repeated")
+            return [(place, choice) for place, (_, choice) in enumerate(found)]
+        if self.whole and None in numbers:
+            return [(place, choice) for place, (_, choice) in enumerate(found)]
+        numbered = [
+            (place if number is None else number, choice)
+            for place, (number, choice) in enumerate(found)
+        ]
+        return sorted(numbered, key=lambda pair: pair[0]) if self.whole else numbered
+
+    def _index(self, given: Any) -> int | None:
+        """Return a choice's index; text and a float count by value."""
+        value = digits(given)
+        if isinstance(given, float) and 0 <= given < 1e6 and given == int(given):
+            value = int(given)
+        if value is not None:
+            self.notes.add("choice_index_text")
+            return value
+        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+            self.notes.add("choice_index_missing")
+            return None
+        return given
+
+    def _choice(self, index: int, choice: dict[str, Any], beside: dict[str, Any]) -> None:
         part = self._part(choice)
         before = self.notes.counts.get("finish_reason_unknown", 0)
-        given = finish_reason(choice.get("finish_reason"), self.context)
-        reason = None if isinstance(given, Failure) else given
         if "finish_reason" not in choice:
             self.notes.add("finish_reason_absent")
-            reason = elsewhere(choice, self.context)
+        given = finish_reason(choice.pop("finish_reason", None), self.context)
+        silent = given is None and self.notes.counts.get("finish_reason_unknown", 0) == before
+        for holder in (choice, part, beside) if silent else ():
+            given = given or elsewhere(holder, self.context)
+        reason = None if isinstance(given, Failure) else given
         unknown = self.notes.counts.get("finish_reason_unknown", 0) > before
         text = content_text(part.get("content"), self.context)
         refusal = part.get("refusal")
@@ -153,7 +225,7 @@ class Tolerant:
             part = choice.get(other)
         if not isinstance(part, dict):
             part = {"content": choice.get("text")}
-        return part
+        return dict(part)
 
     def _failed(self, reason: Failure) -> None:
         self.notes.add(f"finish_reason_{reason}")
@@ -212,23 +284,32 @@ class Tolerant:
         if key not in ("", "reasoning_content"):
             self.notes.add("reasoning_renamed")
         if found and not self.reader.exchange.keeps("reasoning_content"):
-            self.notes.dropped("reasoning_content")
-            return ""
+            self.notes.dropped("reasoning_content")  # the writer leaves it out
         return found
 
     def _extras(self, index: int, choice: dict[str, Any], part: dict[str, Any]) -> None:
         for key, value in choice.items():
             if key not in _CHOICE:
-                self.pieces.extra("choice", index, key, raw(value))
+                self._extra("choice", index, key, value)
         for key, value in part.items():
             if key not in _PART and key not in REASONING:
                 self.pieces.extra("message", index, key, raw(value))
 
+    def _extra(self, where: Where, index: int | None, key: str, value: Any) -> None:
+        """Hand on an extra of an answer or choice; a message's own key there is none."""
+        if key not in _MESSAGES:
+            self.pieces.extra(where, index, key, raw(value))
+        elif value not in (None, "", []):
+            self.notes.dropped(key)
+
     def _no_choices(self, payload: Any) -> None:
-        found = self._usage(payload.get("usage")) if isinstance(payload, dict) else None
-        if found is not None and not self.whole:
+        given = payload.get("usage") if isinstance(payload, dict) else None
+        found = None if self.whole else usage(given, self.context)
+        if found is not None:
             self.notes.add("choices_missing")
             self.pieces.out.append(found)
+        elif not self.whole and (payload is None or payload == ""):
+            self.notes.add("chunk_null")
         elif self.whole or not isinstance(payload, dict):
             self._fault('it has no "choices"')
         else:

@@ -18,7 +18,7 @@ from wellspoken.adapters.events import Entry, Lp, Reason
 
 NONE = Raw()
 """The default of a vendor key: it is absent. Compared by identity."""
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=10**15)]
 Index = Annotated[int, Meta(ge=0, le=127)]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from wellspoken.adapters.events import Start
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.tokens import digits
 
 PREFIX = "chatcmpl-"
 SHORTEST = 8  # characters of a backend's own suffix that make it worth keeping
@@ -47,8 +48,8 @@ def created_not_epoch(created: Any, context: Context) -> int:
     vLLM <= 0.3.3 and OpenLLM send `time.monotonic()`; others milliseconds, a float or a string.
     """
     value: Any = created
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value)
+    if isinstance(value, str):
+        value = digits(value)
     if isinstance(value, float) and abs(value) < 1e15:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value not in EPOCH:

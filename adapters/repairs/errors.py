@@ -7,32 +7,68 @@ from typing import Any
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.tokens import digits
 
 CONTEXT_CODES = frozenset({40303})  # FastChat: CONTEXT_OVERFLOW
 _CONTEXT = re.compile(
     r"context (length|size|window)|maximum (context|sequence|model) length|exceed_context|"
-    r"max_model_len|max_seq_len|too many tokens|prompt (is )?too long|inputs` tokens",
+    r"exceeds? the (available|maximum|model'?s?) context|max_model_len|max_seq_len|"
+    r"too many tokens|prompt (is )?too long|inputs` tokens",
     re.IGNORECASE,
 )
 _NO_MODEL = re.compile(
     r"model.{0,200}(does not exist|not found|not exist)", re.IGNORECASE | re.DOTALL
 )
-_TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<(/?+)([a-z]*+)[^<>]*+>?", re.IGNORECASE)  # possessive: linear
+_UNSEEN = ("script", "style")
 _SPACE = re.compile(r"\s+")
 LONGEST = 2_000  # characters of a backend's message that are worth a client's time
+LONGEST_PAGE = 16_384  # characters of a page that are searched for a message
+LONGEST_CODE = 128
 
 
 def is_error(payload: Any) -> bool:
-    """Say whether a JSON answer is an error in any of the shapes seen, not a completion."""
+    """Say whether a JSON answer is an error in any of the shapes seen, not a completion.
+
+    Without choices and usage an `error` that is not null, a `msg`, an `error_code` (FastChat) and a
+    `code` of 400 or more are errors too; so is a list of one error (Gemini).
+    """
+    if isinstance(payload, list):
+        return len(payload) == 1 and isinstance(payload[0], dict) and is_error(payload[0])
     if not isinstance(payload, dict):
         return False
     if payload.get("error"):
         return True
-    if payload.get("choices") or payload.get("usage"):
+    if payload.get("choices"):
         return False
-    return payload.get("object") == "error" or any(
-        payload.get(key) for key in ("detail", "message", "errors", "error_type", "error_message")
+    if _said(payload.get("error_code")):
+        return True
+    if payload.get("usage"):
+        return False
+    return (
+        payload.get("object") == "error"
+        or payload.get("error") is not None
+        or any(payload.get(key) for key in _TELLING)
+        or bool(payload.get("msg") and _said(payload.get("code")) is not False)
+        or (_number(payload.get("code")) or 0) >= 400
     )
+
+
+_TELLING = ("detail", "message", "errors", "error_type", "error_message")
+
+
+def _said(code: Any) -> bool | None:
+    """Say whether a code tells of an error: None where there is none that can be read."""
+    if code is None:
+        return None
+    return _number(code) not in (0, 200) if _number(code) is not None else bool(code)
+
+
+def _number(code: Any) -> int | None:
+    """Return a code as an int, None where it is none."""
+    if isinstance(code, int) and not isinstance(code, bool):
+        return code
+    return digits(code)
 
 
 def fault_from(payload: Any, status: int, context: Context) -> Fault:
@@ -41,8 +77,11 @@ def fault_from(payload: Any, status: int, context: Context) -> Fault:
     Shapes: OpenAI's own; `error_flat` {object, message, type, code} (vLLM <= 0.10, FuriosaLLM,
     FastChat); `error_string` {"error": "...", "error_type"} (TGI, Ollama); `error_detail` FastAPI's
     detail, a string or a list of {loc, msg}; `error_message_only`. `status` is the HTTP status; an
-    error inside a 200 (`error_in_200`) takes its own int code if that is 400-599, else 502.
+    error inside a 200 (`error_in_200`) takes its own int code if that is 400-599, else 400 if it
+    tells of a context overflow, else 502.
     """
+    if isinstance(payload, list) and len(payload) == 1:
+        payload = payload[0]
     body = payload if isinstance(payload, dict) else {"message": payload}
     error = body.get("error")
     if isinstance(error, dict):
@@ -58,29 +97,41 @@ def fault_from(payload: Any, status: int, context: Context) -> Fault:
     else:
         context.note("error_message_only")
     code = body.get("code")
+    if code is None:
+        code = body.get("error_code")
+    message = _message(next((body[key] for key in _MESSAGES if body.get(key)), None))
+    kind = _message(body.get("type"))[:LONGEST_CODE]
     if status < 400:
         context.note("error_in_200")
-        status = _status(code if code is not None else body.get("status"))
-    message = _message(body.get("message") or body.get("msg") or body.get("error_message"))
+        own = _number(code if code is not None else body.get("status"))
+        overflow = _is_overflow(message, code, kind)
+        status = own if own is not None and own in _STATUSES else 400 if overflow else 502
     param = body.get("param")
     return fault(
         status,
         message or f"The backend answered status {status} without saying why; see its log.",
         param if isinstance(param, str) and param else None,
         code,
-        str(body.get("type") or ""),
+        kind,
         context,
     )
+
+
+_MESSAGES = ("message", "msg", "error_message", "text")
+"""Where an error says what it is; `text` is FastChat's."""
+_STATUSES = range(400, 600)
 
 
 def fault_from_text(text: str, status: int, context: Context) -> Fault:
     """Return the fault that a plain-text or HTML answer tells (`error_text`, `error_html`)."""
     if "<html" in text[:2_000].lower() or text.lstrip()[:1] == "<":
         context.note("error_html")
-        text = _TAGS.sub(" ", text)
+        text = _untagged(text[:LONGEST_PAGE])
     else:
         context.note("error_text")
     said = _message(text)
+    if status < 400 and _is_overflow(said, None, ""):
+        status = 400
     where = f"status {status}" if status >= 400 else "something that is not a chat completion"
     quote = f": {said}" if said else " and no text"
     return fault(
@@ -121,22 +172,41 @@ def _type(status: int) -> str:
 
 
 def _code(status: int, message: str, code: Any, kind: str, context: Context) -> str | None:
-    if code in CONTEXT_CODES or (status < 500 and _CONTEXT.search(f"{kind} {message}")):
+    number = _number(code)
+    if number in CONTEXT_CODES or (status < 500 and _is_overflow(message, code, kind)):
         return "context_length_exceeded"
     if status == 404 and _NO_MODEL.search(message):
         return "model_not_found"
     if isinstance(code, str) and code:
-        return None if code.isdigit() and 100 <= int(code) <= 599 else code
-    if isinstance(code, int) and not isinstance(code, bool):
+        return None if number in _ANY_STATUS else code[:LONGEST_CODE]
+    if number is not None:
         context.note("error_code_int")  # vLLM, llama.cpp: the HTTP status once more
-        return None if 100 <= code <= 599 else str(code)
+        return None if number in _ANY_STATUS else str(number)[:LONGEST_CODE]
     return None
 
 
-def _status(code: Any) -> int:
-    if isinstance(code, str) and code.isdigit():
-        code = int(code)
-    return code if isinstance(code, int) and 400 <= code <= 599 else 502
+_ANY_STATUS = range(100, 600)
+
+
+def _is_overflow(message: str, code: Any, kind: str) -> bool:
+    """Say whether the prompt was too long for the model."""
+    return _number(code) in CONTEXT_CODES or bool(_CONTEXT.search(f"{kind} {message}"))
+
+
+def _untagged(page: str) -> str:
+    """Return what a page shows: its text without tags, scripts and styles."""
+    out, hidden, place = [], "", 0
+    for tag in _TAG.finditer(page):
+        if not hidden:
+            out.append(page[place : tag.start()])
+        place, name = tag.end(), tag[2].lower()
+        if hidden:
+            hidden = "" if tag[1] and name == hidden else hidden
+        elif name in _UNSEEN and not tag[1]:
+            hidden = name
+    if not hidden:
+        out.append(page[place:])
+    return " ".join(out)
 
 
 def _detail(detail: Any, body: dict[str, Any]) -> dict[str, Any]:
@@ -157,8 +227,11 @@ def _detail(detail: Any, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _message(value: Any) -> str:
-    text = value if isinstance(value, str) else "" if value is None else str(value)
-    return _SPACE.sub(" ", text).strip()[:LONGEST]
+    try:
+        text = value if isinstance(value, str) else "" if value is None else str(value)
+    except RecursionError:  # it nests nearly as deeply as JSON may
+        return ""
+    return _SPACE.sub(" ", text[: 8 * LONGEST]).strip()[:LONGEST]
 
 
 def no_completion(why: str) -> Fault:

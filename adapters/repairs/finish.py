@@ -85,23 +85,39 @@ def finish_reason(value: Any, context: Context) -> Reason | Failure | None:
     return None
 
 
-def finish_reason_elsewhere(choice: dict[str, Any], context: Context) -> Reason | None:
-    """Return the reason that a choice without finish_reason tells by llama.cpp's or Ollama's keys.
+_SPELLED = ("finish_reason", "stop_type", "done_reason")
+_FLAGS: dict[str, Reason] = {
+    "stopped_eos": "stop",
+    "stopped_word": "stop",
+    "stopped_limit": "length",
+}
+ELSEWHERE = (*_SPELLED, *_FLAGS)
+"""Keys that tell a reason beside a finish_reason that is null or absent."""
 
-    Reads `stop_type`, `done_reason` and the `stopped_eos`, `stopped_word`, `stopped_limit` booleans
-    (llama.cpp <= b4273), and removes them.
+
+def finish_reason_elsewhere(holder: dict[str, Any], context: Context) -> Reason | Failure | None:
+    """Return the reason that an object without finish_reason tells by llama.cpp's or Ollama's keys.
+
+    `holder` is a choice, its delta, or what stands beside `choices`. Reads `stop_type`,
+    `done_reason` and the `stopped_eos`, `stopped_word`, `stopped_limit` booleans (llama.cpp <=
+    b4273), in a delta `finish_reason` too (`finish_reason_misplaced`), and removes them all. A
+    null, "" or "none" says nothing: it is on every chunk.
     """
-    for key in ("stop_type", "done_reason"):
-        if isinstance(choice.get(key), str):
+    said = {key: holder.pop(key) for key in ELSEWHERE if key in holder}
+    for key in _SPELLED:
+        value = said.get(key)
+        if not isinstance(value, str | dict) or _is_blank(value):
+            continue
+        if key == "finish_reason":
+            context.note("finish_reason_misplaced")
+        else:
             context.note(f"finish_reason_{key}")
-            reason = finish_reason(choice.pop(key), context)
-            return None if isinstance(reason, Failure) else reason
-    flags: dict[str, Reason] = {
-        "stopped_eos": "stop",
-        "stopped_word": "stop",
-        "stopped_limit": "length",
-    }
-    found = [reason for key, reason in flags.items() if choice.pop(key, None) is True]
+        return finish_reason(value, context)
+    found = [reason for key, reason in _FLAGS.items() if said.get(key) is True]
     if found:
         context.note("finish_reason_stopped_flags")
     return found[0] if found else None
+
+
+def _is_blank(value: Any) -> bool:
+    return isinstance(value, str) and value.strip().lower() in ("", "none", "null")

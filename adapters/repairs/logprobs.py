@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
 from wellspoken.adapters.lenient import raw
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.tokens import NULL
+from wellspoken.adapters.tokens import NULL, digits, token_id
 
 ABSENT = -1e30  # -3.4e38 is float32's least value: llama.cpp and masked logits mean "none" by it
 PROBABILITY = 0.001  # above it a positive number is no rounding error but a probability
@@ -65,7 +65,7 @@ def logprob(value: Any, context: Context) -> float:
     if value is None or isinstance(value, bool) or not isinstance(value, int | float):
         context.note("logprobs_unknown")
         return UNKNOWN
-    if not math.isfinite(value) or abs(value) > -ABSENT:
+    if not abs(value) <= -ABSENT:  # NaN is in no order; an int may be too great for a float
         context.note("logprobs_not_finite")
         return UNKNOWN
     if value > 0 or (value == 0 and context.probabilities):
@@ -94,6 +94,8 @@ def holds_probabilities(value: Any) -> bool:
             return holds_probabilities(value["content"])
         return _above(value.get("logprob")) or _above(value.get("top_logprobs"))
     if isinstance(value, list):
+        if _is_row(value):
+            return _above(value)
         return any(holds_probabilities(item) for item in value)
     return _above(value)
 
@@ -101,14 +103,23 @@ def holds_probabilities(value: Any) -> bool:
 def _above(value: Any) -> bool:
     """Say whether a number in numbers, {token: number} or entries is above the threshold."""
     if isinstance(value, list):
+        if _is_row(value):  # [logprob, id, text]
+            return any(isinstance(item, float) and _above(item) for item in value)
         return any(_above(item) for item in value)
     if isinstance(value, dict):
         if "logprob" in value:
             return _above(value["logprob"])
+        if any(isinstance(value.get(key), str) for key in _TEXT_KEYS):
+            return any(_above(value.get(key)) for key in _VALUE_KEYS)
         return any(_above(item) for item in value.values())
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return PROBABILITY < value < -ABSENT
+
+
+def _is_row(value: list[Any]) -> bool:
+    """Say whether a list is one token's number and name, not a list of several."""
+    return any(isinstance(item, str) for item in value)
 
 
 def logprobs_entries(value: Any, text: str, context: Context) -> Repaired:
@@ -161,7 +172,11 @@ def logprobs_legacy_arrays(value: Any, text: str, context: Context) -> Repaired:
     sampled = any(isinstance(column, list) for column in (columns[0], columns[1], columns[3]))
     context.note("logprobs_legacy_arrays" if sampled else "logprobs_top_only")
     entries = []
+    keyed = keyed_by_id(tokens, tops)
     for token, number, top, known in zip(tokens, numbers, tops, ids, strict=True):
+        if keyed and isinstance(top, dict):
+            context.note("logprobs_top_by_id")
+            top = [{"id": id_of(name), "logprob": value} for name, value in top.items()]
         found = Entry("", UNKNOWN, NULL, _alternatives(top, context))
         if top is None:
             context.note("logprobs_top_missing")
@@ -176,17 +191,67 @@ _ARRAYS = ("tokens", "token_logprobs", "top_logprobs", "token_ids", "text_offset
 
 def _own(found: Entry, token: Any, number: Any, known: Any, context: Context) -> None:
     """Set an entry's own token from its columns; without a name, the alternative of its number."""
-    found.logprob = logprob(number, context)
-    if _id(known) is not None:
-        found.id = int(known)
+    own = _id(known)
+    if own is not None:
+        found.id = own
     if token is not None:
         found.token = _text(token, context)
         found.bytes = context.exchange.tokens[found.token]
     elif found.id is not UNSET:
         found.token = f"token_id:{found.id}"
-    else:
+    found.logprob = _own_value(number, found, found.top_logprobs, context)
+    if token is None and found.id is UNSET:
         same = (row.token for row in found.top_logprobs if row.logprob == found.logprob)
         found.token = next(same, "")
+
+
+def _own_value(
+    number: Any, own: Entry | Alternative, rows: list[Alternative], context: Context
+) -> float:
+    """Return a sampled token's logprob; without one, that of the alternative that is the token.
+
+    Old llama.cpp's `completion_probabilities` {content, probs} has none of its own. Counts
+    `logprobs_own_from_alternative`. Where several alternatives read alike, none is known to be it.
+    """
+    if number is None:
+        found = {row.logprob for row in rows if _same(row, own)} - {UNKNOWN}
+        if len(found) == 1:
+            context.note("logprobs_own_from_alternative")
+            return found.pop()
+    return logprob(number, context)
+
+
+def _same(row: Alternative, own: Entry | Alternative) -> bool:
+    if UNSET not in (row.id, own.id):
+        return row.id == own.id
+    return bool(own.token) and row.token == own.token
+
+
+def id_of(name: str) -> int | None:
+    """Return the token id that a name spells, bare or as `token_id:N`; None for a text."""
+    number = digits(name)
+    return token_id(name) if number is None else number
+
+
+def keyed_by_id(tokens: list[Any], tops: list[Any]) -> bool:
+    """Say whether the names of the alternatives are token ids, over a whole answer's positions.
+
+    A text may be digits, so every name at every position has to be a number (`token_id:N` passes
+    for one), none the token that was sampled there, and some longer than one digit; all of them
+    where there is only one position, as in a chunk. One sampled token at least is no number.
+    """
+    pairs = [(x, top) for x, top in zip(tokens, tops, strict=False) if top]
+    if not pairs or any(
+        not isinstance(x, str) or not isinstance(top, dict) or x in top for x, top in pairs
+    ):
+        return False
+    names = [name for _, top in pairs for name in top]
+    if any(isinstance(value, dict) for _, top in pairs for value in top.values()):
+        return False  # {id: {logprob, decoded_token}} says it itself
+    if any(id_of(name) is None for name in names) or all(id_of(x) is not None for x, _ in pairs):
+        return False
+    enough = all if len(pairs) == 1 else any
+    return enough(len(name) > 1 for name in names)
 
 
 def _filled(value: Any, size: int) -> list[Any]:
@@ -198,18 +263,36 @@ def entry(row: Any, context: Context) -> Entry:
     """Return one entry from a token object of any server; `bytes` stays empty where it has none."""
     if isinstance(row, int | float) or row is None:
         return Entry("", logprob(row, context), Raw(), [])
-    if isinstance(row, list):
+    if not isinstance(row, dict):
         pair = alternative(row, context)
         return Entry(pair.token, pair.logprob, pair.bytes, [], pair.id)
     key = next((name for name in _TOP_KEYS if name in row), None)
     tops = row.get(key) if key else None
     if tops is None:
         context.note("logprobs_top_missing")
-    base = alternative({k: v for k, v in row.items() if k not in _TOP_KEYS}, context)
-    return Entry(base.token, base.logprob, base.bytes, _alternatives(tops, context), base.id)
+    own = {k: v for k, v in row.items() if k not in _TOP_KEYS}
+    base, rows = _named(own, context), _alternatives(tops, context)
+    return Entry(
+        base.token, _own_value(_number_of(own), base, rows, context), base.bytes, rows, base.id
+    )
 
 
 def _alternatives(tops: Any, context: Context) -> list[Alternative]:
+    rows = _alternative_rows(tops, context)
+    kept: list[Alternative] = []
+    seen = set()
+    for row in rows:
+        told = (row.token, row.logprob, bytes(row.bytes), row.id)
+        tells = row.id is not UNSET or (row.token and "\ufffd" not in row.token)
+        if tells and told in seen:
+            context.note("logprobs_alternative_repeated")
+            continue
+        seen.add(told)
+        kept.append(row)
+    return kept
+
+
+def _alternative_rows(tops: Any, context: Context) -> list[Alternative]:
     if isinstance(tops, dict):
         if all(isinstance(value, dict) for value in tops.values()):
             return [alternative({"id": name, **row}, context) for name, row in tops.items()]
@@ -232,7 +315,18 @@ def alternative(row: Any, context: Context) -> Alternative:
         row = {"logprob": number, "token": name, "id": known}
     elif not isinstance(row, dict):
         row = {"token": row}
-    key = next((name for name in _VALUE_KEYS if name in row), None)
+    found = _named(row, context)
+    found.logprob = logprob(_number_of(row), context)
+    return found
+
+
+def _number_of(row: dict[str, Any]) -> Any:
+    """Return what a token object has as its logprob, None if it has none."""
+    return next((row[name] for name in _VALUE_KEYS if name in row), None)
+
+
+def _named(row: dict[str, Any], context: Context) -> Alternative:
+    """Return one alternative from an object, but for its logprob."""
     name = next((row[k] for k in _TEXT_KEYS if row.get(k) is not None), None)
     known = _id(row.get("id", row.get("token_id")))
     if name is None and known is not None:
@@ -240,7 +334,7 @@ def alternative(row: Any, context: Context) -> Alternative:
     for extra in row:
         if extra not in (*_VALUE_KEYS, *_TEXT_KEYS, "bytes", "id", "token_id", "rank", "special"):
             context.notes.dropped(f"logprobs.{extra}")
-    found = Alternative(_text(name, context), logprob(row.get(key) if key else None, context))
+    found = Alternative(_text(name, context), UNKNOWN)
     if row.get("bytes") is not None:
         found.bytes = raw(row["bytes"])
     elif "bytes" in row:
@@ -251,8 +345,8 @@ def alternative(row: Any, context: Context) -> Alternative:
 
 
 def _id(value: Any) -> int | None:
-    if isinstance(value, str) and value.isdigit():
-        return int(value)
+    if isinstance(value, str):
+        return digits(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

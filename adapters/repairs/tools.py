@@ -7,9 +7,16 @@ from typing import Any
 import msgspec
 
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.tokens import digits
 
 Row = tuple[int | None, str | None, str | None, str]
 """(index, id, name, arguments text)"""
+
+
+class Unfilled(str):
+    """Arguments sent as an empty object: what follows takes their place, `{}` if nothing does."""
+
+    __slots__ = ()
 
 
 def tool_calls(value: Any, context: Context) -> list[Row]:
@@ -28,6 +35,9 @@ def tool_calls(value: Any, context: Context) -> list[Row]:
         return []
     if not value:
         context.note("tool_calls_empty")
+    for item in value:
+        if item is not None and not isinstance(item, dict):
+            context.notes.dropped("tool_calls")
     return [tool_call(item, context) for item in value if isinstance(item, dict)]
 
 
@@ -48,6 +58,10 @@ def tool_call(item: dict[str, Any], context: Context) -> Row:
             if item[key] is not None:
                 context.notes.dropped(f"tool_calls.{key}")
     index, name, call_id = item.get("index"), function.get("name"), item.get("id")
+    if isinstance(index, str):
+        index = digits(index)
+    if isinstance(call_id, bool):
+        call_id = None
     return (
         index if isinstance(index, int) and not isinstance(index, bool) else None,
         str(call_id) if isinstance(call_id, str | int) and call_id != "" else None,
@@ -66,4 +80,6 @@ def arguments(value: Any, context: Context) -> str:
     if isinstance(value, str):
         return value
     context.note("tool_arguments_object")
+    if value == {}:
+        return Unfilled("{}")
     return msgspec.json.encode(value).decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from msgspec import Raw
@@ -33,8 +34,21 @@ _KNOWN = {
 }
 
 
+RENAMED = {
+    "input_tokens": "prompt_tokens",
+    "output_tokens": "completion_tokens",
+    "input_tokens_details": "prompt_tokens_details",
+    "output_tokens_details": "completion_tokens_details",
+}
+"""OpenAI's newer and Anthropic's names of the same counts."""
+
+_TEXT = re.compile(r"\d{1,18}(\.0*)?", re.ASCII)
+
+
 def count(value: Any) -> int | None:
     """Return a token count as int; None for what is no count."""
+    if isinstance(value, str) and _TEXT.fullmatch(value):
+        value = int(value.partition(".")[0])
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if 0 <= value < 1e15 else None
@@ -43,17 +57,24 @@ def count(value: Any) -> int | None:
 def usage(value: Any, context: Context) -> Usage | None:
     """Return the usage that any object tells, None if it tells nothing.
 
-    Counts `usage_null_details`, `usage_details_moved` and `usage_total_wrong`; every other key is
-    dropped and counted as a field.
+    Of prompt, completion and total any two tell the third. Counts `usage_renamed`,
+    `usage_null_details`, `usage_details_moved` and `usage_total_wrong`; every other key is dropped
+    and counted as a field.
     """
     if not isinstance(value, dict):
         return None
+    value = _renamed(value, context)
     prompt, completion = count(value.get("prompt_tokens")), count(value.get("completion_tokens"))
     total = count(value.get("total_tokens"))
     if prompt is None and completion is None and total is None:
         return None
+    for key, number in (("prompt", prompt), ("completion", completion), ("total", total)):
+        if number is None and value.get(f"{key}_tokens") is not None:
+            context.notes.dropped(f"usage.{key}_tokens")
     if total is not None and prompt is not None and completion is None and total >= prompt:
         completion = total - prompt
+    elif total is not None and completion is not None and prompt is None and total >= completion:
+        prompt = total - completion
     if total != (prompt or 0) + (completion or 0):
         context.note("usage_total_wrong")
     details = {
@@ -71,6 +92,39 @@ def usage(value: Any, context: Context) -> Usage | None:
         elif item is not None:
             context.notes.dropped(f"usage.{key}")
     return Usage(prompt, completion, _raw(details["prompt"]), _raw(details["completion"]))
+
+
+def _renamed(value: dict[str, Any], context: Context) -> dict[str, Any]:
+    found = {}
+    for key, name in RENAMED.items():
+        if value.get(key) is not None and value.get(name) is None:
+            context.note("usage_renamed")
+            found[name] = value[key]
+    if not found:
+        return value
+    return {key: item for key, item in value.items() if RENAMED.get(key) not in found} | found
+
+
+def from_timings(payload: dict[str, Any], context: Context) -> Usage | None:
+    """Return the counts that stand beside `choices`, None if there are none there.
+
+    llama.cpp's `timings` {prompt_n, cache_n, predicted_n}, Ollama's `prompt_eval_count` and
+    `eval_count`; counted `usage_from_timings`.
+    """
+    timings = payload.get("timings")
+    if isinstance(timings, dict):
+        prompt, completion = count(timings.get("prompt_n")), count(timings.get("predicted_n"))
+        if prompt is not None:
+            prompt += count(timings.get("cache_n")) or 0
+    else:
+        prompt, completion = (count(payload.get(key)) for key in EVAL_COUNTS)
+    if prompt is None and completion is None:
+        return None
+    context.note("usage_from_timings")
+    return Usage(prompt, completion)
+
+
+EVAL_COUNTS = ("prompt_eval_count", "eval_count")
 
 
 def _details(

@@ -2,25 +2,109 @@
 
 A call is *open* once its first piece was written, which needs its name; until then its arguments
 wait. A piece belongs to the call of its index; without an index a name opens a call and anything
-else continues the last; a new id with a name at a used index is a new call (Ollama 0.5 gives every
-call index 0).
+else continues the last. A name at a used index is a new call if it comes with another id (Ollama
+0.5 gives every call index 0), or if the arguments there are complete and it is another name or
+brings arguments of its own.
 """
 
 from __future__ import annotations
 
 from wellspoken.adapters.events import Call, End, Event, Fault, Finish
 from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.repairs.tools import Unfilled
 
 
 class _Known:
-    __slots__ = ("id", "index", "n", "name", "waiting")
+    """One call: what the backend said of it, and what of that was written.
+
+    `n` is our index, -1 until it is open; `given` the backend's own id; `waiting` the arguments
+    until then. `unfilled`: its arguments were an empty object, and nothing followed yet.
+    """
+
+    __slots__ = ("arguments", "given", "index", "n", "name", "unfilled", "waiting")
 
     def __init__(self, index: int | None) -> None:
-        self.index = index  # the backend's
-        self.id: str | None = None
+        self.index = index
+        self.given: str | None = None
         self.name: str | None = None
-        self.n = -1  # ours, once open
-        self.waiting = ""
+        self.n = -1
+        self.waiting: list[str] = []
+        self.unfilled = False
+        self.arguments = _Json()
+
+    def take(self, text: str) -> str:
+        """Return what these arguments add, and remember them."""
+        if isinstance(text, Unfilled):
+            self.unfilled = self.unfilled or self.arguments.empty
+            return ""
+        if text:
+            self.unfilled = False
+            self.arguments.pieces.append(text)
+        return text
+
+
+class _Json:
+    """Arguments as they come; looks at each piece once, and only when asked for `complete`."""
+
+    __slots__ = ("began", "depth", "looked", "pieces", "quoted", "slash")
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.looked = 0
+        self.began = False
+        self.depth = 0
+        self.quoted = False
+        self.slash = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing came yet."""
+        return not self.pieces
+
+    def complete(self) -> bool:
+        """Say whether what came is a whole JSON object or array."""
+        for piece in self.pieces[self.looked :]:
+            self._look(piece)
+        self.looked = len(self.pieces)
+        return self.began and self.depth <= 0 and not self.quoted
+
+    def _look(self, piece: str) -> None:
+        for mark in piece:
+            if self.slash:
+                self.slash = False
+            elif mark == "\\":
+                self.slash = self.quoted
+            elif mark == '"':
+                self.quoted = not self.quoted
+            elif self.quoted:
+                continue
+            elif mark in "{[":
+                self.began = True
+                self.depth += 1
+            elif mark in "}]":
+                self.depth -= 1
+
+
+class _Choice:
+    """The calls of one choice: `by_index` the last of each index, `size` how many there are."""
+
+    __slots__ = ("by_index", "ids", "last", "opened", "size", "unfilled")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.unfilled: list[_Known] = []
+        self.by_index: dict[int, _Known] = {}
+        self.ids: set[str] = set()
+        self.last: _Known | None = None
+        self.opened = 0
+
+    def new(self, index: int | None) -> _Known:
+        """Return a call that was not known before."""
+        call = self.last = _Known(index)
+        self.size += 1
+        if index is not None:
+            self.by_index[index] = call
+        return call
 
 
 class Calls:
@@ -29,11 +113,11 @@ class Calls:
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.notes = exchange.notes
-        self.calls: dict[int, list[_Known]] = {}
+        self.choices: dict[int, _Choice] = {}
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with every `Call` normal; an unnamed call at the end is a `Fault`."""
-        if not self.calls and (
+        if not self.choices and (
             type(events[0]) is not Call
             if len(events) == 1
             else not any(type(event) is Call for event in events)
@@ -45,65 +129,106 @@ class Calls:
                 self._call(event, out)
                 continue
             if type(event) is Finish or type(event) is End:
-                choices = [event.choice] if type(event) is Finish else list(self.calls)
-                if any(call.n < 0 for choice in choices for call in self.calls.get(choice, ())):
+                choices = [event.choice] if type(event) is Finish else list(self.choices)
+                if any(self._unnamed(choice) for choice in choices):
                     out.append(_unnamed())
                     return out
+                if not isinstance(event, Finish) or event.alone:
+                    for choice in choices:
+                        self._fill(choice, out)
             out.append(event)
         return out
 
+    def _unnamed(self, choice: int) -> bool:
+        known = self.choices.get(choice)
+        return known is not None and known.opened < known.size
+
+    def _fill(self, choice: int, out: list[Event]) -> None:
+        """Write the empty object of the calls that got nothing else."""
+        known = self.choices.get(choice)
+        for call in known.unfilled if known else ():
+            if call.unfilled and call.n >= 0:
+                out.append(Call(choice, call.n, None, None, call.take("{}")))
+        if known and known.unfilled:
+            known.unfilled = [call for call in known.unfilled if call.unfilled]
+
     def _call(self, event: Call, out: list[Event]) -> None:
-        known = self.calls.setdefault(event.choice, [])
-        call = self._find(event, known)
-        if call is None:
-            call = _Known(event.n)
-            known.append(call)
+        known = self.choices.get(event.choice)
+        if known is None:
+            known = self.choices[event.choice] = _Choice()
+        call = self._find(event, known) or known.new(event.n)
+        known.last = call
+        added = call.take(event.arguments)
+        if call.unfilled and call not in known.unfilled:
+            known.unfilled.append(call)
         if call.n >= 0:
-            self._continue(call, event, out)
+            self._continue(call, event, added, out)
             return
-        call.id = call.id or event.id
+        call.given = call.given or event.id
         call.name = call.name or event.name
-        call.waiting += event.arguments
+        call.waiting.append(added)
         if call.name is None and len(self.exchange.tools) == 1:
             self.notes.add("tool_call_name_missing")
             call.name = self.exchange.tools[0]
         if call.name is not None:
+            self._fill(event.choice, out)  # the calls before it are over, as far as one can tell
             self._open(call, event, known, out)
 
-    def _find(self, event: Call, known: list[_Known]) -> _Known | None:
+    def _find(self, event: Call, known: _Choice) -> _Known | None:
+        """Return the call that a piece belongs to, None if it begins one."""
         if event.n is None:
-            if known:
-                self.notes.add("tool_call_index_missing")
-            last = known[-1] if known else None
-            fresh = event.name is not None and not (last and event.id and last.id == event.id)
-            return None if fresh else last
-        found = next((call for call in reversed(known) if call.index == event.n), None)
-        if found and found.id and event.id and event.name and found.id != event.id:
+            last = known.last
+            if last is None:
+                return None
+            self.notes.add("tool_call_index_missing")
+            if event.name is None:
+                return last
+            same = event.id is not None and last.given == event.id
+            return last if same and not _another(event, last) else None
+        found = known.by_index.get(event.n)
+        if found is None or event.name is None:
+            return found
+        other = event.id and found.given and event.id != found.given
+        if other or (found.name is not None and _another(event, found)):
             self.notes.add("tool_call_index_repeated")
             return None
         return found
 
-    def _open(self, call: _Known, event: Call, known: list[_Known], out: list[Event]) -> None:
-        call.n = sum(1 for other in known if other.n >= 0)
-        if call.id is None:
-            self.notes.add("tool_call_id_missing")
-            call.id = "call_" + self.exchange.new_id()
-        whole = (event.n, event.id, event.name, event.arguments)
-        if whole != (call.n, call.id, call.name, call.waiting):
+    def _open(self, call: _Known, event: Call, known: _Choice, out: list[Event]) -> None:
+        call.n = known.opened
+        known.opened += 1
+        if call.given is not None and call.given not in known.ids:
+            own = call.given
+        else:
+            self.notes.add("tool_call_id_repeated" if call.given else "tool_call_id_missing")
+            own = "call_" + self.exchange.new_id()
+        known.ids.add(own)
+        arguments = "".join(call.waiting)
+        call.waiting = []
+        if (event.n, event.id, event.name, event.arguments) != (call.n, own, call.name, arguments):
             if event.n is not None and event.n != call.n:
                 self.notes.add("tool_call_index_renumbered")
-            event = Call(event.choice, call.n, call.id, call.name, call.waiting)
-        call.waiting = ""
+            event = Call(event.choice, call.n, own, call.name, arguments)
         out.append(event)
 
-    def _continue(self, call: _Known, event: Call, out: list[Event]) -> None:
+    def _continue(self, call: _Known, event: Call, added: str, out: list[Event]) -> None:
         if event.id or event.name:
             self.notes.add("tool_call_head_repeated")
-        elif event.n == call.n and event.arguments:
+        elif event.n == call.n and added:
             out.append(event)
             return
-        if event.arguments:
-            out.append(Call(event.choice, call.n, None, None, event.arguments))
+        if added:
+            out.append(Call(event.choice, call.n, None, None, added))
+
+
+def _another(event: Call, call: _Known) -> bool:
+    """Say whether a second name is that of another call, since the first one's arguments are whole.
+
+    With the same id and name it is the same call's head once more.
+    """
+    if event.name == call.name and (not event.arguments or (event.id and event.id == call.given)):
+        return False
+    return call.arguments.complete()
 
 
 def _unnamed() -> Fault:

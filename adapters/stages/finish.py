@@ -128,6 +128,13 @@ class FinishStage:
             event = Finish(event.choice, reason)
         out.append(event)
 
+    def _told(self, state: _State) -> bool:
+        """Say whether a choice without text ended all the same: some reason, and tokens counted.
+
+        Ollama's "load" and "unload" answers are such.
+        """
+        return state.kept is not None and bool(self.usage and self.usage.completion)
+
     def _decide(self, state: _State) -> Reason:
         if state.called:
             return "tool_calls"
@@ -148,7 +155,7 @@ class FinishStage:
                 continue
             if state.kept is not None and state.kept.reason is not None:
                 self._write(state.kept, state, out)
-            elif clean and state.written:
+            elif clean and (state.written or self._told(state)):
                 if state.kept is None:
                     self.notes.add("finish_reason_missing")
                 self._write(Finish(choice, None), state, out)

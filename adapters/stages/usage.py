@@ -6,6 +6,8 @@ estimate of four bytes a token. The source is kept on the exchange and counted a
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from wellspoken.adapters.events import Call, End, Event, Reasoning, Refusal, Text, Usage
 from wellspoken.adapters.exchange import Exchange
 
@@ -21,6 +23,7 @@ class UsageStage:
         self.usage: Usage | None = None
         self.pieces: list[str] = []
         self.entries = 0
+        self.reasoned = False
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with one `Usage`, just before the `End`."""
@@ -32,13 +35,14 @@ class UsageStage:
             if type(event) is Text:
                 self._text(event)
             elif type(event) is Reasoning or type(event) is Refusal:
+                self.reasoned = self.reasoned or type(event) is Reasoning
                 self.pieces.append(event.text)
             elif type(event) is Call:
                 self.pieces.append((event.name or "") + event.arguments)
             elif type(event) is Usage:
                 if self.usage is not None:
                     self.notes.add("usage_repeated")
-                self.usage = event
+                self.usage = event if self.usage is None else _merged(self.usage, event)
                 continue
             elif type(event) is End:
                 out.append(self._final())
@@ -52,9 +56,9 @@ class UsageStage:
 
     def _final(self) -> Usage:
         usage = self.usage
-        if usage is not None and _is_constant(usage, self.pieces):
+        if usage is not None and self._is_constant(usage):
             self.notes.add("usage_constant")
-            usage = None
+            usage = None if not usage.prompt or usage.completion else Usage(usage.prompt, None)
         if usage is None or usage.prompt is None or usage.completion is None:
             if self.exchange.include_usage or not self.exchange.stream:
                 self.notes.add("usage_missing")
@@ -81,18 +85,42 @@ class UsageStage:
         if prompt is None:
             prompt, source = _estimate(self.exchange.prompt_size), "estimate"
         self.exchange.usage_source = source
-        return Usage(prompt, completion)
+        if given is None:
+            return Usage(prompt, completion)
+        return Usage(prompt, completion, given.prompt_details, given.completion_details)
+
+    def _is_constant(self, usage: Usage) -> bool:
+        """Say whether the counts are the same for every answer, since they cannot be this one's.
+
+        KoboldCpp <= 1.76 always says 100, 100, 200; others 0 where a text was written. A model
+        writes a byte or more for a token, unless it reasoned where nobody sees it.
+        """
+        if usage.completion == 0:
+            return any(self.pieces)
+        if (usage.prompt, usage.completion) != (100, 100) or self.reasoned or self.entries >= 100:
+            return False
+        details = bytes(usage.prompt_details) or bytes(usage.completion_details)
+        if details or "reasoning_content" in self.notes.fields:
+            return False
+        return sum(len(piece.encode()) for piece in self.pieces) < 100
 
 
 def _estimate(size: int) -> int:
     return -(-size // BYTES_PER_TOKEN)
 
 
-def _is_constant(usage: Usage, pieces: list[str]) -> bool:
-    """Say whether it is KoboldCpp's constant (<= 1.76: always 100, 100, 200).
+def _merged(old: Usage, new: Usage) -> Usage:
+    """Return the later of two counts, but what it does not tell from the earlier one.
 
-    The model wrote fewer bytes than it would have tokens, which cannot be.
+    Zeros behind a count tell nothing either.
     """
-    if usage.prompt != 100 or usage.completion != 100:
-        return False
-    return sum(len(piece.encode()) for piece in pieces) < 100
+    if not new.prompt and not new.completion:
+        return old
+    if new.prompt is not None and new.completion is not None:
+        return new
+    return structs.replace(
+        new,
+        prompt=old.prompt if new.prompt is None else new.prompt,
+        completion=old.completion if new.completion is None else new.completion,
+        raw=None,
+    )

@@ -1,0 +1,160 @@
+"""Contract rule 5: choices first appear in the order 0, 1, 2, ..., each with its index."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.answers import (
+    Json,
+    Said,
+    ask,
+    body,
+    choice,
+    chunk,
+    completion,
+    data,
+    end,
+    entries,
+    role,
+    say,
+    scored,
+    stream,
+)
+from tests.fold import payloads
+from tests.replay import exchange
+from wellspoken.adapters.translate import StreamTranslator
+
+N2, N3 = ask(n=2), ask(n=3)
+
+
+def indexes(said: Said) -> list[int]:
+    """Return the choice of each chunk, in order."""
+    parts = [json.loads(x) for x in payloads(said.raw) if x != b"[DONE]"]
+    return [part["choices"][0]["index"] for part in parts]
+
+
+def texts(said: Said) -> list[str]:
+    return [x["message"]["content"] for x in said.answer["choices"]]
+
+
+def test_a_choice_waits_for_the_lower_ones() -> None:
+    parts = [role(1), say("b", index=1), role(0), say("a"), end(), end(index=1)]
+    said = stream(parts, N2)
+    assert indexes(said)[0] == 0
+    assert texts(said) == ["a", "b"]
+    assert said.repairs["choices_out_of_order"] >= 1
+
+
+def test_three_backwards() -> None:
+    parts = [x for n in (2, 1, 0) for x in (role(n), say(str(n), index=n), end(index=n))]
+    said = stream(parts, N3)
+    assert list(dict.fromkeys(indexes(said))) == [0, 1, 2]
+    assert texts(said) == ["0", "1", "2"]
+
+
+def test_choices_in_turn_stay_in_turn() -> None:
+    parts = [role(0), role(1), say("a"), say("b", index=1), say("A"), end(index=1), end()]
+    said = stream(parts, N2)
+    assert indexes(said) == [0, 0, 1, 1, 0, 1, 0]  # each role right before what it opens
+    assert said.repairs == {}
+
+
+def test_a_single_choice_called_1_is_0() -> None:
+    for said in (
+        body(completion(choice(index=1))),
+        stream([role(1), say("Hi", index=1), end(index=1)]),
+        stream([chunk({"reasoning_content": "x"}, index=1), say("Hi", index=1), end(index=1)]),
+    ):
+        assert said.choice["index"] == 0
+        assert texts(said) == ["Hi"]
+        assert said.repairs["choice_renumbered"] >= 1
+
+
+def test_numbers_that_never_come_are_closed_up() -> None:
+    parts = [role(2), say("b", index=2), role(0), say("a"), end(), end(index=2)]
+    said = stream(parts, N2)
+    assert texts(said) == ["a", "b"]
+    assert sorted(set(indexes(said))) == [0, 1]
+
+
+def test_a_body_is_sorted() -> None:
+    said = body(completion(choice("b", index=1), choice("a")), N2)
+    assert texts(said) == ["a", "b"]
+    assert said.repairs == {"choices_out_of_order": 1}
+
+
+@pytest.mark.parametrize("given", [None, -1, True])
+def test_an_index_that_is_none_is_the_place(given: Any) -> None:
+    first, second = choice("a"), choice("b")
+    for n, part in enumerate((first, second)):
+        part["index"] = given
+        if given is None and n:
+            del part["index"]
+    said = body(completion(first, second), N2)
+    assert texts(said) == ["a", "b"]
+    assert said.repairs["choice_index_missing"] == 2
+
+
+def test_a_choice_that_is_none_is_dropped_and_counted() -> None:
+    given = completion(choice())
+    given["choices"].append("x")
+    said = body(given)
+    assert texts(said) == ["Hi"]
+    assert said.repairs == {"extra_field_dropped": 1}
+
+
+def test_several_choices_in_one_chunk() -> None:
+    both = role()
+    both["choices"].append(role(1)["choices"][0])
+    parts = [both, say("a"), say("b", index=1), end(), end(index=1)]
+    said = stream(parts, N2)
+    assert texts(said) == ["a", "b"]
+    assert said.repairs == {"chunk_of_several_choices": 1}
+
+
+def test_extensions_of_a_waiting_choice_wait_with_it() -> None:
+    """An extra key belongs to its choice, so it may not make the choice appear early."""
+    later = say("b", index=1)
+    later["choices"][0]["token_ids"] = [7]
+    asked = ask(n=2, return_token_ids=True)
+    said = stream([role(1), later, role(0), say("a"), end(), end(index=1)], asked)
+    assert indexes(said)[0] == 0
+    assert b'"token_ids":[7]' in said.raw
+    with_keys = [x for x in payloads(said.raw) if b"token_ids" in x]
+    assert [json.loads(x)["choices"][0]["index"] for x in with_keys] == [1]
+
+
+def test_what_waits_comes_at_the_end_of_a_stream() -> None:
+    translator = StreamTranslator(exchange({**N2, "stream": True}))
+    assert translator.feed(data(role(1)) + data(say("b", index=1))) == b""
+    assert b'"b"' in translator.feed(data(end(index=1)) + data(b"[DONE]"))
+
+
+def test_entries_stay_with_their_choice() -> None:
+    parts = [
+        role(1),
+        say("b", index=1, logprobs=entries("b")),
+        role(0),
+        say("a", logprobs=entries("a")),
+        end(),
+        end(index=1),
+    ]
+    said = stream(parts, scored(n=2))
+    found = [x["logprobs"]["content"][0]["token"] for x in said.answer["choices"]]
+    assert found == ["a", "b"]
+
+
+@settings(max_examples=80, deadline=None, database=None)
+@given(st.permutations([0, 0, 0, 1, 1, 1, 2, 2, 2]))
+def test_any_order_gives_the_same_answer(turns: list[int]) -> None:
+    made: dict[int, list[Json]] = {
+        n: [role(n), say(str(n), index=n), end(index=n)] for n in (0, 1, 2)
+    }
+    said = stream([made[n].pop(0) for n in turns], N3)
+    assert list(dict.fromkeys(indexes(said))) == [0, 1, 2]
+    assert texts(said) == ["0", "1", "2"]

@@ -1,0 +1,84 @@
+"""Raw vocabulary spellings: what each stands for, and what is none of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wellspoken.adapters.stages.spelling import (
+    BYTE_LEVEL,
+    SPELLINGS,
+    raw_byte_level,
+    raw_escapes,
+    raw_sentencepiece,
+)
+
+CHARACTER = {byte: character for character, byte in BYTE_LEVEL.items()}
+
+
+@pytest.mark.parametrize(
+    ("token", "data"),
+    [
+        ("▁Hello", b" Hello"),
+        ("▁", b" "),
+        ("▁▁a▁", b"  a "),
+        ("<0x0A>", b"\n"),
+        ("<0xe2>", b"\xe2"),
+        ("<0x0>", None),
+        ("<0x0A>x", None),
+        ("Hello", None),
+        ("", None),
+    ],
+)
+def test_sentencepiece(token: str, data: bytes | None) -> None:
+    assert raw_sentencepiece(token) == data
+
+
+@pytest.mark.parametrize(
+    ("token", "data"),
+    [
+        ("Ġis", b" is"),
+        ("Ċ", b"\n"),
+        ("Ã©", b"\xc3\xa9"),
+        ("Ã", b"\xc3"),
+        ("is", None),
+        ("", None),
+        ("a b", None),
+        ("你", None),
+    ],
+)
+def test_byte_level(token: str, data: bytes | None) -> None:
+    assert raw_byte_level(token) == data
+
+
+@pytest.mark.parametrize(
+    ("token", "data"),
+    [
+        (r"bytes:\xe2\x80", b"\xe2\x80"),
+        (r"\xe2\x80", b"\xe2\x80"),
+        (r" a\xE2b", b" a\xe2b"),
+        ("bytes:", None),
+        (r"\x", None),
+        (r"\u00e9", None),
+        ("a", None),
+    ],
+)
+def test_escapes(token: str, data: bytes | None) -> None:
+    assert raw_escapes(token) == data
+
+
+@given(st.binary(min_size=1, max_size=8))
+def test_every_byte_has_its_spelling(data: bytes) -> None:
+    assert len(BYTE_LEVEL) == 256
+    raw = "".join(CHARACTER[byte] for byte in data)
+    assert raw_byte_level(raw) == (data if raw.encode() != data else None)
+    assert raw_escapes("".join(f"\\x{byte:02x}" for byte in data)) == data
+
+
+def test_their_names_are_repairs() -> None:
+    assert [name for name, _ in SPELLINGS] == [
+        "logprobs_raw_sentencepiece",
+        "logprobs_raw_byte_level",
+        "logprobs_raw_escapes",
+    ]
