@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
 
 from tests import answers as a
+from tests.linear import linear
 from tests.replay import body as translate
 from tests.replay import stream as translate_pieces
 
@@ -193,24 +193,16 @@ def _slow(size: int) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", list(_slow(2)))
 def test_an_answer_that_does_not_fit_takes_bounded_time(name: str) -> None:
-    def took(size: int) -> float:
-        begun = time.process_time()
-        translate(a.scored(5), 200, "application/json", _slow(size)[name])
-        return time.process_time() - begun
-
-    took(20)
-    base = max(took(500), 0.02)
-    assert took(2_000) < 40 * base  # the ratio, not the time: sixteen would be quadratic already
+    translate(a.scored(5), 200, "application/json", _slow(20)[name])
+    answers = {size: _slow(size)[name] for size in (500, 2_000)}
+    linear(lambda size: translate(a.scored(5), 200, "application/json", answers[size]), 500)
 
 
 def test_entries_far_ahead_of_their_text_take_bounded_time() -> None:
-    def took(size: int) -> float:
+    def work(size: int) -> None:
         words = [f"w{n} " for n in range(size)]
         first = a.say("", logprobs=a.entries(*words))
         pieces = [a.data(a.role()), a.data(first), *[a.data(a.say(w)) for w in words]]
-        begun = time.process_time()
         translate_pieces({**a.scored(), "stream": True}, [*pieces, a.data(a.end()), a.DONE])
-        return time.process_time() - begun
 
-    base = max(took(300), 0.02)
-    assert took(1_200) < 12 * base
+    linear(work, 300)
