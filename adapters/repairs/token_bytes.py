@@ -41,7 +41,7 @@ def settle(entries: list[Entry], context: Context) -> bool:
         if entry.id is not UNSET:
             entry.id, ids = UNSET, True
         previous = 0.0
-        ordered = True
+        ordered, alike = True, False
         for row in entry.top_logprobs:
             expected = table[row.token]
             if expected is NULL or row.bytes != expected or known:
@@ -52,10 +52,14 @@ def settle(entries: list[Entry], context: Context) -> bool:
                 row.id, ids = UNSET, True
             if row.logprob > previous:
                 ordered = False
+            elif row.logprob == previous:
+                alike = True
             previous = row.logprob
         if not ordered:
             context.note("logprobs_unordered")
             entry.top_logprobs.sort(key=LOGPROB, reverse=True)
+        if (alike or not ordered) and not ids:
+            _once(entry, context)
         if entry.top_logprobs and (
             entry.top_logprobs[0].logprob != entry.logprob
             or entry.top_logprobs[0].token != entry.token
@@ -64,6 +68,23 @@ def settle(entries: list[Entry], context: Context) -> bool:
     if ids:
         context.note("logprobs_entry_id")
     return plain
+
+
+def _once(entry: Entry, context: Context) -> None:
+    """Leave out an alternative that repeats the one before it in all that is known of it."""
+    rows = entry.top_logprobs
+    kept = rows[:1]
+    for row in rows[1:]:
+        before = kept[-1]
+        if row.bytes == NULL or (row.token, row.logprob, row.bytes) != (
+            before.token,
+            before.logprob,
+            before.bytes,
+        ):
+            kept.append(row)
+    if len(kept) < len(rows):
+        context.note("logprobs_alternative_repeated")
+        entry.top_logprobs = kept
 
 
 def own_value(entry: Entry, context: Context) -> None:

@@ -84,6 +84,13 @@ def test_the_sampled_token_has_its_own_value() -> None:
     assert said.repairs == {"logprobs_own_from_alternative": 1}
 
 
+def test_an_alternative_told_twice_is_one() -> None:
+    rows = [a.entry("a", -0.1, [("a", -0.1), ("b", -2.0), ("b", -2.0)])]
+    said = a.body(a.completion(a.choice("a", logprobs=a.lp(*rows))), a.scored(3))
+    assert said.tops == [[("a", -0.1), ("b", -2.0)]]
+    assert said.repairs == {"logprobs_alternative_repeated": 1}
+
+
 @pytest.mark.parametrize("reasoning", ["Paris", "Paris is it. Paris"])
 def test_reasoning_that_holds_the_answer_keeps_its_entries(reasoning: str) -> None:
     rows = [a.entry(reasoning, -0.1), a.entry("</think>", -0.2), a.entry("Paris", -0.3)]
