@@ -105,7 +105,8 @@ async def _whole(call: Call, target: Target, payload: bytes, exchange: Exchange)
         # A thread gives the interpreter back every few milliseconds, so the loop stays answerable.
         result = await asyncio.to_thread(translate.translate_body, *arguments)
     call.translated(exchange)
-    return call.reply(result.status, result.body, _explained(exchange, answer, result.retry))
+    body = call.hide(result.body) if result.status >= 400 else result.body
+    return call.reply(result.status, body, _explained(exchange, answer, result.retry))
 
 
 def _explained(exchange: Exchange, answer: Answer, retry: bool | None) -> bytes:
@@ -177,7 +178,9 @@ async def _relay(
     if not translator.started:
         fault = fault or translator.fault
         if fault is not None:
-            return await _broken(call, stream, fault)
+            return await _broken(call, stream, fault, _explained(exchange, answer, fault.retry))
+    if translator.fault is not None:
+        out = call.hide(out)
     if call.request.headers.get("x-wellspoken-explain") == "1":
         out = _with_repairs(out, exchange)
     await stream.end(out)
@@ -200,7 +203,7 @@ async def _not_a_stream(
         out = translate.translate_stream_body(exchange, answer.content_type, data)
         call.translated(exchange)
         if isinstance(out, Fault):
-            return await _broken(call, stream, out)
+            return await _broken(call, stream, out, _explained(exchange, answer, out.retry))
         if call.request.headers.get("x-wellspoken-explain") == "1":
             out = _with_repairs(out, exchange)
         await stream.end(out)
@@ -210,16 +213,22 @@ async def _not_a_stream(
     call.translated(exchange)
     if not stream.left:
         stream.stop()
-        return call.reply(result.status, result.body, _explained(exchange, answer, result.retry))
-    await stream.end(b"data: " + result.body + b"\n\n")
+        lines = _explained(exchange, answer, result.retry)
+        return call.reply(result.status, call.hide(result.body), lines)
+    await stream.end(b"data: " + call.hide(result.body) + b"\n\n")
     return stream
 
 
-async def _broken(call: Call, stream: EventStream, fault: Fault) -> Reply | EventStream:
-    """Answer a failure: with its status while that is possible, else as the stream's last event."""
+async def _broken(
+    call: Call, stream: EventStream, fault: Fault, lines: bytes = b""
+) -> Reply | EventStream:
+    """Answer a failure: with its status while that is possible, else as the stream's last event.
+
+    `lines` are header lines for the former.
+    """
     if not stream.left:
         stream.stop()
-        return call.fault(fault)
+        return call.fault(fault, lines)
     body = error_json(fault.message, fault.type, fault.param, fault.code)
     await stream.end(b"data: " + body + b"\n\n")
     return stream
@@ -231,8 +240,9 @@ async def _untouched(
     """Pass an answer through as it is: bytes, status and content type (`"oai_compat": false`)."""
     answer = await _open(call, target, payload, stream)
     kind = answer.content_type_header.encode("utf-8", "replace")
-    if not stream:
+    if not stream or answer.status >= 400:
         data = await answer.read(call.service.config.limits.response)
+        data = call.hide(data) if answer.status >= 400 else data
         return call.reply(answer.status, data, content_type=kind)
     relay = call.stream(answer.status, kind)
     try:

@@ -10,6 +10,7 @@ import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_server import Server
 
@@ -117,8 +118,18 @@ class Connection(RequestHandler):
             text = "The proxy failed; this is a bug in it. Its log has the details."
             body = error_body(text, "server_error")
         else:
-            reason = HTTPStatus(status).phrase
-            body = error_body(f"{reason}: this is no HTTP/1.1 request.", "invalid_request_error")
+            if isinstance(exc, LineTooLong):
+                status, text = (
+                    431,
+                    "A header or the request's path is too long. Send a shorter one.",
+                )
+            else:
+                text = (
+                    f"{HTTPStatus(status).phrase}: this is no valid HTTP/1.1 request. Check its "
+                    "headers (one Host, one Content-Length or Transfer-Encoding), its method and "
+                    "path, and that plain http is spoken."
+                )
+            body = error_body(text, "invalid_request_error")
         return Reply(request, status, body, close=True).response()
 
 

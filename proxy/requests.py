@@ -106,7 +106,8 @@ async def read_body(request: BaseRequest, limit: int, idle: float) -> bytes:
     Raises RequestError: 415 for another content type, 413 above `limit` bytes, 408 when the client
     sends nothing for `idle` seconds.
     """
-    kind = request.headers.get("Content-Type")
+    kind = request.headers.get("Content-Type", "" if "Origin" in request.headers else None)
+    # A page of another site may send a request without a type unasked, a program may leave it out.
     if kind is not None and kind.partition(";")[0].strip().lower() != "application/json":
         raise RequestError(
             f"The content type {kind.partition(';')[0].strip()[:80]!r} is not accepted. Send JSON "

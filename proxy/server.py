@@ -55,6 +55,7 @@ class Call:
 
     __slots__ = (
         "backend",
+        "hide",
         "id",
         "model",
         "path",
@@ -75,6 +76,7 @@ class Call:
         self.started = service.loop.time()
         self.route = "other"
         self.backend = ""
+        self.hide: Callable[[bytes], bytes] = bytes  # takes the backend's key out of an error
         self.model = OTHER
         self.streams = False
         self.streamed = False
@@ -83,6 +85,8 @@ class Call:
     def routed(self, target: Target, model: str, streams: bool) -> None:
         """Note where the request goes."""
         self.backend = target.name
+        if target.upstream is not None:
+            self.hide = target.upstream.hide
         self.model = self.service.router.label(model)
         self.streams = streams
 
@@ -134,10 +138,10 @@ class Call:
             close=self.service.draining,
         )
 
-    def fault(self, fault: Fault) -> Reply:
-        """Return a failure as an HTTP answer."""
-        body = error_json(fault.message, fault.type, fault.param, fault.code)
-        return self.reply(fault.status, body, NO_RETRY if fault.retry is False else b"")
+    def fault(self, fault: Fault, extra: bytes = b"") -> Reply:
+        """Return a failure as an HTTP answer; `extra` are header lines."""
+        body = self.hide(error_json(fault.message, fault.type, fault.param, fault.code))
+        return self.reply(fault.status, body, extra or (NO_RETRY if fault.retry is False else b""))
 
     def refused(self, error: RequestError) -> Reply:
         """Return a refusal; one that leaves a body unread ends the connection."""
@@ -170,6 +174,8 @@ class Service:
             self.handle,
             head_seconds=timeouts.client_header,
             head_size=limits.header,
+            max_line_size=limits.header,
+            max_field_size=limits.header,
             keepalive_timeout=timeouts.client_keep_alive,
             access_log=None,
             auto_decompress=False,

@@ -249,6 +249,7 @@ class Upstream:
         fixed = f"Host: {parts.netloc}\r\nUser-Agent: wellspoken\r\nAccept-Encoding: identity\r\n"
         self._fixed = fixed.encode()
         self._key = f"Authorization: Bearer {key}\r\n".encode() if key else b""
+        self._secret = key.encode() if key else b""
         self._closed = False
 
     async def open(
@@ -289,6 +290,10 @@ class Upstream:
             wire.transport.write(request)
         await answer.head()
         return answer
+
+    def hide(self, data: bytes) -> bytes:
+        """Return what the backend said without the key that it was sent, should it repeat it."""
+        return data.replace(self._secret, b"[the key]") if self._secret else data
 
     def release(self, wire: _Wire) -> None:
         """Take a connection back for the next request, unless one side wants it closed."""

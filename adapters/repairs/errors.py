@@ -132,17 +132,27 @@ def fault_from_text(text: str, status: int, context: Context) -> Fault:
     said = _message(text)
     if status < 400 and _is_overflow(said, None, ""):
         status = 400
-    where = f"status {status}" if status >= 400 else "something that is not a chat completion"
+    where = f"status {status}" if status >= 300 else "something that is not a chat completion"
     quote = f": {said}" if said else " and no text"
     return fault(
         status if status >= 400 else 502,
-        f"The backend answered {where}{quote}. Check that the backend's URL names an "
-        "OpenAI-compatible server and see its log.",
+        f"The backend answered {where}{quote.rstrip('.')}. {_advice(status)}",
         None,
         None,
         "",
         context,
     )
+
+
+def _advice(status: int) -> str:
+    if status in (429, 503, 504):
+        return "It is busy or not ready: try again later."
+    if 300 <= status < 400:
+        return (
+            "A redirect is not followed: set the backend's URL to where it points, which often is "
+            "https for http, or the address behind a login page."
+        )
+    return "Check that the backend's URL names an OpenAI-compatible server and see its log."
 
 
 def fault(
@@ -156,7 +166,7 @@ def fault(
     if status in (401, 403):
         context.note("error_backend_key")
         message = (
-            f"The backend refused the proxy's credentials (status {status}): {message} "
+            f"The backend refused the credentials (status {status}): {message.rstrip('.')}. "
             "Set the backend's key in the proxy's configuration (--upstream-key env:NAME)."
         )
         return Fault(502, message, "server_error", None, "backend_auth_failed")

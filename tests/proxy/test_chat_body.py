@@ -457,3 +457,27 @@ async def test_a_large_body_is_translated_beside_the_loop(
         given = await response.json()
     assert given["choices"][0]["message"]["content"] == "x" * size
     assert seen == [aside]
+
+
+SECRET = "sk-canary-0123456789"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("more", [{}, {"oai_compat": False}], ids=["translated", "untouched"])
+@pytest.mark.parametrize("status", [400, 401])
+async def test_a_backends_error_does_not_tell_its_key(
+    upstream: Upstream,
+    start_proxy: StartProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    stream: bool,
+    more: dict[str, Any],
+    status: int,
+) -> None:
+    monkeypatch.setenv("BACKEND_KEY", SECRET)
+    error = {"error": {"message": f"Incorrect API key provided: {SECRET}"}}
+    upstream.scripts = [whole(error, status=status)]
+    proxy = await start_proxy(upstream, key="env:BACKEND_KEY")
+    async with await proxy.chat(stream=stream, **more) as response:
+        assert SECRET not in await response.text()
+        assert response.status >= 400
+    assert ("Authorization", f"Bearer {SECRET}") in upstream.requests[0].headers
