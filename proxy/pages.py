@@ -57,9 +57,14 @@ async def model(call: Call) -> Reply:
 
 
 async def listed(service: Service) -> dict[str, Model]:
-    """Return the models by name. A backend that does not answer still has its configured names."""
+    """Return the models by name. A backend that does not answer still has its configured names.
+
+    Raises UpstreamError if a sole backend has neither.
+    """
     targets = service.router.targets
-    answers = await asyncio.gather(*(_backend_models(target) for target in targets))
+    answers = await asyncio.gather(
+        *(_backend_models(target, len(targets) == 1) for target in targets)
+    )
     found: dict[str, Model] = {}
     for target, known in zip(targets, answers, strict=True):
         for name in target.names:
@@ -73,12 +78,14 @@ async def listed(service: Service) -> dict[str, Model]:
     return found
 
 
-async def _backend_models(target: Target) -> dict[str, Model]:
+async def _backend_models(target: Target, only: bool) -> dict[str, Model]:
     if target.upstream is None:
         return {}
     try:
         status, body = await target.upstream.get(target.backend.models_path, _MODELS_LIMIT)
     except UpstreamError:
+        if only and not target.names:
+            raise
         return {}
     return read_models(body) if status == 200 else {}
 

@@ -37,6 +37,14 @@ def entry(name: str, created: int = 0, owner: str = "default") -> dict[str, Any]
     return {"id": name, "object": "model", "created": created, "owned_by": owner}
 
 
+async def test_models_of_a_sole_backend_that_is_down_are_not_known(start_proxy: StartProxy) -> None:
+    proxy = await start_proxy("http://127.0.0.1:1")
+    for path in ("/v1/models", "/v1/models/any"):
+        status, answer = await proxy.get(path)
+        assert (status, answer["error"]["code"]) == (502, "backend_unavailable")
+        assert "http://127.0.0.1:1" in answer["error"]["message"]
+
+
 @pytest.mark.parametrize("path", ["/v1/models", "/models"])
 async def test_models_are_openais_four_keys(
     upstream: Upstream, start_proxy: StartProxy, path: str
