@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
 
 import pytest
@@ -22,8 +21,6 @@ from tests.fakes.upstream import (
     whole,
 )
 from tests.proxy.conftest import CHAT, MESSAGES, StartProxy, envelope, raw
-from wellspoken.adapters import translate
-from wellspoken.proxy.chat import LARGE
 
 PLAIN = json.dumps(body(), ensure_ascii=False, separators=(",", ":")).encode()
 BROKEN = {
@@ -431,53 +428,3 @@ async def test_an_http_1_0_client_is_answered_and_closed(
     )
     assert kept.count(PLAIN) == 2
     assert kept.count(b"Connection: keep-alive\r\n") == 1
-
-
-@pytest.mark.parametrize(("size", "aside"), [(10, False), (LARGE, True)])
-async def test_a_large_body_is_translated_beside_the_loop(
-    upstream: Upstream,
-    start_proxy: StartProxy,
-    monkeypatch: pytest.MonkeyPatch,
-    size: int,
-    aside: bool,
-) -> None:
-    seen: list[bool] = []
-    translate_body = translate.translate_body
-
-    def noting(*arguments: Any) -> Any:
-        seen.append(threading.current_thread() is not threading.main_thread())
-        return translate_body(*arguments)
-
-    monkeypatch.setattr(translate, "translate_body", noting)
-    answer = json.loads(json.dumps(BROKEN))
-    answer["choices"][0]["message"]["content"] = "x" * size
-    upstream.scripts = [whole(answer)]
-    proxy = await start_proxy(upstream)
-    async with await proxy.chat() as response:
-        given = await response.json()
-    assert given["choices"][0]["message"]["content"] == "x" * size
-    assert seen == [aside]
-
-
-SECRET = "sk-canary-0123456789"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("more", [{}, {"oai_compat": False}], ids=["translated", "untouched"])
-@pytest.mark.parametrize("status", [400, 401])
-async def test_a_backends_error_does_not_tell_its_key(
-    upstream: Upstream,
-    start_proxy: StartProxy,
-    monkeypatch: pytest.MonkeyPatch,
-    stream: bool,
-    more: dict[str, Any],
-    status: int,
-) -> None:
-    monkeypatch.setenv("BACKEND_KEY", SECRET)
-    error = {"error": {"message": f"Incorrect API key provided: {SECRET}"}}
-    upstream.scripts = [whole(error, status=status)]
-    proxy = await start_proxy(upstream, key="env:BACKEND_KEY")
-    async with await proxy.chat(stream=stream, **more) as response:
-        assert SECRET not in await response.text()
-        assert response.status >= 400
-    assert ("Authorization", f"Bearer {SECRET}") in upstream.requests[0].headers
