@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wellspoken.proxy.upstream import Answer
 
 LARGE = 131_072  # bytes of a body whose translation takes more than a millisecond or two
+KEY_REFUSED = (401, 403)
 DONE = b"data: [DONE]\n\n"
 OUR_FAULT = Fault(500, "The proxy failed; this is a bug in it. Its log has the details.")
 NO_RETRY = b"x-should-retry: false\r\n"
@@ -98,6 +99,8 @@ async def _open(call: Call, target: Target, payload: bytes, stream: bool) -> Ans
 async def _whole(call: Call, target: Target, payload: bytes, exchange: Exchange) -> Reply:
     answer = await _open(call, target, payload, stream=False)
     data = await answer.read(call.service.config.limits.response)
+    if target.auth_pass and answer.status in KEY_REFUSED:
+        return call.fault(_clients_key(answer.status))
     arguments = (exchange, answer.status, answer.content_type, data)
     if len(data) < LARGE:
         result = translate.translate_body(*arguments)
@@ -107,6 +110,17 @@ async def _whole(call: Call, target: Target, payload: bytes, exchange: Exchange)
     call.translated(exchange)
     body = call.hide(result.body) if result.status >= 400 else result.body
     return call.reply(result.status, body, _explained(exchange, answer, result.retry))
+
+
+def _clients_key(status: int) -> Fault:
+    """Return the fault of a client whose own key, passed on to the backend, was refused there."""
+    return Fault(
+        status,
+        "The backend refused the key in your Authorization header, which this proxy passes on. "
+        "Send a key that the backend knows.",
+        "invalid_request_error",
+        code="invalid_api_key",
+    )
 
 
 def _explained(exchange: Exchange, answer: Answer, retry: bool | None) -> bytes:
@@ -143,6 +157,8 @@ async def _stream(
         return await _broken(call, stream, error.fault)
     if events:
         return await _relay(call, answer, first, exchange, stream)
+    if target.auth_pass and answer.status in KEY_REFUSED:
+        return await _broken(call, stream, _clients_key(answer.status))
     return await _not_a_stream(call, answer, data, exchange, stream)
 
 

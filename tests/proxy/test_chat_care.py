@@ -63,3 +63,15 @@ async def test_a_backends_error_does_not_tell_its_key(
         assert SECRET not in await response.text()
         assert response.status >= 400
     assert ("Authorization", f"Bearer {SECRET}") in upstream.requests[0].headers
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_key_that_was_passed_on_is_the_clients(
+    upstream: Upstream, start_proxy: StartProxy, stream: bool, status: int
+) -> None:
+    upstream.scripts = [whole({"error": {"message": "no"}}, status=status)]
+    proxy = await start_proxy(upstream, auth="pass")
+    async with await proxy.chat(stream=stream) as response:
+        error = (await response.json())["error"]
+        assert (response.status, error["code"]) == (status, "invalid_api_key")
