@@ -50,7 +50,7 @@ class NearOpenAI:
         except EventTooLarge as error:
             events = error.events
             self._server_events(events)
-            self._fault(Fault(502, f"The backend sent {error}.", code="upstream_event_too_large"))
+            self.fault(Fault(502, f"The backend sent {error}.", code="upstream_event_too_large"))
         else:
             self._server_events(events)
         return self._taken()
@@ -79,12 +79,12 @@ class NearOpenAI:
         except (*REFUSED, ValueError):
             self._tolerant(data, status)
         else:
-            self._begin(body)
+            self.begin(body)
             ordered = sorted(body.choices, key=lambda choice: choice.index)
             if ordered != body.choices:
                 self.notes.add("choices_out_of_order")
             if not ordered:
-                self._fault(errors.no_completion('its "choices" is an empty list'))
+                self.fault(errors.no_completion('its "choices" is an empty list'))
             self._top(body)
             for choice in ordered:
                 self.pieces.choice(choice, None)
@@ -99,7 +99,8 @@ class NearOpenAI:
         out, self.pieces.out = self.pieces.out, []
         return out
 
-    def _fault(self, fault: Fault) -> None:
+    def fault(self, fault: Fault) -> None:
+        """End the answer with a failure."""
         self.ended = True
         self.pieces.out.append(fault)
 
@@ -132,7 +133,7 @@ class NearOpenAI:
         except REFUSED:
             self._tolerant(data, 200)
             return
-        self._begin(chunk)
+        self.begin(chunk)
         usage = None
         if isinstance(chunk.usage, wire.WireUsage):
             usage = self._usage(chunk.usage)
@@ -145,7 +146,7 @@ class NearOpenAI:
         if chunk.system_fingerprint is None or chunk.system_fingerprint == "":
             self.notes.add("system_fingerprint_null")
         if chunk.service_tier is not UNSET or self.exchange.service_tier:
-            self._tier(chunk.service_tier)
+            self.tier(chunk.service_tier)
         if b"\n" in data:
             self.notes.add("sse_data_lines")
         raw = data if self.same and before == self.notes.changes else None
@@ -170,7 +171,7 @@ class NearOpenAI:
 
     # Parts that the strict and the tolerant path share
 
-    def _begin(self, answer: Any) -> None:
+    def begin(self, answer: Any) -> None:
         """Fix the envelope with the first chunk; count what a later one changes."""
         fingerprint = answer.system_fingerprint
         id_, created, model = self.given
@@ -204,11 +205,11 @@ class NearOpenAI:
     def _top(self, body: wire.Body) -> None:
         if body.system_fingerprint is None or body.system_fingerprint == "":
             self.notes.add("system_fingerprint_null")
-        self._tier(body.service_tier)
+        self.tier(body.service_tier)
         if isinstance(body.usage, wire.WireUsage):
             self._usage(body.usage)
 
-    def _tier(self, given: Any) -> None:
+    def tier(self, given: Any) -> None:
         """Count a service tier that is not "default" where one was asked for, absent elsewhere."""
         if self.exchange.service_tier:
             if given != "default":
@@ -224,10 +225,10 @@ class NearOpenAI:
         try:
             payload = parse(data)
         except ValueError:
-            self._fault(self._nonsense(data, status))
+            self.fault(self._nonsense(data, status))
             return
         if errors.is_error(payload):
-            self._fault(errors.fault_from(payload, status, self.context))
+            self.fault(errors.fault_from(payload, status, self.context))
             return
         before, size = self.notes.changes, len(self.pieces.out)
         Tolerant(self).answer(payload)
@@ -243,7 +244,7 @@ class NearOpenAI:
             payload = parse(data)
         except ValueError:
             payload = data.decode("utf-8", "replace")
-        self._fault(errors.fault_from(payload, 200, self.context))
+        self.fault(errors.fault_from(payload, 200, self.context))
 
     def _nonsense(self, data: bytes, status: int) -> Fault:
         return errors.fault_from_text(data.decode("utf-8", "replace"), status, self.context)

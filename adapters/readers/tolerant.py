@@ -99,8 +99,8 @@ class Tolerant:
             self.notes.add("object_wrong")
         if payload.get("system_fingerprint", "") is None:
             self.notes.add("null_key_omitted")
-        self.reader._tier(payload.get("service_tier", UNSET))
-        self.reader._begin(_Envelope(payload))
+        self.reader.tier(payload.get("service_tier", UNSET))
+        self.reader.begin(_Envelope(payload))
 
     def _usage(self, payload: dict[str, Any], choices: list[Any]) -> None:
         """Emit the usage, wherever it stands, and take it from where it does not belong."""
@@ -229,7 +229,7 @@ class Tolerant:
 
     def _failed(self, reason: Failure) -> None:
         self.notes.add(f"finish_reason_{reason}")
-        self.reader._fault(
+        self.reader.fault(
             Fault(
                 502,
                 f'The answer is not usable: {FAILURES[reason]} (finish_reason "{reason}"). Try '
@@ -317,4 +317,4 @@ class Tolerant:
             self.notes.dropped("chunk")
 
     def _fault(self, why: str) -> None:
-        self.reader._fault(errors.no_completion(why))
+        self.reader.fault(errors.no_completion(why))

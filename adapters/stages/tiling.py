@@ -116,7 +116,9 @@ class Tiling:
             run.any = True
             if run.spelling is None and not run.waiting and _fits(event.text, lp):
                 run.begun = True
-                run.bare = ""
+                if run.bare:
+                    self.notes.add("logprobs_incomplete")
+                    run.bare = ""
                 if self._trim(lp.entries):
                     event.raw = None
                 out.append(event)
