@@ -208,3 +208,18 @@ def _retry(outcome: Outcome) -> bool | None:
 def _conforms(found: list[Violation], waived: Sequence[str], outcome: Outcome) -> None:
     kept = [violation for violation in found if violation.rule not in waived]
     assert kept == [], (kept, outcome.body.decode())
+
+
+H, I = [72], [105]  # noqa: E741
+Rows = list[tuple[str, float, list[int] | None]]
+Tops = list[list[tuple[str, float]]]
+HI: Rows = [("H", -1.0, H), ("i", -2.0, I)]
+NO_TOPS: Tops = [[], []]
+
+
+def both(logprobs: Any, content: str = "Hi", request: Json | None = None) -> list[Said]:
+    """Return what comes of the logprobs in a body and in a stream's one chunk."""
+    asked = request or scored(2)
+    whole = completion(choice(content, logprobs=logprobs))
+    parts = [role(), say(content, logprobs=logprobs), end()]
+    return [body(whole, asked), stream(parts, asked)]

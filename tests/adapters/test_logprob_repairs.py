@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 
 from tests.answers import (
-    Json,
-    Said,
+    HI,
+    NO_TOPS,
+    H,
+    I,
+    Rows,
+    Tops,
     ask,
     body,
+    both,
     choice,
     completion,
     end,
@@ -25,19 +30,6 @@ from tests.answers import (
 )
 
 UNKNOWN = -9999.0
-H, I = [72], [105]  # noqa: E741
-Rows = list[tuple[str, float, list[int] | None]]
-Tops = list[list[tuple[str, float]]]
-HI: Rows = [("H", -1.0, H), ("i", -2.0, I)]
-NO_TOPS: Tops = [[], []]
-
-
-def both(logprobs: Any, content: str = "Hi", request: Json | None = None) -> list[Said]:
-    """Return what comes of the logprobs in a body and in a stream's one chunk."""
-    asked = request or scored(2)
-    whole = completion(choice(content, logprobs=logprobs))
-    parts = [role(), say(content, logprobs=logprobs), end()]
-    return [body(whole, asked), stream(parts, asked)]
 
 
 ARRAYS: dict[str, tuple[Any, Rows, Tops, dict[str, int]]] = {

@@ -61,7 +61,7 @@ class ProxyServer(BaseTestServer):
         await self.service.stop()
 
     async def _make_runner(self, **kwargs: Any) -> Any:
-        raise NotImplementedError("the service listens by itself")
+        raise AssertionError("the service listens by itself, and no runner is asked for")
 
 
 @dataclass
