@@ -39,7 +39,10 @@ TEXT = "Hi é😀!"
 FACTS = Facts(
     choices={
         0: ChoiceFacts(
-            rows=tuple(Row(lp, tuple(v for _, v in top)) for _, lp, top in TOKENS),
+            rows=tuple(
+                Row(lp, tuple(v for _, v in top), names=tuple(name for name, _ in top))
+                for _, lp, top in TOKENS
+            ),
             drops={},
             text=TEXT,
         )

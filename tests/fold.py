@@ -1,4 +1,4 @@
-"""An independent accumulator: an SSE stream of chat chunks -> the body it amounts to.
+"""An independent accumulator: an SSE stream of chunks -> the body it amounts to.
 
 It knows nothing of the translation. It is lenient (any line ending, extra keys ignored): what is
 wrong with a stream is the conformance checker's to say.
@@ -13,6 +13,7 @@ from typing import Any
 
 _LINE = re.compile(rb"\r\n|\n|\r")
 _TEXTS = ("content", "refusal", "reasoning_content")
+_ARRAYS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
 def payloads(stream: bytes) -> Iterator[bytes]:
@@ -31,8 +32,33 @@ def fold(stream: bytes) -> dict[str, Any]:
 
     An error event gives {"error": ...} beside what came before it. `usage` is the last one seen.
     """
-    body: dict[str, Any] = {"object": "chat.completion"}
+    body, parts = _envelope(stream)
     choices: dict[int, dict[str, Any]] = {}
+    for part in parts:
+        fold_choice(choices, part)
+    body["choices"] = [finished(choices[index]) for index in sorted(choices)]
+    return body | {"object": "chat.completion"}
+
+
+def fold_completion(stream: bytes) -> dict[str, Any]:
+    """Return the text_completion that the stream amounts to, errors and usage as in `fold`."""
+    body, parts = _envelope(stream)
+    choices: dict[int, dict[str, Any]] = {}
+    for part in parts:
+        index = part.get("index", 0)
+        empty = {"index": index, "text": "", "logprobs": None, "finish_reason": None}
+        choice = choices.setdefault(index, empty)
+        choice["text"] += part.get("text") or ""
+        _add_arrays(choice, part.get("logprobs"))
+        _add_reason(choice, part)
+    body["choices"] = [choices[index] for index in sorted(choices)]
+    return body | {"object": "text_completion"}
+
+
+def _envelope(stream: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return what lies beside the chunks' choices, and those."""
+    body: dict[str, Any] = {}
+    parts: list[dict[str, Any]] = []
     for data in payloads(stream):
         if data == b"[DONE]":
             continue
@@ -40,10 +66,8 @@ def fold(stream: bytes) -> dict[str, Any]:
         for key, value in chunk.items():
             if key not in ("choices", "object") and value is not None:
                 body[key] = value
-        for part in chunk.get("choices", ()):
-            fold_choice(choices, part)
-    body["choices"] = [finished(choices[index]) for index in sorted(choices)]
-    return body
+        parts += chunk.get("choices", ())
+    return body, parts
 
 
 def fold_choice(choices: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:
@@ -68,8 +92,21 @@ def fold_choice(choices: dict[int, dict[str, Any]], part: dict[str, Any]) -> Non
     if delta.get("function_call") is not None:
         _add_function(message.setdefault("function_call", {}), delta["function_call"])
     _add_logprobs(choice, part.get("logprobs"))
+    _add_reason(choice, part)
+
+
+def _add_reason(choice: dict[str, Any], part: dict[str, Any]) -> None:
     if part.get("finish_reason") is not None:
         choice["finish_reason"] = (choice["finish_reason"] or "") + part["finish_reason"]
+
+
+def _add_arrays(choice: dict[str, Any], part: dict[str, Any] | None) -> None:
+    if part is None:
+        return
+    if choice["logprobs"] is None:
+        choice["logprobs"] = {key: [] for key in _ARRAYS}
+    for key in _ARRAYS:
+        choice["logprobs"][key] += part[key]
 
 
 def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
@@ -121,6 +158,10 @@ def comparable(body: dict[str, Any], *, usage: bool = False) -> dict[str, Any]:
 
 
 def _comparable_choice(choice: dict[str, Any]) -> dict[str, Any]:
+    if "text" in choice:
+        logprobs = choice["logprobs"]
+        kept = logprobs if logprobs is not None and any(logprobs.values()) else None
+        return {**choice, "logprobs": kept}
     message = {k: v for k, v in choice["message"].items() if v is not None}
     if message.get("content") == "" and message.keys() & {"tool_calls", "refusal", "function_call"}:
         del message["content"]

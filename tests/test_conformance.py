@@ -13,6 +13,8 @@ import pytest
 from tests.conformance import RULES, check_body, check_error, check_stream
 from tests.conforming import BODIES, ERROR, ID, STREAMS, TEXT, entries, sse
 from tests.fold import comparable, fold
+from tests.test_conformance_completions import BODY_MUTANTS as COMPLETION_MUTANTS
+from tests.test_conformance_completions import STREAM_MUTANTS as COMPLETION_STREAM_MUTANTS
 from tests.test_conformance_stream import FRAMING_MUTANTS, STREAM_MUTANTS
 
 Path = tuple[str | int, ...]
@@ -281,6 +283,7 @@ def test_every_rule_has_a_mutant() -> None:
     refused = {"json", "stop"}
     refused |= {rule for *_, rule in BODY_MUTANTS} | {rule for *_, rule in ERROR_MUTANTS}
     refused |= {rule for *_, rule in STREAM_MUTANTS} | {rule for *_, rule in FRAMING_MUTANTS}
+    refused |= {rule for *_, rule in [*COMPLETION_MUTANTS, *COMPLETION_STREAM_MUTANTS]}
     assert refused == set(RULES)
 
 

@@ -104,8 +104,8 @@ def _token(item: dict[str, Any], report: Report, at: str, *, sampled: bool) -> b
         return False
     if data is None:
         nameless = token == "" or bool(_PLACEHOLDER.fullmatch(token))
-        # an alternative's real bytes may be unknowable, or it is a control token that has none
-        hidden = not sampled and (_REPLACEMENT in token or bool(_CONTROL.fullmatch(token)))
+        # an alternative's real bytes may be unknowable, and a control token may have none
+        hidden = bool(_CONTROL.fullmatch(token)) or (not sampled and _REPLACEMENT in token)
         report.check(nameless or hidden, "7.null", at, repr(token))
         return number
     octets = isinstance(data, list) and all(type(b) is int and 0 <= b <= 255 for b in data)
@@ -141,20 +141,21 @@ def _tiling(entries: list[dict[str, Any]], text: str, report: Report, at: str) -
             report.add("7.replacement", f"{at}[{i}]", repr(entry["token"]))
     unknown = any(_PLACEHOLDER.fullmatch(e["token"]) and e["bytes"] is None for e in entries)
     if unknown:
-        report.check(_appears(entries, text), "7.tiling", at, f"known parts not in {text!r}")
+        parts = [None if e["bytes"] is None else bytes(e["bytes"]) for e in entries]
+        report.check(appears(parts, text), "7.tiling", at, f"known parts not in {text!r}")
         return
     joined = b"".join(bytes(e["bytes"] or ()) for e in entries).decode("utf-8", "replace")
     report.check(joined == text, "7.tiling", at, f"{joined!r}, not {text!r}")
 
 
-def _appears(entries: list[dict[str, Any]], text: str) -> bool:
-    """Say whether the runs of known bytes appear in the text in their order."""
+def appears(parts: Sequence[bytes | None], text: str) -> bool:
+    """Say whether the runs of known bytes (None: not known) appear in the text in their order."""
     runs, place = [b""], 0
-    for entry in entries:
-        if entry["bytes"] is None:
+    for part in parts:
+        if part is None:
             runs.append(b"")
         else:
-            runs[-1] += bytes(entry["bytes"])
+            runs[-1] += part
     for run in runs:
         known = run.decode("utf-8", "replace").strip(_REPLACEMENT)
         place = text.find(known, place)
@@ -219,7 +220,8 @@ def canonical(value: float | None, linear: bool) -> float:
     return max(min(value, 0.0), UNKNOWN)
 
 
-def _same(got: object, want: float) -> bool:
+def same_number(got: object, want: float) -> bool:
+    """Say whether a value of the answer is the backend's number."""
     if isinstance(got, bool) or not isinstance(got, int | float):
         return False
     return math.isclose(got, want, rel_tol=1e-9, abs_tol=1e-12)
@@ -232,12 +234,12 @@ def _mismatches(
     for i, (entry, row) in enumerate(zip(entries, rows, strict=True)):
         offered = sorted((canonical(v, linear) for v in row.alternatives), reverse=True)
         own = offered if row.inferred else [canonical(row.logprob, linear)]
-        if not any(_same(entry.get("logprob"), value) for value in own):
+        if not any(same_number(entry.get("logprob"), value) for value in own):
             wrong.append(("7.numbers", i, f"{entry.get('logprob')}, not {own[:3]}"))
         top = entry.get("top_logprobs")
         got = [a.get("logprob") for a in top] if isinstance(top, list) else []
         if len(got) != min(k, len(offered)):
             wrong.append(("7.offered", i, f"{len(got)} of {len(offered)}, k {k}"))
-        elif not all(_same(g, w) for g, w in zip(got, offered, strict=False)):
+        elif not all(same_number(g, w) for g, w in zip(got, offered, strict=False)):
             wrong.append(("7.numbers", i, f"alternatives {got}, not {offered[: len(got)]}"))
     return wrong

@@ -25,10 +25,10 @@ RULES: dict[str, str] = {
     "5.index": "every choice has its index",
     "5.order": "choices first appear in the order 0, 1, 2, ...",
     "5.count": "there are as many choices as were asked for",
-    "6.id": "the id is chatcmpl- and at least 8 characters; the backend's own suffix is kept",
+    "6.id": "the id is chatcmpl- (cmpl- of a completion) and at least 8 characters, of the backend",
     "6.created": "created is epoch seconds",
     "6.model": "model is what the client asked for",
-    "6.object": "object is chat.completion or chat.completion.chunk",
+    "6.object": "object is chat.completion, chat.completion.chunk or text_completion",
     "6.constant": "id, created, model and fingerprint stay the same over a stream",
     "7.present": "logprobs is a key of every choice",
     "7.unasked": "logprobs is null unless asked for",
@@ -65,6 +65,24 @@ RULES: dict[str, str] = {
     "12.context": "a context overflow has code context_length_exceeded",
     "12.done": "no [DONE] and nothing else after an error event",
     "stop": "the content holds none of the request's stop strings",
+    "L.reason": "a completion's finish_reason is stop, length or content_filter",
+    "L.alone": "a completion's finish_reason comes on a chunk without text and logprobs",
+    "L.shape": "logprobs are tokens, token_logprobs, top_logprobs and text_offset, and no more",
+    "L.arrays": "the four arrays are of the same length",
+    "L.value": "a token's logprob is a finite number from -9999.0 to 0",
+    "L.null": "null values and null alternatives come together, only where an echoed text begins",
+    "L.k": "at most k alternatives and the sampled token",
+    "L.descending": "a dict of alternatives descends",
+    "L.own": "the sampled token is among the alternatives, with its own value",
+    "L.offset": "text_offset counts the whole characters before a token, from the prompt's start",
+    "L.spelling": "parts of characters are bytes:\\xNN in lower-case hex, no text is; no U+FFFD",
+    "L.tiling": "the joined tokens are the text",
+    "L.chunk": "each chunk holds the entries of its own text",
+    "L.missing": "arrays were asked and given, and are not there",
+    "L.count": "one entry per backend token, less named drops",
+    "L.numbers": "every number survives, in its place and under its name",
+    "L.offered": "alternatives = min(k, offered), less those that print alike",
+    "L.echo": "an echoed text begins with the prompt",
 }
 """Every rule: the contract's number, a name, what must hold."""
 
@@ -102,6 +120,8 @@ class Request:
     """What the client asked for, as far as the answer's form depends on it.
 
     `switches`: vendor keys the request carried. `keep`: keys kept by name. `model` None: any.
+    Of a completions request `n` counts all choices and `k` is its `logprobs`; `prompts` are the
+    texts, None for token ids.
     """
 
     model: str | None = None
@@ -116,6 +136,13 @@ class Request:
     extensions: Literal["none", "known", "all"] = "known"
     keep: frozenset[str] = frozenset()
     switches: frozenset[str] = frozenset()
+    echo: bool = False
+    prompts: tuple[str | None, ...] = ()
+
+    def prompt_of(self, choice: int) -> str | None:
+        """Return the text of the prompt that a choice continues, None if it is not known."""
+        place = choice * len(self.prompts) // max(self.n, 1)
+        return self.prompts[place] if 0 <= place < len(self.prompts) else None
 
 
 @dataclass(frozen=True)
@@ -123,12 +150,14 @@ class Row:
     """One token as the backend gave it: its own number (None: not told) and the alternatives'.
 
     A number is as it was on the wire; None, NaN and -inf stand for unknown. `inferred`: the backend
-    did not say which token was sampled, so any of the alternatives' numbers is its own.
+    did not say which token was sampled, so any of the alternatives' numbers is its own. `names`
+    tells the alternatives apart: a token's bytes where the backend told them, else its text.
     """
 
     logprob: float | None
     alternatives: tuple[float | None, ...] = ()
     inferred: bool = False
+    names: tuple[bytes | str, ...] = ()
 
 
 @dataclass(frozen=True)

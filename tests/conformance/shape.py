@@ -16,6 +16,7 @@ SWITCHED = {
     "prompt_token_ids": ("return_token_ids", "return_tokens_as_token_ids"),
     "token_ids": ("return_token_ids", "return_tokens_as_token_ids"),
     "timings": ("timings", "timings_per_token"),
+    "prompt_progress": ("return_progress",),
 }
 PROMPT_DETAILS = frozenset(
     {"audio_tokens", "cached_tokens", "cache_write_tokens", "image_tokens", "text_tokens"}
@@ -30,6 +31,7 @@ COMPLETION_DETAILS = frozenset(
     }
 )
 _ID = re.compile(r"chatcmpl-[\x21-\x7e]{8,}")
+_TEXT_ID = re.compile(r"cmpl-[\x21-\x7e]{8,}")
 _OVERFLOW = re.compile(
     r"maximum context length|exceeds? the (available|maximum|model'?s?) context|"
     r"context (length|window|size) exceeded|exceeds? the context (length|window|size)"
@@ -76,9 +78,14 @@ def check_envelope(
     """Check id, created, model, object and the optional keys beside them."""
     where = "answer"
     got = answer.get("id")
-    report.check(isinstance(got, str) and bool(_ID.fullmatch(got)), "6.id", where, got)
-    if facts is not None and facts.id is not None and _ID.fullmatch(facts.id):
-        report.check(got == facts.id, "6.id", where, f"the backend's own was {facts.id}")
+    text = kind == "text_completion"
+    form = _TEXT_ID if text else _ID
+    report.check(isinstance(got, str) and bool(form.fullmatch(got)), "6.id", where, got)
+    own = None if facts is None else facts.id
+    if own is not None and text:  # llama.cpp gives a completion a chat's id
+        own = own.removeprefix("chat")
+    if own is not None and form.fullmatch(own):
+        report.check(got == own, "6.id", where, f"the backend's own was {own}")
     created = answer.get("created")
     epoch = is_int(created) and isinstance(created, int) and 10**9 <= created <= 10**11
     report.check(epoch, "6.created", where, created)
