@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Literal
 
 from wellspoken.adapters.events import Usage
 from wellspoken.adapters.tokens import TokenTable
 
 Extensions = Literal["none", "known", "all"]
+Kind = Literal["chat", "completions"]
+"""Which of OpenAI's two shapes the client gets."""
 
 
 class Notes:
@@ -44,19 +47,30 @@ SWITCHED = {
 class Exchange:
     """What one request asked for, and the injected clock and id source its answer is made with.
 
-    `now`: epoch seconds. `new_id`: a fresh suffix of at least 8 url-safe characters, new each call.
+    `kind` is the client's endpoint. `n` counts all choices: of a completions request with several
+    `prompts` (their texts, None for token ids) each has `n / len(prompts)` of them, in order.
+    `echoed`: the backend is not asked for the prompt that `echo` wants; it is put before.
+    `enforced`: the backend is not told the stop strings, so the answer is over when every choice
+    has met one; each of its chunks carries the token counts so far.
+    `pairs_best`: the backend gives each entry its best alternative's value (Backend). `origin`
+    names backend and request in messages. `now`: epoch seconds. `new_id`: a fresh suffix of at
+    least 8 url-safe characters, new each call.
     `k` is top_logprobs (0 when only `logprobs` was asked). `tools` are the offered function names.
     `switches` are the names of vendor keys the request carried with a value other than null or
     false. `prompt_size` is the prompt's UTF-8 length, for the last-resort usage estimate.
     """
 
     __slots__ = (
+        "echo",
+        "echoed",
+        "enforced",
         "extensions",
         "forced_tool",
         "functions",
         "include_usage",
         "k",
         "keep",
+        "kind",
         "logprobs",
         "max_tokens",
         "model",
@@ -64,7 +78,10 @@ class Exchange:
         "new_id",
         "notes",
         "now",
+        "origin",
+        "pairs_best",
         "prompt_size",
+        "prompts",
         "service_tier",
         "stops",
         "stream",
@@ -97,7 +114,17 @@ class Exchange:
         keep: frozenset[str] = frozenset(),
         switches: frozenset[str] = frozenset(),
         prompt_size: int = 0,
+        kind: Kind = "chat",
+        echo: bool = False,
+        prompts: tuple[str | None, ...] = (),
     ) -> None:
+        self.kind: Kind = kind
+        self.echo = echo
+        self.origin = ""
+        self.pairs_best = False
+        self.echoed = False
+        self.enforced = False
+        self.prompts = prompts
         self.model = model
         self.now = now
         self.new_id = new_id
@@ -120,6 +147,26 @@ class Exchange:
         self.notes = Notes()
         self.usage: Usage | None = None  # what was answered, set by the usage stage
         self.usage_source = ""  # backend, tokenizer, tokens or estimate
+
+    def prompt_of(self, choice: int) -> str | None:
+        """Return the prompt's text that a choice of a completions answer belongs to, if known."""
+        prompts = self.prompts
+        place = choice * len(prompts) // max(self.n, 1) if len(prompts) > 1 else 0
+        return prompts[place] if place < len(prompts) else None
+
+    def part(self, prompt: str | None) -> Exchange:
+        """Return the exchange of one choice that is asked for by itself; its notes are these."""
+        part = copy(self)
+        part.n = 1
+        part.prompts = (prompt,)
+        part.prompt_size = self.prompt_size // max(len(self.prompts), 1)
+        return part
+
+    def apart(self) -> Exchange:
+        """Return the same exchange with notes of its own."""
+        other = copy(self)
+        other.notes = Notes()
+        return other
 
     def keeps(self, key: str) -> bool:
         """Say whether the client gets a key outside the contract."""

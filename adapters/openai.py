@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from msgspec import DecodeError, Raw, Struct, ValidationError, field, json
 
@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 Bounds = Literal["openai", "backend"]
+Decoded = TypeVar("Decoded")
 
 ALL_ALTERNATIVES: Final = 1 << 20
 """`k` of a request whose top_logprobs is negative (vLLM: the whole vocabulary)."""
@@ -225,20 +226,30 @@ def decode_chat(body: bytes, *, bounds: Bounds = "openai") -> ChatRequest:
     `bounds="backend"` checks types and what protects a backend (n, sizes) and leaves it the rest:
     five stop sequences, max_tokens -1, unknown roles and parts, a missing model.
     """
-    try:
-        if not body.isascii():
-            body.decode()  # the skipping of unread values does not look at their encoding
-        fields = _decode_fields(body)
-        request = _decode_typed(body)
-    except ValidationError as error:
-        raise _refused(str(error)) from None
-    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _malformed(body, error) from None
+    request, fields = parse(body, _decode_typed, '{"model": ..., "messages": [...]}')
     request.fields = fields
     if request.oai_compat is None:
         request.oai_compat = True
     openai_bounds.check(request, strict=bounds == "openai")
     return request
+
+
+def parse(
+    body: bytes, decode: Callable[[bytes], Decoded], example: str
+) -> tuple[Decoded, dict[str, Raw]]:
+    """Return what `decode` makes of `body`, and its top-level values as sent.
+
+    Raises `RequestError` 400 in OpenAI's words; `example` is a body for who sends no object.
+    """
+    try:
+        if not body.isascii():
+            body.decode()  # the skipping of unread values does not look at their encoding
+        fields = _decode_fields(body)
+        return decode(body), fields
+    except ValidationError as error:
+        raise _refused(str(error), example) from None
+    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _malformed(body, error) from None
 
 
 def _malformed(body: bytes, error: Exception) -> RequestError:
@@ -260,7 +271,7 @@ def _malformed(body: bytes, error: Exception) -> RequestError:
     )
 
 
-def _refused(text: str) -> RequestError:
+def _refused(text: str, example: str) -> RequestError:
     """Turn msgspec's description of a wrong type into OpenAI's."""
     found = _FAILURE.fullmatch(text)
     if found is None:  # "Number out of range - at `$.temperature`"
@@ -275,8 +286,7 @@ def _refused(text: str) -> RequestError:
     got = "a decimal number" if found["got"] == "float" else _TYPES[found["got"]]
     if not param:
         return RequestError(
-            f"The body of the request has to be a JSON object, but it is {got}. "
-            'Send {"model": ..., "messages": [...]}.',
+            f"The body of the request has to be a JSON object, but it is {got}. Send {example}.",
             code="invalid_type",
         )
     if param == "model" and got == "null":
@@ -312,7 +322,6 @@ def exchange_for(
     limit = request.max_completion_tokens
     if limit is None:
         limit = request.max_tokens
-    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     return Exchange(
         model=request.model,
         now=now,
@@ -328,11 +337,11 @@ def exchange_for(
         tools=_tool_names(request),
         forced_tool=_forces_tool(request),
         functions=bool(request.functions) and not request.tools,
-        stops=tuple(stop for stop in stops if stop),
+        stops=stops_of(request.stop),
         service_tier=request.service_tier is not None,
         extensions=extensions,
         keep=keep,
-        switches=_switches(request.fields),
+        switches=switches_of(request.fields, OPENAI_KEYS),
         prompt_size=prompt_size(request.messages),
     )
 
@@ -355,11 +364,18 @@ def _forces_tool(request: ChatRequest) -> bool:
     return isinstance(choice, FunctionCall) and bool(choice.name)
 
 
-def _switches(fields: dict[str, Raw]) -> frozenset[str]:
+def stops_of(stop: str | list[str] | None) -> tuple[str, ...]:
+    """Return the stop strings that can be found: all but the empty one."""
+    stops = [stop] if isinstance(stop, str) else stop or []
+    return tuple(stop for stop in stops if stop)
+
+
+def switches_of(fields: dict[str, Raw], known: frozenset[str]) -> frozenset[str]:
+    """Return the vendors' keys, those not `known`, that have a value other than null or false."""
     return frozenset(
         key
         for key, value in fields.items()
-        if key not in OPENAI_KEYS and key not in OUR_KEYS and bytes(value) not in _OFF
+        if key not in known and key not in OUR_KEYS and bytes(value) not in _OFF
     )
 
 

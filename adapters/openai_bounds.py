@@ -23,6 +23,7 @@ from wellspoken.adapters.request_error import (
 )
 
 if TYPE_CHECKING:
+    from wellspoken.adapters.completions import CompletionRequest
     from wellspoken.adapters.openai import (
         ChatRequest,
         FunctionCall,
@@ -43,13 +44,13 @@ MAX_KEY: Final = 64
 MAX_VALUE: Final = 512
 INT64: Final = 2**63
 
-_GUARDS: Final = (("n", 1, MAX_N), ("seed", -INT64, INT64 - 1))
+GUARDS: Final = (("n", 1, MAX_N), ("seed", -INT64, INT64 - 1))
 _INTEGERS: Final[tuple[tuple[str, int, int | None], ...]] = (
     ("top_logprobs", 0, 20),
     ("max_tokens", 1, None),
     ("max_completion_tokens", 1, None),
 )
-_DECIMALS: Final = (
+DECIMALS: Final = (
     ("temperature", 0, 2),
     ("top_p", 0, 1),
     ("presence_penalty", -2, 2),
@@ -87,25 +88,25 @@ def check(request: ChatRequest, *, strict: bool) -> None:
         raise no_model()
     if "messages" not in request.fields:
         raise missing("messages", "Send an array of message objects.")
-    for name, low, high in _GUARDS:
-        _number(request, name, "integer", low, high)
+    for name, low, high in GUARDS:
+        number(request, name, "integer", low, high)
     _metadata(request.metadata, strict)
-    _stop(request, MAX_STOPS if strict else MAX_STOPS_ANY)
+    stop(request, MAX_STOPS if strict else MAX_STOPS_ANY)
     if strict:
         _openai(request)
 
 
 def _openai(request: ChatRequest) -> None:
     for name, low, most in _INTEGERS:
-        _number(request, name, "integer", low, most)
-    for name, low, high in _DECIMALS:
-        _number(request, name, "decimal", low, high)
+        number(request, name, "integer", low, most)
+    for name, low, high in DECIMALS:
+        number(request, name, "decimal", low, high)
     if request.top_logprobs is not None and not request.logprobs:
         raise not_allowed("top_logprobs", "'logprobs' is true")
     if request.stream_options is not None and not request.stream:
         raise not_allowed("stream_options", "'stream' is true")
     if request.logit_bias is not None:
-        _logit_bias(request.logit_bias)
+        logit_bias(request.logit_bias)
     if request.response_format is not None:
         _response_format(request.response_format)
     if request.safety_identifier is not None and len(request.safety_identifier) > MAX_KEY:
@@ -119,14 +120,23 @@ def _openai(request: ChatRequest) -> None:
             _message(message, f"messages[{index}]")
 
 
-def _number(request: ChatRequest, name: str, kind: str, low: int, high: int | None) -> None:
+def number(
+    request: ChatRequest | CompletionRequest,
+    name: str,
+    kind: str,
+    low: int,
+    high: int | None,
+    sent_as: str | None = None,
+) -> None:
+    """Raise `RequestError` for a number out of bounds; `sent_as` is the client's key for it."""
     value = getattr(request, name)
     if value is not None and (value < low or (high is not None and value > high)):
-        sent = bytes(request.fields[name]).decode()
-        raise out_of_range(name, kind, sent, low, high)
+        param = sent_as or name
+        raise out_of_range(param, kind, bytes(request.fields[param]).decode(), low, high)
 
 
-def _stop(request: ChatRequest, most: int) -> None:
+def stop(request: ChatRequest | CompletionRequest, most: int) -> None:
+    """Raise `RequestError` for more than `most` stop strings."""
     if isinstance(request.stop, list) and len(request.stop) > most:
         raise too_long("stop", "array", most, len(request.stop))
 
@@ -157,7 +167,8 @@ def _metadata(metadata: dict[str, Any] | None, strict: bool) -> None:
             raise too_long(param, "string", MAX_VALUE, len(value))
 
 
-def _logit_bias(bias: dict[str, Any] | list[Any]) -> None:
+def logit_bias(bias: dict[str, Any] | list[Any]) -> None:
+    """Raise `RequestError` unless `bias` gives token ids numbers from -100 to 100."""
     if isinstance(bias, list):
         raise wrong_type("logit_bias", "an object of token ids and numbers", "an array")
     for key, value in bias.items():

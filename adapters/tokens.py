@@ -15,6 +15,7 @@ CAPACITY = 65_536
 
 _encode = json.Encoder().encode
 _ID = re.compile(r"token_id:(\d{1,18})", re.ASCII)
+_ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
 LONGEST_NUMBER = 18  # digits: an int of 64 bits holds them, and no one counts further
 
 
@@ -34,6 +35,18 @@ def spell(data: bytes) -> str:
 def escape(data: bytes) -> str:
     """Return every byte as `\\xNN`: the `token` of an entry whose bytes stand for no known text."""
     return "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def raw_escapes(token: str) -> bytes | None:
+    r"""Return the bytes of `bytes:\xe2\x80` or `\xe2\x80`; None for a text without escapes."""
+    text = token.removeprefix("bytes:")
+    if not _ESCAPE.search(text):
+        return None
+    data, at = b"", 0
+    for found in _ESCAPE.finditer(text):
+        data += text[at : found.start()].encode() + bytes([int(found[1], 16)])
+        at = found.end()
+    return data + text[at:].encode()
 
 
 def digits(value: object) -> int | None:

@@ -1,23 +1,30 @@
 """Backend bytes in, OpenAI's bytes out: reader | stages | writer, for a body and for a stream.
 
 translate_body         a whole answer (or an error, HTML, or a stream though a body was asked)
-StreamTranslator       a stream, as it arrives
+StreamTranslator       a stream, as it arrives, into a stream or (`fold`) into a body
 translate_stream_body  a whole answer where the client asked for a stream
+
+`dialect` is what the backend's answer is read as, `exchange.kind` what the client gets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
-from wellspoken.adapters.events import Event, Fault
+from wellspoken.adapters.backend import Dialect
+from wellspoken.adapters.events import End, Event, Fault, Finish, Start, Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.lenient import parse
+from wellspoken.adapters.readers.llamacpp import LlamaCppNative, TextOrNative
 from wellspoken.adapters.readers.near_openai import NearOpenAI
 from wellspoken.adapters.repairs import errors
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.envelope import PREFIXES
 from wellspoken.adapters.stages.calls import Calls
+from wellspoken.adapters.stages.echo import Echo
 from wellspoken.adapters.stages.finish import FinishStage
 from wellspoken.adapters.stages.order import Order
 from wellspoken.adapters.stages.stop import Stop
@@ -25,9 +32,24 @@ from wellspoken.adapters.stages.tiling import Tiling
 from wellspoken.adapters.stages.usage import UsageStage
 from wellspoken.adapters.writers.chat_body import ChatBody
 from wellspoken.adapters.writers.chat_stream import ChatStream
+from wellspoken.adapters.writers.completion_body import CompletionBody
+from wellspoken.adapters.writers.completion_stream import CompletionStream
 from wellspoken.adapters.writers.shapes import error_object
 
 Stage = Callable[[list[Event]], list[Event]]
+
+
+class Reader(Protocol):
+    """What reads one answer of a backend."""
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return the events of all chunks that `data` completes."""
+
+    def close(self) -> list[Event]:
+        """Return what the end of the backend's bytes tells."""
+
+    def body(self, data: bytes) -> list[Event]:
+        """Return the events of a whole answer."""
 
 
 class Answer(Struct, gc=False):
@@ -38,17 +60,36 @@ class Answer(Struct, gc=False):
     retry: bool | None = None
 
 
+def reader_of(exchange: Exchange, dialect: Dialect) -> Reader:
+    """Return the reader of one answer."""
+    if dialect == "llamacpp":
+        return LlamaCppNative(exchange)
+    return TextOrNative(exchange) if dialect == "completions" else NearOpenAI(exchange)
+
+
+def body_writer(exchange: Exchange) -> ChatBody | CompletionBody:
+    """Return the writer of the client's body."""
+    return ChatBody(exchange) if exchange.kind == "chat" else CompletionBody(exchange)
+
+
+def stream_writer(exchange: Exchange) -> ChatStream | CompletionStream:
+    """Return the writer of the client's stream."""
+    return ChatStream(exchange) if exchange.kind == "chat" else CompletionStream(exchange)
+
+
 def stages(exchange: Exchange) -> tuple[Stage, ...]:
     """Return the stages that this exchange needs, in order."""
+    echo = (Echo(exchange),) if exchange.echo and not exchange.echoed else ()
     stop = (Stop(exchange),) if exchange.stops else ()
     tiling = (Tiling(exchange),) if exchange.logprobs else ()
     return (
         Calls(exchange),
+        *echo,
         *stop,
         *tiling,
         FinishStage(exchange),
         UsageStage(exchange),
-        Order(exchange),
+        Order(exchange, merged=bool(echo)),
     )
 
 
@@ -57,88 +98,203 @@ def fault_answer(fault: Fault) -> Answer:
     return Answer(fault.status, error_object(fault), fault.retry)
 
 
-def translate_body(exchange: Exchange, status: int, content_type: str, data: bytes) -> Answer:
+def translate_body(
+    exchange: Exchange, status: int, content_type: str, data: bytes, dialect: Dialect = "chat"
+) -> Answer:
     """Return the client's answer for a backend's whole answer of any kind.
 
     The backend's own bytes go out if nothing had to be repaired.
     """
     if status >= 300:
-        return fault_answer(_error(exchange, status, data))
+        return fault_answer(error_of(exchange, status, data))
     before = exchange.notes.changes
-    reader = NearOpenAI(exchange)
-    if _is_stream(content_type, data):
-        exchange.notes.add("stream_for_body")
-        events = reader.feed(data) + reader.close()
-    else:
-        events = reader.body(data)
-    writer = ChatBody(exchange)
-    writer(_through(stages(exchange), events))
+    events = whole_events(exchange, reader_of(exchange, dialect), content_type, data)
+    writer = body_writer(exchange)
+    writer(through(stages(exchange), events))
     if writer.fault is not None:
         return fault_answer(writer.fault)
-    if exchange.notes.changes == before:
+    if exchange.notes.changes == before and _passes(exchange, dialect):
         return Answer(200, data)
     return Answer(200, writer.body())
 
 
-def translate_stream_body(exchange: Exchange, content_type: str, data: bytes) -> bytes | Fault:
+def _passes(exchange: Exchange, dialect: Dialect) -> bool:
+    """Say whether an unrepaired body is the client's; arrays of logprobs are always made anew."""
+    return dialect == exchange.kind and (exchange.kind == "chat" or not exchange.logprobs)
+
+
+def whole_events(exchange: Exchange, reader: Reader, content_type: str, data: bytes) -> list[Event]:
+    """Return a reader's events of a whole answer, also of one that came as a stream."""
+    if _is_stream(content_type, data):
+        exchange.notes.add("stream_for_body")
+        return reader.feed(data) + reader.close()
+    return reader.body(data)
+
+
+def translate_stream_body(
+    exchange: Exchange, content_type: str, data: bytes, dialect: Dialect = "chat"
+) -> bytes | Fault:
     """Return the client's stream for a whole answer, or the fault that it is."""
     exchange.notes.add("body_for_stream")
-    reader = NearOpenAI(exchange)
-    writer = ChatStream(exchange)
-    written = writer(_through(stages(exchange), reader.body(data)))
+    writer = stream_writer(exchange)
+    written = writer(Source(exchange, dialect).whole(200, content_type, data))
     return written if writer.fault is None else writer.fault
 
 
+class Source:
+    """One answer of a backend, as the events that the client's answer is made of.
+
+    `ended`: its stream has said all it has to say; `clean`: since the backend ended it, and nothing
+    has to be cancelled. `prelude`: events that come before all others but the `Start`.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        dialect: Dialect = "chat",
+        prelude: Sequence[Event] = (),
+    ) -> None:
+        self.exchange = exchange
+        self.reader = reader_of(exchange, dialect)
+        self.stages = stages(exchange)
+        enforces = (x for x in self.stages if exchange.enforced and isinstance(x, Stop))
+        self.stop = next(enforces, None)
+        self.prelude = list(prelude)
+        self.ended = False
+        self.clean = False
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return the events of these bytes of a stream."""
+        events = self.reader.feed(data)
+        events = self._enforced(events) if self.stop else through(self.stages, events)
+        if events and not self.ended and type(events[-1]) in (End, Fault):
+            self.ended = True
+            self.clean = type(events[-1]) is End
+        return self._begun(events) if self.prelude else events
+
+    def _enforced(self, events: list[Event]) -> list[Event]:
+        """Return the events up to the last stop string; what was made behind it does not count."""
+        out: list[Event] = []
+        for event in events:
+            out += through(self.stages, [event])
+            if self.stop is not None and self.stop.over:
+                self.stop = None
+                self.ended = True
+                return out + through(self.stages, [End(True)])
+        return out
+
+    def close(self) -> list[Event]:
+        """Return the events of a stream's end."""
+        return self._begun(through(self.stages, self.reader.close()))
+
+    def whole(self, status: int, content_type: str, data: bytes) -> list[Event]:
+        """Return the events of a whole answer, whatever it is."""
+        if status >= 300:
+            return [error_of(self.exchange, status, data)]
+        events = whole_events(self.exchange, self.reader, content_type, data)
+        return self._begun(through(self.stages, events))
+
+    def nothing(self, prompt: int) -> list[Event]:
+        """Return the events of an answer without tokens, for which no backend is asked.
+
+        `prompt`: how many tokens the prompt has.
+        """
+        exchange = self.exchange
+        exchange.usage_source = "backend"
+        start = Start(PREFIXES[exchange.kind] + exchange.new_id(), exchange.now, exchange.model)
+        return [start, *self.prelude, Finish(0, "length"), Usage(prompt, 0), End(True)]
+
+    def _begun(self, events: list[Event]) -> list[Event]:
+        if not self.prelude or not events or type(events[0]) is not Start:
+            return events
+        prelude, self.prelude = self.prelude, []
+        return [events[0], *prelude, *events[1:]]
+
+
 class StreamTranslator:
-    """A stream as it arrives: `feed` what was read, `close` at the end of it.
+    """Streams as they arrive: `feed` what was read, `close` at the end of it.
 
     `done`: the last event was written ([DONE] or an error); nothing more will come. `fault`: the
     answer failed; if nothing was written before (`started` False) it is not in the stream, and a
-    proper error answer can still be given.
+    proper error answer can still be given. `fold`: the client wants a body, the `answer`. Several
+    `sources` become one answer by `merge`, which takes (place, events).
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        dialect: Dialect = "chat",
+        *,
+        sources: Sequence[Source] = (),
+        merge: Callable[[int, list[Event]], list[Event]] | None = None,
+        fold: bool = False,
+    ) -> None:
         self.exchange = exchange
-        self.reader = NearOpenAI(exchange)
-        self.stages = stages(exchange)
-        self.writer = ChatStream(exchange)
+        self.sources = sources or (Source(exchange, dialect),)
+        self.merge = merge
+        self.order = Order(exchange, merged=True) if merge is not None else None
+        self.body = body_writer(exchange) if fold else None
+        self.stream = stream_writer(exchange)
+        self.ended = False
 
     @property
     def done(self) -> bool:
         """Whether the last event was written."""
-        return self.writer.done
+        return self.ended or self.stream.done
 
     @property
     def fault(self) -> Fault | None:
         """What failed, if anything did."""
-        return self.writer.fault
+        return self.stream.fault if self.body is None else self.body.fault
 
     @property
     def started(self) -> bool:
         """Whether the client was given bytes."""
-        return self.writer.started
+        return self.stream.started
 
-    def feed(self, data: bytes) -> bytes:
+    def feed(self, data: bytes, place: int = 0) -> bytes:
         """Return what the client gets for these bytes of the backend."""
-        return self._write(self.reader.feed(data))
+        return self._write(self.sources[place].feed(data), place)
 
-    def close(self) -> bytes:
-        """Return what the client gets when the backend's bytes end."""
-        return self._write(self.reader.close())
+    def close(self, place: int = 0) -> bytes:
+        """Return what the client gets when a backend's bytes end."""
+        return self._write(self.sources[place].close(), place)
 
-    def fail(self, fault: Fault) -> bytes:
-        """Return what the client gets when the connection to the backend fails."""
-        return self._write([fault])
+    def whole(self, status: int, content_type: str, data: bytes, place: int = 0) -> bytes:
+        """Return what the client gets for a whole answer."""
+        return self._write(self.sources[place].whole(status, content_type, data), place)
 
-    def _write(self, events: list[Event]) -> bytes:
-        if self.writer.done or not events:
+    def nothing(self, prompt: int, place: int = 0) -> bytes:
+        """Return what the client gets where no token was asked for."""
+        return self._write(self.sources[place].nothing(prompt), place)
+
+    def fail(self, fault: Fault, place: int = 0) -> bytes:
+        """Return what the client gets when the connection to a backend fails."""
+        return self._write(through(self.sources[place].stages, [fault]), place)
+
+    def answer(self) -> Answer:
+        """Return the body that the streams fold to."""
+        assert self.body is not None
+        if self.body.fault is not None:
+            return fault_answer(self.body.fault)
+        return Answer(200, self.body.body())
+
+    def _write(self, events: list[Event], place: int) -> bytes:
+        if self.done or not events:
             return b""
-        for stage in self.stages:
-            events = stage(events)
-        return self.writer(events)
+        if self.merge is not None and self.order is not None:
+            events = self.order(self.merge(place, events))
+            if not self.started:  # what only waited for its turn has not begun the answer
+                events = [x for x in events if type(x) is Fault] or events
+        if self.body is None:
+            return self.stream(events)
+        self.body(events)
+        self.ended = any(type(event) in (End, Fault) for event in events)
+        return b""
 
 
-def _through(pipeline: tuple[Stage, ...], events: list[Event]) -> list[Event]:
+def through(pipeline: tuple[Stage, ...], events: list[Event]) -> list[Event]:
+    """Return what becomes of the events."""
     for stage in pipeline:
         events = stage(events)
     return events
@@ -150,7 +306,8 @@ def _is_stream(content_type: str, data: bytes) -> bool:
     return data[:64].lstrip(b"\xef\xbb\xbf\r\n ").startswith((b"data:", b"event:", b": "))
 
 
-def _error(exchange: Exchange, status: int, data: bytes) -> Fault:
+def error_of(exchange: Exchange, status: int, data: bytes) -> Fault:
+    """Return the fault that an answer with an error status is."""
     context = Context(exchange)
     try:
         payload = parse(data)

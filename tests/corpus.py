@@ -1,21 +1,32 @@
 """The fixtures: answers of real servers (or made after them), as raw bytes with their provenance.
 
-tests/fixtures/chat/<server>/index.json       name -> provenance, request, status, content type
-tests/fixtures/chat/<server>/<name>           the backend's answer, byte for byte
-tests/fixtures/chat/<server>/<name>.expected  what the client gets, byte for byte
-tests/fixtures/chat/<server>/expected.json    name -> status, repairs and how the answer ended
+tests/fixtures/<kind>/<server>/index.json       name -> provenance, request, status, content type,
+                                                dialect
+tests/fixtures/<kind>/<server>/<name>           the backend's answer, byte for byte
+tests/fixtures/<kind>/<server>/<name>.expected  what the client gets, byte for byte
+tests/fixtures/<kind>/<server>/expected.json    name -> status, repairs and how the answer ended
+
+<kind> is what the backend was asked: chat; completions, at /v1/completions; native, at llama.cpp's
+/completion. `dialect` (chat if absent) says how the answer is read: chat, completions, llamacpp.
+The request is always the one that the proxy's client sends: OpenAI's, of chat or of completions.
+A provenance begins with "captured from", or with "constructed after" and the source of the shape.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tests.conformance import Request
 
-ROOT = Path(__file__).parent / "fixtures" / "chat"
+Dialect = Literal["chat", "completions", "llamacpp"]
+
+FIXTURES = Path(__file__).parent / "fixtures"
+ROOT = FIXTURES / "chat"
+TEXT_ROOTS = (FIXTURES / "completions", FIXTURES / "native")
 # keys of OpenAI's own requests; every other key is a vendor's switch
 OWN = frozenset(
     {
@@ -27,11 +38,21 @@ OWN = frozenset(
         "top_p", "user", "verbosity", "web_search_options",
     }
 )  # fmt: skip
+OWN_TEXT = frozenset(
+    {
+        "best_of", "echo", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "model",
+        "n", "presence_penalty", "prompt", "seed", "stop", "stream", "stream_options", "suffix",
+        "temperature", "top_p", "user",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Fixture:
-    """One answer. `request` is the client's JSON; `raw` what the backend answered to it."""
+    """One answer. `request` is the client's JSON; `raw` what the backend answered to it.
+
+    `vocabulary`: the configured tokenizer's tokens and their ids, where the proxy has one.
+    """
 
     name: str
     server: str
@@ -41,11 +62,23 @@ class Fixture:
     raw: bytes
     provenance: str
     expected_path: Path
+    dialect: Dialect = "chat"
+    vocabulary: Mapping[str, int] | None = None
+
+    @property
+    def key(self) -> str:
+        """The name within its folder, as index.json and expected.json have it."""
+        return self.expected_path.name.removesuffix(".expected")
 
     @property
     def streamed(self) -> bool:
         """Whether the answer is an event stream."""
         return self.content_type.startswith("text/event-stream")
+
+    @property
+    def for_stream(self) -> bool:
+        """Whether the client asked for a stream; `streamed` tells what the backend gave."""
+        return bool(self.request.get("stream"))
 
     @property
     def asked(self) -> Request:
@@ -58,6 +91,8 @@ def checked_request(request: dict[str, Any], **more: Any) -> Request:
 
     The extensions are the default ones, `known`.
     """
+    if "prompt" in request:
+        return _checked_completion(request, **more)
     stop = request.get("stop") or ()
     choice = request.get("tool_choice")
     return Request(
@@ -73,6 +108,33 @@ def checked_request(request: dict[str, Any], **more: Any) -> Request:
         switches=frozenset(k for k, v in request.items() if k not in OWN and v),
         **more,
     )
+
+
+def _checked_completion(request: dict[str, Any], **more: Any) -> Request:
+    stop, prompt = request.get("stop") or (), request["prompt"]
+    many = isinstance(prompt, list) and not all(isinstance(item, int) for item in prompt)
+    prompts = prompt if many else [prompt]
+    return Request(
+        model=request["model"],
+        logprobs=request.get("logprobs") is not None,
+        k=request.get("logprobs") or 0,
+        include_usage=bool((request.get("stream_options") or {}).get("include_usage")),
+        n=(request.get("n") or 1) * len(prompts),
+        stops=(stop,) if isinstance(stop, str) else tuple(stop),
+        switches=frozenset(k for k, v in request.items() if k not in OWN_TEXT and v),
+        echo=bool(request.get("echo")),
+        prompts=tuple(one if isinstance(one, str) else None for one in prompts),
+        **more,
+    )
+
+
+def text_fixtures() -> list[Fixture]:
+    """Return the fixtures whose client asked for a completion; their names begin with the kind."""
+    return [
+        replace(fixture, name=f"{root.name}/{fixture.name}")
+        for root in TEXT_ROOTS
+        for fixture in fixtures(root)
+    ]
 
 
 def fixtures(root: Path = ROOT) -> list[Fixture]:

@@ -5,14 +5,23 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.corpus import Fixture
+from tests.corpus import Dialect, Fixture
+from wellspoken.adapters.completions import decode_completion, exchange_for_completion
+from wellspoken.adapters.events import Fault
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.openai import decode_chat, exchange_for
-from wellspoken.adapters.translate import StreamTranslator, translate_body
+from wellspoken.adapters.tokens import TokenTable
+from wellspoken.adapters.translate import (
+    StreamTranslator,
+    fault_answer,
+    translate_body,
+    translate_stream_body,
+)
+from wellspoken.adapters.vocabulary import Vocabulary
 
 NOW = 1_760_000_000
 Split = Callable[[bytes], Iterable[bytes]]
@@ -38,28 +47,62 @@ class Outcome:
 
 def exchange(request: dict[str, Any], **more: Any) -> Exchange:
     """Return the exchange of a request, its ids counted from 1."""
-    ids = itertools.count(1)
-    return exchange_for(
-        decode_chat(json.dumps(request).encode()),
-        now=NOW,
-        new_id=lambda: f"made{next(ids):08d}",
-        **more,
-    )
+    ids, data = itertools.count(1), json.dumps(request).encode()
+    given = {"now": NOW, "new_id": lambda: f"made{next(ids):08d}", **more}
+    if "prompt" in request:
+        return exchange_for_completion(decode_completion(data), **given)
+    return exchange_for(decode_chat(data), **given)
 
 
-def body(request: dict[str, Any], status: int, content_type: str, raw: bytes) -> Outcome:
+def tokens(vocabulary: Mapping[str, int] | None) -> TokenTable:
+    """Return the table of a configured tokenizer, or of none."""
+    if vocabulary is None:
+        return TokenTable()
+    return TokenTable(Vocabulary({number: text.encode() for text, number in vocabulary.items()}))
+
+
+def body(
+    request: dict[str, Any],
+    status: int,
+    content_type: str,
+    raw: bytes,
+    dialect: Dialect = "chat",
+    vocabulary: Mapping[str, int] | None = None,
+) -> Outcome:
     """Translate a whole body."""
-    asked = exchange(request)
-    answer = translate_body(asked, status, content_type, raw)
+    asked = exchange(request, tokens=tokens(vocabulary))
+    answer = translate_body(asked, status, content_type, raw, dialect)
     return Outcome(answer.status, answer.body, answer.retry, None, asked.notes.counts)
 
 
-def stream(request: dict[str, Any], pieces: Iterable[bytes]) -> Outcome:
+def stream(
+    request: dict[str, Any],
+    pieces: Iterable[bytes],
+    dialect: Dialect = "chat",
+    vocabulary: Mapping[str, int] | None = None,
+) -> Outcome:
     """Translate a stream that comes in pieces."""
-    asked = exchange(request)
-    translator = StreamTranslator(asked)
+    asked = exchange(request, tokens=tokens(vocabulary))
+    translator = StreamTranslator(asked, dialect)
     out = b"".join([*[translator.feed(piece) for piece in pieces], translator.close()])
-    fault = translator.fault
+    return _streamed(out, translator.fault, asked)
+
+
+def stream_of_body(
+    request: dict[str, Any],
+    content_type: str,
+    raw: bytes,
+    dialect: Dialect = "chat",
+    vocabulary: Mapping[str, int] | None = None,
+) -> Outcome:
+    """Translate a whole body for a client that asked for a stream."""
+    asked = exchange(request, tokens=tokens(vocabulary))
+    found = translate_stream_body(asked, content_type, raw, dialect)
+    fault = found if isinstance(found, Fault) else None
+    return _streamed(b"" if isinstance(found, Fault) else found, fault, asked)
+
+
+def _streamed(out: bytes, fault: Fault | None, asked: Exchange) -> Outcome:
     told = None
     if fault is not None:
         keys = ("message", "type", "param", "code", "retry")
@@ -69,10 +112,36 @@ def stream(request: dict[str, Any], pieces: Iterable[bytes]) -> Outcome:
 
 
 def replay(fixture: Fixture, split: Split = lambda raw: [raw]) -> Outcome:
-    """Translate a fixture; a body is never split."""
-    if fixture.streamed and fixture.status < 400:
-        return stream(fixture.request, split(fixture.raw))
-    return body(fixture.request, fixture.status, fixture.content_type, fixture.raw)
+    """Translate a fixture; only a stream for a stream is split."""
+    how = (fixture.dialect, fixture.vocabulary)
+    given = (fixture.content_type, fixture.raw)
+    if fixture.status >= 400 or not fixture.for_stream:
+        return body(fixture.request, fixture.status, *given, *how)
+    if fixture.streamed:
+        return stream(fixture.request, split(fixture.raw), *how)
+    return stream_of_body(fixture.request, *given, *how)
+
+
+def as_other(fixture: Fixture) -> tuple[dict[str, Any], Outcome]:
+    """Translate a body for a client that wants a stream with usage, or a stream for one of a body.
+
+    Returns the other client's request too.
+    """
+    request = {k: v for k, v in fixture.request.items() if not k.startswith("stream")}
+    if fixture.streamed:
+        asked = exchange(request, tokens=tokens(fixture.vocabulary))
+        translator = StreamTranslator(asked, fixture.dialect, fold=True)
+        translator.feed(fixture.raw)
+        translator.close()
+        answer = translator.answer()
+        return request, Outcome(answer.status, answer.body, answer.retry, None, asked.notes.counts)
+    request |= {"stream": True, "stream_options": {"include_usage": True}}
+    asked = exchange(request, tokens=tokens(fixture.vocabulary))
+    got = translate_stream_body(asked, fixture.content_type, fixture.raw, fixture.dialect)
+    if isinstance(got, Fault):
+        failed = fault_answer(got)
+        return request, Outcome(failed.status, failed.body, failed.retry, None, asked.notes.counts)
+    return request, Outcome(200, got, None, None, asked.notes.counts)
 
 
 def by_byte(raw: bytes) -> Iterable[bytes]:

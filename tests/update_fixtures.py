@@ -10,27 +10,29 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
-from tests.corpus import ROOT, fixtures
+from tests.corpus import fixtures, text_fixtures
 from tests.replay import replay
 
 
 def main(parts: list[str]) -> None:
     """Write <name>.expected and expected.json for the chosen fixtures."""
-    summaries = {
-        path.parent.name: json.loads(path.read_text()) for path in ROOT.glob("*/expected.json")
-    }
-    for fixture in fixtures():
+    summaries: dict[Path, dict[str, Any]] = {}
+    for fixture in [*fixtures(), *text_fixtures()]:
         if parts and not any(part in fixture.name for part in parts):
             continue
         outcome = replay(fixture)
         fixture.expected_path.write_bytes(outcome.body)
-        name = fixture.name.partition("/")[2]
-        summaries.setdefault(fixture.server, {})[name] = outcome.summary()
+        index = fixture.expected_path.with_name("expected.json")
+        if index not in summaries:
+            summaries[index] = json.loads(index.read_text()) if index.exists() else {}
+        summaries[index][fixture.key] = outcome.summary()
         print(fixture.name)
-    for server, summary in summaries.items():
+    for index, summary in summaries.items():
         text = json.dumps(dict(sorted(summary.items())), indent=1, ensure_ascii=False)
-        (ROOT / server / "expected.json").write_text(f"{text}\n")
+        index.write_text(f"{text}\n")
 
 
 if __name__ == "__main__":

@@ -7,17 +7,18 @@ tolerant repair of the same name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import contains
 
 from msgspec import UNSET, Raw
 
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry, Logprobs
-from wellspoken.adapters.readers.wire import WireLogprobs
+from wellspoken.adapters.readers.wire import TextLogprobs, WireLogprobs
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.logprobs import id_of, keyed_by_id
 from wellspoken.adapters.repairs.logprobs import logprobs as repaired
 from wellspoken.adapters.repairs.token_bytes import LOGPROB, own_value, settle
-from wellspoken.adapters.tokens import NULL, TokenTable
+from wellspoken.adapters.tokens import NULL, TokenTable, bytes_json, raw_escapes, spell
 
 ARRAYS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
@@ -36,21 +37,65 @@ def logprobs(given: WireLogprobs, text: str, context: Context) -> Logprobs | Non
         and isinstance(tops, list)
         and len(tokens) == len(numbers) == len(tops)
     ):
-        return _tolerant(given, text, context)
+        return unaligned(given, text, context)
     context.note("logprobs_legacy_arrays")
-    entries = []
+    return entries(tokens, numbers, [*tops], context)
+
+
+def entries(
+    tokens: list[str],
+    numbers: Sequence[float | None],
+    tops: list[dict[str, float] | None],
+    context: Context,
+    unscored: int = 0,
+) -> Logprobs | None:
+    """Return the entries of aligned arrays; the first `unscored` tokens need no logprob."""
+    table = context.exchange.tokens
     odd = table.odd
-    for token, number, top in zip(tokens, numbers, tops, strict=True):
-        found = _row(top, table)
-        entries.append(Entry(token, number, table[token], found))
-        if found and (found[0].logprob != number or found[0].token != token):
-            own_value(entries[-1], context)
-    if not all(map(contains, tops, tokens)) and keyed_by_id(tokens, tops):
-        for entry in entries:
+    found = []
+    for place, (token, number, top) in enumerate(zip(tokens, numbers, tops, strict=True)):
+        rows = _row(top, table) if top else []
+        if number is None:
+            if place >= unscored:
+                context.note("logprobs_unknown")
+            number = UNKNOWN
+        found.append(Entry(token, number, table[token], rows))
+        if rows and (rows[0].logprob != number or rows[0].token != token):
+            own_value(found[-1], context)
+    if not all(map(contains, *_with_alternatives(tokens, tops))) and keyed_by_id(tokens, tops):
+        for entry in found:
             by_id(entry, context)
+    undone = context.text and undo_bytes(found)
     known = table.vocabulary is not None  # it may know more than the texts tell
-    plain = (table.odd == odd and not known) or settle(entries, context)
-    return Logprobs(entries, plain) if entries else None
+    plain = (table.odd == odd and not known and not undone) or settle(found, context)
+    return Logprobs(found, plain) if found else None
+
+
+def undo_bytes(entries: list[Entry]) -> bool:
+    r"""Read the completions endpoint's own spelling of parts of characters, `bytes:\xe2\x80`.
+
+    Returns whether there was any.
+    """
+    rows: list[Entry | Alternative] = [*entries]
+    for entry in entries:
+        rows += entry.top_logprobs
+    found = [row for row in rows if row.token.startswith("bytes:")]
+    for row in found:
+        data = raw_escapes(row.token)
+        if data is not None and "\ufffd" in data.decode(errors="replace"):
+            row.bytes = bytes_json(data)
+            row.token = spell(data)
+    return bool(found)
+
+
+def _with_alternatives(
+    tokens: list[str], tops: list[dict[str, float] | None]
+) -> tuple[list[dict[str, float]], list[str]]:
+    """Return the alternatives and tokens of the positions that have some."""
+    if None not in tops:
+        return tops, tokens  # type: ignore[return-value]
+    pairs = [(top, token) for token, top in zip(tokens, tops, strict=True) if top]
+    return [top for top, _ in pairs], [token for _, token in pairs]
 
 
 def _row(top: dict[str, float], table: TokenTable) -> list[Alternative]:
@@ -73,10 +118,13 @@ def by_id(entry: Entry, context: Context) -> None:
     settle([entry], context)
 
 
-def _tolerant(given: WireLogprobs, text: str, context: Context) -> Logprobs | None:
+def unaligned(given: WireLogprobs | TextLogprobs, text: str, context: Context) -> Logprobs | None:
+    """Return the entries of arrays that are missing or of different lengths."""
     columns = ((name, getattr(given, name)) for name in ARRAYS)
     found = repaired({k: v for k, v in columns if v is not UNSET}, text, context)
     if found is None or not found[0]:
         return None
-    entries, sampled = found
-    return Logprobs(entries, settle(entries, context), sampled)
+    rows, sampled = found
+    if context.text:
+        undo_bytes(rows)
+    return Logprobs(rows, settle(rows, context), sampled)

@@ -1,4 +1,4 @@
-"""The near-OpenAI dialect: chat completions, body and SSE, of every server that imitates OpenAI.
+"""The near-OpenAI dialect: chat or legacy completions, body and SSE, of all that imitate OpenAI.
 
 What the strict Structs of `wire.py` accept goes straight to events; what they refuse goes through
 `tolerant.py`, which repairs it and hands the same to the same `Pieces`.
@@ -6,6 +6,8 @@ What the strict Structs of `wire.py` accept goes straight to events; what they r
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,6 +18,7 @@ from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.lenient import parse
 from wellspoken.adapters.readers import wire
 from wellspoken.adapters.readers.pieces import Pieces
+from wellspoken.adapters.readers.text import text_choice
 from wellspoken.adapters.readers.tolerant import Tolerant
 from wellspoken.adapters.repairs import envelope, errors
 from wellspoken.adapters.repairs.context import Context
@@ -27,17 +30,28 @@ NONE = wire.NONE
 
 _chunk = msgspec.json.Decoder(wire.Chunk).decode
 _body = msgspec.json.Decoder(wire.Body).decode
+_text_chunk = msgspec.json.Decoder(wire.TextChunk).decode
+_text_body = msgspec.json.Decoder(wire.TextBody).decode
 
 
 class NearOpenAI:
-    """One answer's reader: `feed` and `close` for a stream, `body` for a whole answer."""
+    """One answer's reader: `feed` and `close` for a stream, `body` for a whole answer.
 
-    def __init__(self, exchange: Exchange) -> None:
+    `text`: the answer is the completions endpoint's.
+    """
+
+    def __init__(self, exchange: Exchange, *, text: bool = False) -> None:
         self.exchange = exchange
         self.notes = exchange.notes
-        self.context = Context(exchange)
+        self.text = text
+        self.context = Context(exchange, text=text)
+        self.decode_chunk: Callable[[bytes], Any] = _text_chunk if text else _chunk
+        self.decode_body: Callable[[bytes], Any] = _text_body if text else _body
         self.sse = SSEDecoder()
         self.pieces = Pieces(self.context)
+        self.emit: Callable[[Any, bytes | None], None] = (
+            partial(text_choice, self.pieces) if text else self.pieces.choice
+        )
         self.start: Start | None = None
         self.given = ("", 0, "")  # the backend's own id, created, model
         self.same = False  # the envelope goes out as the backend sent it
@@ -71,7 +85,7 @@ class NearOpenAI:
         try:
             if not _is_text(data):
                 raise ValueError
-            body = _body(data)
+            body = self.decode_body(data)
             if len({choice.index for choice in body.choices}) < len(body.choices):
                 raise ValueError
             if body.usage is UNSET and body.timings is not NONE:
@@ -84,12 +98,12 @@ class NearOpenAI:
             if ordered != body.choices:
                 self.notes.add("choices_out_of_order")
             if not ordered:
-                self.fault(errors.no_completion('its "choices" is an empty list'))
+                self.nothing('its "choices" is an empty list')
             self._top(body)
-            for choice in ordered:
-                self.pieces.choice(choice, None)
-            for name in wire.BODY_EXTRAS:
+            for name in wire.TEXT_EXTRAS if self.text else wire.BODY_EXTRAS:
                 self.pieces.extra("answer", None, name, getattr(body, name))
+            for choice in ordered:
+                self.emit(choice, None)
         if not self.ended:
             self.ended = True
             self.pieces.out.append(End(True))
@@ -103,6 +117,12 @@ class NearOpenAI:
         """End the answer with a failure."""
         self.ended = True
         self.pieces.out.append(fault)
+
+    def nothing(self, why: str) -> None:
+        """End the answer since it is no completion; `why` names the field."""
+        part = "text" if self.text else "message" if self.pieces.whole else "delta"
+        expected = f'a list "choices" of objects with "{part}"'
+        self.fault(errors.no_completion(why, expected, self.context))
 
     # Chunks
 
@@ -129,7 +149,7 @@ class NearOpenAI:
             return
         before = self.notes.changes
         try:
-            chunk = _chunk(data)
+            chunk = self.decode_chunk(data)
         except REFUSED:
             self._tolerant(data, 200)
             return
@@ -156,7 +176,7 @@ class NearOpenAI:
             self.notes.add("chunk_of_several_choices")
             raw = None
         for choice in chunk.choices:
-            self.pieces.choice(choice, raw)
+            self.emit(choice, raw)
 
     def _usage(self, given: wire.WireUsage) -> Usage | None:
         details = (given.prompt_tokens_details, given.completion_tokens_details)
@@ -202,7 +222,7 @@ class NearOpenAI:
             self.start = msgspec.structs.replace(self.start, system_fingerprint=fingerprint)
             self.pieces.out.append(self.start)
 
-    def _top(self, body: wire.Body) -> None:
+    def _top(self, body: wire.Body | wire.TextBody) -> None:
         if body.system_fingerprint is None or body.system_fingerprint == "":
             self.notes.add("system_fingerprint_null")
         self.tier(body.service_tier)

@@ -12,12 +12,18 @@ from msgspec import UNSET
 
 from wellspoken.adapters.events import Fault, Logprobs
 from wellspoken.adapters.lenient import raw
+from wellspoken.adapters.readers.legacy import undo_bytes
 from wellspoken.adapters.readers.pieces import Where
-from wellspoken.adapters.repairs import errors
-from wellspoken.adapters.repairs.envelope import content_text
+from wellspoken.adapters.readers.text import offsets, unrepeated
+from wellspoken.adapters.repairs.envelope import (
+    content_text,
+    content_thinking,
+    without_end_token,
+)
 from wellspoken.adapters.repairs.finish import ELSEWHERE, FAILURES, Failure, finish_reason
 from wellspoken.adapters.repairs.finish import finish_reason_elsewhere as elsewhere
-from wellspoken.adapters.repairs.logprobs import holds_probabilities, logprobs
+from wellspoken.adapters.repairs.logprobs import logprobs
+from wellspoken.adapters.repairs.numbers import holds_probabilities
 from wellspoken.adapters.repairs.tools import Row, tool_call, tool_calls
 from wellspoken.adapters.repairs.usage import EVAL_COUNTS, from_timings, usage
 from wellspoken.adapters.tokens import digits
@@ -62,6 +68,7 @@ class Tolerant:
         self.reader = reader
         self.pieces = reader.pieces
         self.whole = reader.pieces.whole
+        self.text = reader.text
         self.context = reader.context
         self.notes = reader.notes
 
@@ -95,6 +102,8 @@ class Tolerant:
 
     def _envelope(self, payload: dict[str, Any]) -> None:
         wanted = "chat.completion" if self.whole else "chat.completion.chunk"
+        if self.text:
+            wanted = "text_completion"
         if payload.get("object") != wanted:
             self.notes.add("object_wrong")
         if payload.get("system_fingerprint", "") is None:
@@ -126,10 +135,10 @@ class Tolerant:
     def _timings(self, payload: dict[str, Any], choices: list[Any]) -> None:
         """Emit what a body or last chunk says of its counts in other words, if that is needed."""
         exchange = self.reader.exchange
-        if not self.whole and not exchange.include_usage:
+        if not self.whole and not exchange.include_usage and not exchange.enforced:
             return
         last = [x for x in choices if isinstance(x, dict) and x.get("finish_reason")]
-        if self.whole or last or not choices:
+        if self.whole or last or not choices or exchange.enforced:
             found = from_timings(payload, self.context)
             if found is not None:
                 self.pieces.out.append(found)
@@ -187,6 +196,8 @@ class Tolerant:
 
     def _choice(self, index: int, choice: dict[str, Any], beside: dict[str, Any]) -> None:
         part = self._part(choice)
+        if self.text and not self.whole:
+            part = without_end_token(part, choice.get("finish_reason"), self.context)
         before = self.notes.counts.get("finish_reason_unknown", 0)
         if "finish_reason" not in choice:
             self.notes.add("finish_reason_absent")
@@ -200,8 +211,11 @@ class Tolerant:
         refusal = part.get("refusal")
         lp = self._logprobs(choice, text)
         rows = self._rows(part)
-        self.pieces.role(index, part.get("role", UNSET))
-        self._message(part, text, bool(rows))
+        if self.text:
+            lp = self._streamed(index, choice, text, lp)
+        else:
+            self.pieces.role(index, part.get("role", UNSET))
+            self._message(part, text, bool(rows))
         reasoning = self._reasoning(part)
         self._extras(index, choice, part)
         self.pieces.piece(
@@ -219,6 +233,8 @@ class Tolerant:
 
     def _part(self, choice: dict[str, Any]) -> dict[str, Any]:
         wanted, other = ("message", "delta") if self.whole else ("delta", "message")
+        if self.text and isinstance(choice.get("text"), str):
+            return {"content": choice.get("text")}
         part = choice.get(wanted)
         if not isinstance(part, dict):
             self.notes.add("choice_part_misnamed")
@@ -248,22 +264,36 @@ class Tolerant:
         if not self.reader.exchange.logprobs:
             self.notes.add("logprobs_unasked")
             return None
-        if isinstance(given, dict) and "content" in given and "refusal" not in given:
+        chat = isinstance(given, dict) and "content" in given and not self.text
+        if chat and "refusal" not in given:
             self.notes.add("logprobs_refusal_missing")
         found = logprobs(given, text, self.context)
+        if found and self.text:
+            undo_bytes(found[0])
         return self.pieces.settled(*found) if found else None
+
+    def _streamed(
+        self, index: int, choice: dict[str, Any], text: str, lp: Logprobs | None
+    ) -> Logprobs | None:
+        given = choice.get("logprobs")
+        if lp is not None and isinstance(given, dict) and "text_offset" in given:
+            offsets(self.pieces, index, given["text_offset"])
+        return unrepeated(self.pieces, index, text, lp)
 
     def _rows(self, part: dict[str, Any]) -> list[Row]:
         if part.get("tool_calls", 0) is None or part.get("function_call", 0) is None:
             self.notes.add("null_key_omitted")
         rows = tool_calls(part.get("tool_calls"), self.context)
         if self.whole:
+            if any(row[0] is not None for row in rows):
+                self.notes.add("tool_call_index_in_body")
             rows = [(n, *row[1:]) for n, row in enumerate(rows)]
         call = part.get("function_call")
         if isinstance(call, dict):
             if not self.reader.exchange.functions:
                 self.notes.add("function_call_renamed")
-            rows.append((len(rows) if self.whole else None, *tool_call(call, self.context)[1:]))
+            row = tool_call({"function": call}, self.context)
+            rows.append((len(rows) if self.whole else None, *row[1:]))
         return rows
 
     def _message(self, part: dict[str, Any], text: str, called: bool) -> None:
@@ -271,7 +301,7 @@ class Tolerant:
             return
         if "refusal" not in part:
             self.notes.add("refusal_missing")
-        if not isinstance(part.get("content"), str) and not called and not part.get("refusal"):
+        if part.get("content") is None and not called and not part.get("refusal"):
             self.notes.add("content_null")
 
     def _reasoning(self, part: dict[str, Any]) -> str:
@@ -281,6 +311,8 @@ class Tolerant:
         key, found = next(
             ((key, value) for key, value in given if isinstance(value, str) and value), ("", "")
         )
+        if not found and (thinking := content_thinking(part.get("content"))):
+            key, found = "content", thinking
         if key not in ("", "reasoning_content"):
             self.notes.add("reasoning_renamed")
         if found and not self.reader.exchange.keeps("reasoning_content"):
@@ -317,4 +349,4 @@ class Tolerant:
             self.notes.dropped("chunk")
 
     def _fault(self, why: str) -> None:
-        self.reader.fault(errors.no_completion(why))
+        self.reader.nothing(why)

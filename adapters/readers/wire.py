@@ -37,6 +37,20 @@ class WireLogprobs(Struct, gc=False, forbid_unknown_fields=True):
     text_offset: list[int] | UnsetType = UNSET
 
 
+class TextLogprobs(Struct, gc=False, forbid_unknown_fields=True):
+    """The completions endpoint's arrays, or chat logprobs in their place (llama.cpp).
+
+    With `echo` a prompt's first token has null, since nothing comes before it.
+    """
+
+    tokens: list[str] | UnsetType = UNSET
+    token_logprobs: list[Lp | None] | UnsetType = UNSET
+    top_logprobs: list[dict[str, Lp] | None] | UnsetType | None = UNSET
+    text_offset: list[int] | UnsetType = UNSET
+    content: list[Entry] | UnsetType | None = UNSET
+    refusal: list[Entry] | UnsetType | None = UNSET
+
+
 class Function(Struct, gc=False, forbid_unknown_fields=True):
     name: str | UnsetType | None = UNSET
     arguments: str | UnsetType | None = UNSET
@@ -72,6 +86,21 @@ class Choice(Struct, gc=False, forbid_unknown_fields=True):
     stop_reason: Raw = NONE
     matched_stop: Raw = NONE
     token_ids: Raw = NONE
+    routed_experts: Raw = NONE
+
+
+class TextChoice(Struct, gc=False, forbid_unknown_fields=True):
+    """A choice of the completions endpoint, in a body or chunk."""
+
+    index: Index
+    text: str
+    logprobs: TextLogprobs | UnsetType | None = UNSET
+    finish_reason: Reason | UnsetType | None = UNSET
+    stop_reason: Raw = NONE
+    matched_stop: Raw = NONE
+    token_ids: Raw = NONE
+    prompt_token_ids: Raw = NONE
+    prompt_logprobs: Raw = NONE
     routed_experts: Raw = NONE
 
 
@@ -117,6 +146,45 @@ class Body(Struct, gc=False, forbid_unknown_fields=True):
     timings: Raw = NONE
 
 
+class TextChunk(Struct, gc=False, forbid_unknown_fields=True):
+    """One chunk of a completions stream."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: WireUsage | UnsetType | None = UNSET
+    system_fingerprint: str | UnsetType | None = UNSET
+    service_tier: str | UnsetType = UNSET
+
+
+class TextBody(Struct, gc=False, forbid_unknown_fields=True):
+    """A whole completions answer."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: WireUsage | UnsetType | None = UNSET
+    system_fingerprint: str | UnsetType | None = UNSET
+    service_tier: str | UnsetType | None = UNSET
+    kv_transfer_params: Raw = NONE
+    ec_transfer_params: Raw = NONE
+    metrics: Raw = NONE
+    timings: Raw = NONE
+
+
+TEXT_EXTRAS = ("kv_transfer_params", "ec_transfer_params", "metrics", "timings")
+TEXT_CHOICE_EXTRAS = (
+    "stop_reason",
+    "matched_stop",
+    "token_ids",
+    "prompt_token_ids",
+    "prompt_logprobs",
+    "routed_experts",
+)
 BODY_EXTRAS = (
     "prompt_logprobs",
     "prompt_token_ids",

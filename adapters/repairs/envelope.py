@@ -9,9 +9,10 @@ from wellspoken.adapters.events import Start
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.tokens import digits
 
-PREFIX = "chatcmpl-"
+PREFIXES = {"chat": "chatcmpl-", "completions": "cmpl-"}
 SHORTEST = 8  # characters of a backend's own suffix that make it worth keeping
 _PREFIXES = re.compile(r"(chatcmpl|cmpl|chat|gen|resp)-")
+_CONTROL = re.compile(r"<[^<>\s]+>")
 _SUFFIX = re.compile(r"[A-Za-z0-9_\-]{8,128}")
 EPOCH = range(1_000_000_000, 100_000_000_000)  # seconds: 2001 to far beyond; not milliseconds
 
@@ -29,17 +30,19 @@ def start(
 
 
 def id_not_chatcmpl(answer_id: str, context: Context) -> str:
-    """Return "chatcmpl-" and the backend's own suffix if that has 8 characters or more.
+    """Return "chatcmpl-" or "cmpl-" and the backend's own suffix if that has 8 characters or more.
 
-    vLLM <= 0.4 says "cmpl-7f3c", SGLang a bare hex string, mistral.rs "0", TGI "", KoboldCpp always
-    "chatcmpl-A1".
+    vLLM <= 0.4 says "cmpl-7f3c" of a chat, llama.cpp "chatcmpl-" of a completion, SGLang a bare hex
+    string, mistral.rs "0", TGI "", KoboldCpp always "chatcmpl-A1". Counts `id_not_chatcmpl`,
+    `id_not_cmpl`.
     """
+    prefix = PREFIXES[context.exchange.kind]
     suffix = _PREFIXES.sub("", answer_id, count=1)
     if not _SUFFIX.fullmatch(suffix):
         suffix = context.exchange.new_id()
-    if answer_id != PREFIX + suffix:
-        context.note("id_not_chatcmpl")
-    return PREFIX + suffix
+    if answer_id != prefix + suffix:
+        context.note("id_not_chatcmpl" if prefix == "chatcmpl-" else "id_not_cmpl")
+    return prefix + suffix
 
 
 def created_not_epoch(created: Any, context: Context) -> int:
@@ -61,9 +64,36 @@ def created_not_epoch(created: Any, context: Context) -> int:
 
 def model_not_requested(model: str, context: Context) -> str:
     """Return the model that the client asked for; cortex says "_", others a file's path."""
-    if model != context.exchange.model:
+    wanted = context.exchange.model or model
+    if model != wanted:
         context.note("model_not_requested")
-    return context.exchange.model
+    return wanted
+
+
+def without_end_token(part: dict[str, Any], finish_reason: Any, context: Context) -> dict[str, Any]:
+    """Return a completion's last piece without the end-of-text token as its text.
+
+    TGI streams the token's name ("</s>") with the reason "eos_token"; its bodies have none. Counts
+    `text_end_token`.
+    """
+    text = part.get("content")
+    if finish_reason != "eos_token" or not isinstance(text, str) or not _CONTROL.fullmatch(text):
+        return part
+    context.note("text_end_token")
+    return {**part, "content": ""}
+
+
+def content_thinking(value: Any) -> str:
+    """Return the reasoning in a content's parts (Mistral's {"type": "thinking", "thinking"})."""
+    parts = value if isinstance(value, list) else []
+    thoughts = [x.get("thinking") for x in parts if isinstance(x, dict)]
+    return "".join(x if isinstance(x, str) else _joined(x) for x in thoughts)
+
+
+def _joined(parts: Any) -> str:
+    """Return the text of a content's parts."""
+    texts = [x.get("text") if isinstance(x, dict) else x for x in parts or ()]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def content_text(value: Any, context: Context) -> str:
@@ -72,8 +102,7 @@ def content_text(value: Any, context: Context) -> str:
         return value
     if isinstance(value, list):
         context.note("content_parts")
-        parts = [part.get("text") if isinstance(part, dict) else part for part in value]
-        return "".join(part for part in parts if isinstance(part, str))
+        return _joined(value)
     if value is not None:
         context.note("content_not_text")
         return str(value)

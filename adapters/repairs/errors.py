@@ -105,7 +105,8 @@ def fault_from(payload: Any, status: int, context: Context) -> Fault:
         context.note("error_in_200")
         own = _number(code if code is not None else body.get("status"))
         overflow = _is_overflow(message, code, kind)
-        status = own if own is not None and own in _STATUSES else 400 if overflow else 502
+        unsaid = 400 if overflow else _TYPED.get(kind, 502)
+        status = own if own is not None and own in _STATUSES else unsaid
     param = body.get("param")
     return fault(
         status,
@@ -120,6 +121,8 @@ def fault_from(payload: Any, status: int, context: Context) -> Fault:
 _MESSAGES = ("message", "msg", "error_message", "text")
 """Where an error says what it is; `text` is FastChat's."""
 _STATUSES = range(400, 600)
+_TYPED = {"invalid_request_error": 400, "rate_limit_error": 429}
+"""OpenAI's types of an error whose status nothing else tells."""
 
 
 def fault_from_text(text: str, status: int, context: Context) -> Fault:
@@ -244,11 +247,17 @@ def _message(value: Any) -> str:
     return _SPACE.sub(" ", text[: 8 * LONGEST]).strip()[:LONGEST]
 
 
-def no_completion(why: str) -> Fault:
-    """Return the fault of an answer that is JSON but no chat completion."""
+def no_completion(why: str, expected: str, context: Context) -> Fault:
+    """Return the fault of an answer that is JSON but no completion.
+
+    `why` names the field, `expected` says what it should have been.
+    """
+    kind = "completion" if context.text else "chat completion"
+    origin = context.exchange.origin
     return Fault(
         502,
-        f"The backend's answer is not a chat completion: {why}. Check that its URL names an "
-        "OpenAI-compatible server and that the adapter fits it.",
+        f"The backend's answer{f' ({origin})' if origin else ''} is not a {kind}: {why}; expected "
+        f"{expected}. Check that its URL names an OpenAI-compatible server and that the adapter "
+        "fits it.",
         code="upstream_not_a_completion",
     )

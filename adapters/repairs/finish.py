@@ -40,6 +40,7 @@ FAILURES: dict[str, str] = {
     "error": "the backend reported an error",
     "canceled": "the backend cancelled the request",  # mistral.rs
     "cancelled": "the backend cancelled the request",
+    "timeout": "the backend ran out of time",  # TensorRT-LLM
     "parse_error": "the backend could not parse what the model wrote",  # LMDeploy
     "insufficient_system_resource": "the backend ran out of resources",  # DeepSeek
 }

@@ -1,14 +1,12 @@
 """Repairs of logprobs: every shape seen becomes a list of entries.
 
 The functions here see generic JSON (dicts, lists) that the strict Structs refused. A recognizer
-looks at the shape alone; `logprobs` tries them in order. Numbers are repaired by `logprob`, bytes
-by `settle` afterwards, for this path and the strict one alike.
+looks at the shape alone; `logprobs` tries them in order. Numbers are repaired by `logprob`
+(`numbers.py`), bytes by `settle` afterwards, for this path and the strict one alike.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,15 +15,16 @@ from msgspec import UNSET, Raw
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
 from wellspoken.adapters.lenient import raw
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.numbers import (
+    TEXT_KEYS,
+    VALUE_KEYS,
+    holds_probabilities,
+    is_object,
+    logprob,
+)
 from wellspoken.adapters.tokens import NULL, digits, token_id
 
-ABSENT = -1e30  # -3.4e38 is float32's least value: llama.cpp and masked logits mean "none" by it
-PROBABILITY = 0.001  # above it a positive number is no rounding error but a probability
-
-_VALUE_KEYS = ("logprob", "log_prob", "prob", "value", "lp")
-_TEXT_KEYS = ("token", "tok_str", "text", "decoded_token", "token_str", "content")
 _TOP_KEYS = ("top_logprobs", "top_probs", "probs", "top_tokens", "alternatives")
-_MINUS_INF = re.compile(r"-\s*inf(inity)?|nan", re.IGNORECASE)
 
 
 Repaired = tuple[list[Entry], bool] | None
@@ -49,85 +48,14 @@ def logprobs(value: Any, text: str, context: Context) -> Repaired:
     return None
 
 
-def logprob(value: Any, context: Context) -> float:
-    """Return a finite logprob <= 0 for whatever a server sent as one, `UNKNOWN` where it told none.
-
-    Counts `logprobs_unknown` (null, no number), `logprobs_not_finite` (NaN, the infinities,
-    -3.4e38), `logprobs_string` ("-INF"), `logprobs_positive` (a rounding error above 0),
-    `logprobs_below_floor` (less than -9999, which OpenAI's scale does not go below).
-    """
-    if isinstance(value, str):
-        context.note("logprobs_string")
-        try:
-            value = math.nan if _MINUS_INF.fullmatch(value.strip()) else float(value)
-        except ValueError:
-            value = None
-    if value is None or isinstance(value, bool) or not isinstance(value, int | float):
-        context.note("logprobs_unknown")
-        return UNKNOWN
-    if not abs(value) <= -ABSENT:  # NaN is in no order; an int may be too great for a float
-        context.note("logprobs_not_finite")
-        return UNKNOWN
-    if value > 0 or (value == 0 and context.probabilities):
-        return _positive(float(value), context)
-    if value < UNKNOWN:
-        context.note("logprobs_below_floor")
-    return max(float(value), UNKNOWN)
-
-
-def _positive(value: float, context: Context) -> float:
-    if context.probabilities:
-        return min(math.log(value), 0.0) if value > 0 else UNKNOWN
-    context.note("logprobs_positive")
-    return 0.0
-
-
-def holds_probabilities(value: Any) -> bool:
-    """Say whether any number that stands as a logprob in `value` is above 0.001, or is a `prob`."""
-    if isinstance(value, dict):
-        if any(key in value for key in ("prob", "probs", "top_probs")):
-            return True
-        if "token_logprobs" in value or "tokens" in value:
-            tops = value.get("top_logprobs") or []
-            return _above(value.get("token_logprobs")) or _above(tops)
-        if isinstance(value.get("content"), list) and "logprob" not in value:
-            return holds_probabilities(value["content"])
-        return _above(value.get("logprob")) or _above(value.get("top_logprobs"))
-    if isinstance(value, list):
-        if _is_row(value):
-            return _above(value)
-        return any(holds_probabilities(item) for item in value)
-    return _above(value)
-
-
-def _above(value: Any) -> bool:
-    """Say whether a number in numbers, {token: number} or entries is above the threshold."""
-    if isinstance(value, list):
-        if _is_row(value):  # [logprob, id, text]
-            return any(isinstance(item, float) and _above(item) for item in value)
-        return any(_above(item) for item in value)
-    if isinstance(value, dict):
-        if "logprob" in value:
-            return _above(value["logprob"])
-        if any(isinstance(value.get(key), str) for key in _TEXT_KEYS):
-            return any(_above(value.get(key)) for key in _VALUE_KEYS)
-        return any(_above(item) for item in value.values())
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return PROBABILITY < value < -ABSENT
-
-
-def _is_row(value: list[Any]) -> bool:
-    """Say whether a list is one token's number and name, not a list of several."""
-    return any(isinstance(item, str) for item in value)
-
-
 def logprobs_entries(value: Any, text: str, context: Context) -> Repaired:
     """Return the entries of a chat-shaped object or list: each made whole by `entry`.
 
     vLLM, llama.cpp, SGLang, LocalAI, mlx-lm, Ollama (no bytes, no alternatives, ids, integers).
     """
     rows = value["content"] if isinstance(value, dict) else value
+    if context.text:
+        context.note("logprobs_chat_shaped")
     if isinstance(rows, dict):
         context.note("logprobs_single_entry")
         rows = [rows]
@@ -164,16 +92,23 @@ def logprobs_legacy_arrays(value: Any, text: str, context: Context) -> Repaired:
     Arrays that are absent, null or short are filled: unknown numbers, no alternatives.
     """
     columns = [value.get(key) for key in ("tokens", "token_logprobs", "top_logprobs", "token_ids")]
+    columns[2] = _by_position(columns[2], columns[0] or columns[1])
     size = max(len(column) for column in columns if isinstance(column, list))
     tokens, numbers, tops, ids = (_filled(column, size) for column in columns)
     for key in value:
         if key not in _ARRAYS and value[key] and key not in ("content", "refusal"):
             context.notes.dropped(f"logprobs.{key}")
     sampled = any(isinstance(column, list) for column in (columns[0], columns[1], columns[3]))
-    context.note("logprobs_legacy_arrays" if sampled else "logprobs_top_only")
+    if not sampled or not context.text:
+        context.note("logprobs_legacy_arrays" if sampled else "logprobs_top_only")
     entries = []
     keyed = keyed_by_id(tokens, tops)
+    opens = context.text and context.exchange.echo  # nothing precedes an echoed prompt's front
     for token, number, top, known in zip(tokens, numbers, tops, ids, strict=True):
+        opens = opens and number is None and isinstance(token, str)
+        if opens and not top:
+            entries.append(Entry(token, UNKNOWN, context.exchange.tokens[token], []))
+            continue
         if keyed and isinstance(top, dict):
             context.note("logprobs_top_by_id")
             top = [{"id": id_of(name), "logprob": value} for name, value in top.items()]
@@ -189,11 +124,25 @@ def logprobs_legacy_arrays(value: Any, text: str, context: Context) -> Repaired:
 _ARRAYS = ("tokens", "token_logprobs", "top_logprobs", "token_ids", "text_offset")
 
 
+def _by_position(tops: Any, tokens: Any) -> Any:
+    """Return the alternatives as a list of each token's, also where one token's stand alone."""
+    one = isinstance(tokens, list) and len(tokens) == 1
+    if one and isinstance(tops, list) and len(tops) > 1 and all(map(is_object, tops)):
+        return [tops]
+    return [tops] if one and isinstance(tops, dict) else tops
+
+
 def _own(found: Entry, token: Any, number: Any, known: Any, context: Context) -> None:
     """Set an entry's own token from its columns; without a name, the alternative of its number."""
     own = _id(known)
     if own is not None:
         found.id = own
+    if isinstance(token, dict):
+        named = _named(token, context)
+        number = _number_of(token) if number is None else number
+        token, found.id = named.token, named.id
+    elif isinstance(token, int):
+        token = next((row.token for row in found.top_logprobs if row.id == token), token)
     if token is not None:
         found.token = _text(token, context)
         found.bytes = context.exchange.tokens[found.token]
@@ -238,9 +187,13 @@ def keyed_by_id(tokens: list[Any], tops: list[Any]) -> bool:
 
     A text may be digits, so every name at every position has to be a number (`token_id:N` passes
     for one), none the token that was sampled there, and some longer than one digit; all of them
-    where there is only one position, as in a chunk. One sampled token at least is no number.
+    where there is only one position, as in a chunk. One sampled token at least is no number. Where
+    the tokens themselves are ids (mlx-lm) the names are, too, if they can be.
     """
     pairs = [(x, top) for x, top in zip(tokens, tops, strict=False) if top]
+    if pairs and all(isinstance(x, int) and isinstance(top, dict) for x, top in pairs):
+        items = [item for _, top in pairs for item in top.items()]
+        return all(id_of(x) is not None and not isinstance(y, dict) for x, y in items)
     if not pairs or any(
         not isinstance(x, str) or not isinstance(top, dict) or x in top for x, top in pairs
     ):
@@ -294,8 +247,11 @@ def _alternatives(tops: Any, context: Context) -> list[Alternative]:
 
 def _alternative_rows(tops: Any, context: Context) -> list[Alternative]:
     if isinstance(tops, dict):
+        if is_object(tops):
+            return [alternative(tops, context)]
         if all(isinstance(value, dict) for value in tops.values()):
-            return [alternative({"id": name, **row}, context) for name, row in tops.items()]
+            named = [("token" if id_of(x) is None else "id", x, row) for x, row in tops.items()]
+            return [alternative({key: name, **row}, context) for key, name, row in named]
         table = context.exchange.tokens
         rows = [Alternative(x, logprob(value, context), table[x]) for x, value in tops.items()]
         return sorted(rows, key=lambda row: row.logprob, reverse=True)
@@ -322,17 +278,17 @@ def alternative(row: Any, context: Context) -> Alternative:
 
 def _number_of(row: dict[str, Any]) -> Any:
     """Return what a token object has as its logprob, None if it has none."""
-    return next((row[name] for name in _VALUE_KEYS if name in row), None)
+    return next((row[name] for name in VALUE_KEYS if name in row), None)
 
 
 def _named(row: dict[str, Any], context: Context) -> Alternative:
     """Return one alternative from an object, but for its logprob."""
-    name = next((row[k] for k in _TEXT_KEYS if row.get(k) is not None), None)
+    name = next((row[k] for k in TEXT_KEYS if row.get(k) is not None), None)
     known = _id(row.get("id", row.get("token_id")))
     if name is None and known is not None:
         name = f"token_id:{known}"
     for extra in row:
-        if extra not in (*_VALUE_KEYS, *_TEXT_KEYS, "bytes", "id", "token_id", "rank", "special"):
+        if extra not in (*VALUE_KEYS, *TEXT_KEYS, "bytes", "id", "token_id", "rank", "special"):
             context.notes.dropped(f"logprobs.{extra}")
     found = Alternative(_text(name, context), UNKNOWN)
     if row.get("bytes") is not None:

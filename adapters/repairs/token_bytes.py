@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
-from wellspoken.adapters.events import Alternative, Entry
+from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.tokens import NULL, bytes_json, escape, spell, token_id
 
@@ -91,9 +91,16 @@ def own_value(entry: Entry, context: Context) -> None:
     """Give the sampled token its own value where its alternatives say that it was paired wrongly.
 
     Some servers pair it with the best alternative's (llama.cpp PR #10627's example, cortex).
-    Counts `logprobs_own_from_alternative`. An unknown value, and a token whose text does not tell
-    it from others, stay.
+    Counts `logprobs_own_from_alternative`, and `logprobs_own_unknown` where a server that does so
+    (`Exchange.pairs_best`) sampled a token that is no alternative. An unknown value, and a token
+    whose text does not tell it from others, stay.
     """
+    rows = entry.top_logprobs
+    if context.exchange.pairs_best and all(row.token != entry.token for row in rows):
+        if rows[0].logprob == entry.logprob:
+            context.note("logprobs_own_unknown")
+            entry.logprob = UNKNOWN
+        return
     own = [row.logprob for row in entry.top_logprobs if row.token == entry.token]
     if own and entry.bytes != NULL and min(abs(x - entry.logprob) for x in own) > MISPAIRED:
         context.note("logprobs_own_from_alternative")
@@ -132,11 +139,14 @@ def true_bytes(row: Entry | Alternative, context: Context) -> None:
         _plain(row, given, expected, context)
         return
     placeholder = token_id(token)
+    if placeholder is not None and _is_end_of(given, placeholder, context):
+        _from_vocabulary(row, placeholder, context)
+        return
     if given and given != token.encode("utf-8", "replace"):
         row.bytes = bytes_json(given)
         if placeholder is None:
             _spell(row, spell(given), context)
-        elif "return_tokens_as_token_ids" not in context.exchange.switches:
+        elif not _ids_wanted(context):
             context.note("logprobs_token_id_text")
             row.token = spell(given)
         return
@@ -172,11 +182,27 @@ def _from_vocabulary(row: Entry | Alternative, known: int | None, context: Conte
     if found:
         context.note("logprobs_bytes_from_vocabulary")
         control = known is not None and vocabulary is not None and vocabulary.is_control(known)
-        row.token, row.bytes = spell(found), NULL if control else bytes_json(found)
+        row.bytes = NULL if control else bytes_json(found)
+        if token_id(row.token) is None or not _ids_wanted(context):
+            row.token = spell(found)
         return
     if row.bytes != NULL:
         context.note("logprobs_bytes_unknown")
     row.bytes = NULL
+
+
+def _is_end_of(given: bytes | None, known: int, context: Context) -> bool:
+    """Say whether the bytes are a whole character's, of which the token is the end (vLLM)."""
+    vocabulary = context.exchange.tokens.vocabulary
+    own = vocabulary.by_id(known) if vocabulary is not None else None
+    if not own or given is None or len(own) >= len(given):
+        return False
+    return given.endswith(own) and "\ufffd" in own.decode(errors="replace")
+
+
+def _ids_wanted(context: Context) -> bool:
+    """Say whether the client asked for `token_id:N` in the place of texts (vLLM)."""
+    return "return_tokens_as_token_ids" in context.exchange.switches
 
 
 def _given(value: Raw, context: Context) -> bytes | None:

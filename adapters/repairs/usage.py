@@ -108,8 +108,8 @@ def _renamed(value: dict[str, Any], context: Context) -> dict[str, Any]:
 def from_timings(payload: dict[str, Any], context: Context) -> Usage | None:
     """Return the counts that stand beside `choices`, None if there are none there.
 
-    llama.cpp's `timings` {prompt_n, cache_n, predicted_n}, Ollama's `prompt_eval_count` and
-    `eval_count`; counted `usage_from_timings`.
+    llama.cpp's `timings` {prompt_n, cache_n, predicted_n} or its /completion's counts, Ollama's
+    `prompt_eval_count` and `eval_count`; counted `usage_from_timings`.
     """
     timings = payload.get("timings")
     if isinstance(timings, dict):
@@ -117,14 +117,18 @@ def from_timings(payload: dict[str, Any], context: Context) -> Usage | None:
         if prompt is not None:
             prompt += count(timings.get("cache_n")) or 0
     else:
-        prompt, completion = (count(payload.get(key)) for key in EVAL_COUNTS)
+        prompt, completion = (
+            next((found for key in keys if (found := count(payload.get(key))) is not None), None)
+            for keys in (EVAL_COUNTS[::2], EVAL_COUNTS[1::2])
+        )
     if prompt is None and completion is None:
         return None
     context.note("usage_from_timings")
     return Usage(prompt, completion)
 
 
-EVAL_COUNTS = ("prompt_eval_count", "eval_count")
+EVAL_COUNTS = ("prompt_eval_count", "eval_count", "tokens_evaluated", "tokens_predicted")
+"""Prompt and completion as Ollama and llama.cpp's /completion count them."""
 
 
 def _details(

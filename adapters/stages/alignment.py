@@ -269,13 +269,17 @@ def _ends(option: Option, state: State, content: bytes, front: bool, inner: bool
             at + len(text): penalty for at, penalty in found.items() if content.startswith(text, at)
         }
         if last + 1 < len(option.texts):
-            found = _with_gaps(found, option.most, content)
+            inside = option.texts[last + 1].startswith(_CONTINUING)
+            found = _with_gaps(found, option.most, content, inside)
     opened = 0 if option.texts[-1] else 1
     return [(penalty, (at, opened)) for at, penalty in found.items()]
 
 
-def _with_gaps(found: dict[int, int], most: int, content: bytes) -> dict[int, int]:
-    """Return where each position may be after up to `most` characters that are not ASCII."""
+def _with_gaps(found: dict[int, int], most: int, content: bytes, inside: bool) -> dict[int, int]:
+    """Return where each position may be after up to `most` characters that are not ASCII.
+
+    `inside`: what follows begins with the end of a character, whose beginning is in the gap then.
+    """
     reached: dict[int, int] = {}
     for start, penalty in found.items():
         at = start
@@ -283,7 +287,10 @@ def _with_gaps(found: dict[int, int], most: int, content: bytes) -> dict[int, in
             reached[at] = min(penalty + max(count - 1, 0), reached.get(at, 99))
             if at >= len(content) or content[at] < 0x80:
                 break
-            at = _character_end(content, at)
+            end = _character_end(content, at)
+            if inside:
+                reached |= dict.fromkeys(range(at + 1, end), penalty + count)
+            at = end
     return reached
 
 

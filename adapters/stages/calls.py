@@ -200,7 +200,8 @@ class Calls:
         if call.given is not None and call.given not in known.ids:
             own = call.given
         else:
-            self.notes.add("tool_call_id_repeated" if call.given else "tool_call_id_missing")
+            if call.given or not self.exchange.functions:  # a function call has no id
+                self.notes.add("tool_call_id_repeated" if call.given else "tool_call_id_missing")
             own = "call_" + self.exchange.new_id()
         known.ids.add(own)
         arguments = "".join(call.waiting)

@@ -13,6 +13,8 @@ from wellspoken.adapters.stages.alignment import Option, Piece
 from wellspoken.adapters.stages.spelling import Undo
 from wellspoken.adapters.tokens import NULL, bytes_json, escape, spell
 
+CONTROL = re.compile(r"<[^<>\s]+>|\[[A-Z_/]+\]")
+"""What names a control token, such as `<s>`, `<|im_end|>` or `[INST]`."""
 _REPLACED = re.compile("\ufffd+")
 UNCHOSEN = Raw()
 """`bytes` of an entry whose own token is still to be chosen among its alternatives."""
@@ -36,29 +38,49 @@ class Reading(NamedTuple):
 
     `empty`: a token without text has none, since the last part of a character brings all of it
     (vLLM now).
+    `control`: a control token may be left out of the text (vLLM's `<s>`).
     `lossy`: a text may lack the bytes that end the character before it, as where a server decodes
     each token alone and leaves out what is not UTF-8 (llama-cpp-python). `most`: characters that a
-    token without text may complete. `alternatives`: the token may be one of its alternatives.
+    token without text may complete. `spaced`: a text may lack the space that it begins with, as
+    where each token is decoded alone with a sentencepiece vocabulary (TensorRT-LLM, FastChat).
+    `alternatives`: the token may be one of its alternatives.
     """
 
     empty: bool = False
+    control: bool = False
     lossy: bool = False
     most: int = 1
+    spaced: bool = False
     alternatives: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether it counts only where it leaves out no entry: it finds room for nearly any."""
+        return self.control or (self.most > 1 and not self.lossy)
 
 
 READINGS = (
     Reading(empty=True),
     Reading(),
+    Reading(most=4),
+    Reading(empty=True, control=True),
+    Reading(control=True, most=4),
     Reading(lossy=True),
     Reading(lossy=True, most=4),
+    Reading(empty=True, spaced=True),
     Reading(alternatives=True),
 )
+READINGS_OF_ASCII = tuple(x for x in READINGS if x.empty or x.alternatives)
+"""The others differ in parts of characters alone, and ASCII text has none."""
 
 
 def options(entry: Entry, undo: Undo | None, reading: Reading) -> list[Option]:
     """Return what the entry may stand for: its own token, then (if so read) its alternatives."""
     found = [] if entry.bytes is UNCHOSEN else [_option(entry, undo, -1, reading)]
+    if reading.control and found and CONTROL.fullmatch(entry.token):
+        found.append(Option(b""))
+    if reading.spaced and found and found[0].data:
+        found.append(Option(b" " + found[0].data))
     if reading.alternatives or entry.bytes is UNCHOSEN:
         found += [_option(row, undo, n, reading) for n, row in enumerate(entry.top_logprobs)]
     return found or [Option(None)]  # nothing is known of it but that it stood there
@@ -82,14 +104,26 @@ def settle_piece(
 ) -> Entry:
     """Make the entry what its piece of the content says, and return it.
 
-    Counts `logprobs_sampled_inferred`, `logprobs_sampled_mismatch`, `logprobs_bytes_from_content`
-    and `logprobs_clipped`.
+    Counts `logprobs_sampled_inferred`, `logprobs_sampled_mismatch`, `logprobs_bytes_from_content`,
+    `logprobs_space_restored` and `logprobs_clipped`.
     """
     pick(entry, piece.option.pick, notes)
     was = (entry.token, entry.logprob)
     data = piece.option.data
-    if not data:
-        own_part(entry, content[piece.start : piece.end] if data is None else b"", notes)
+    told = content[piece.start : piece.end]
+    if data is None and entry.bytes is not UNCHOSEN and known_bytes(entry, None) == told:
+        data = told
+    own = known_bytes(entry, None) if data and undo is None else None
+    if own is not None and data == b" " + own:
+        notes.add("logprobs_space_restored")
+        rows: list[Entry | Alternative] = [entry, *entry.top_logprobs]
+        for row in rows:
+            if (row.token, row.logprob) == was:
+                _set(row, data)
+    if data == b"":
+        without_bytes(entry)  # a part of a character, or a control token that is not in the text
+    elif data is None:
+        own_part(entry, told, notes)
         _mirror(entry, was)
     elif piece.cut or piece.over:
         notes.add("logprobs_clipped")
@@ -97,11 +131,19 @@ def settle_piece(
     elif known_bytes(entry, None) != data:
         _set(entry, data)
     if undo is not None:
-        for row in entry.top_logprobs:
-            undone = known_bytes(row, undo)
-            if undone is not None and undone != known_bytes(row, None):
-                _set(row, undone)
+        for alternative in entry.top_logprobs:
+            undone = known_bytes(alternative, undo)
+            if undone is not None and undone != known_bytes(alternative, None):
+                _set(alternative, undone)
     return entry
+
+
+def without_bytes(entry: Entry) -> None:
+    """Let an entry own nothing of the content, and the alternative that it is likewise."""
+    entry.bytes = NULL
+    for row in entry.top_logprobs:
+        if row.token == entry.token and row.logprob == entry.logprob:
+            row.bytes = NULL
 
 
 def pick(entry: Entry, index: int, notes: Notes) -> None:

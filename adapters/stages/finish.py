@@ -140,7 +140,7 @@ class FinishStage:
             return "tool_calls"
         limit = self.exchange.max_tokens
         counted = self.usage.completion if self.usage and len(self.states) == 1 else None
-        if limit and (counted if counted is not None else state.tokens) >= limit:
+        if limit is not None and (counted if counted is not None else state.tokens) >= limit:
             return "length"
         return "stop"
 

@@ -26,14 +26,18 @@ _OF_CHOICE = (Text, Reasoning, Refusal, Call, Finish)
 
 
 class Order:
-    """The stage; one for an answer."""
+    """The stage; one for an answer.
 
-    def __init__(self, exchange: Exchange) -> None:
+    `merged`: it is made of several answers, or held back for `echo`: its order is no deviation.
+    """
+
+    def __init__(self, exchange: Exchange, *, merged: bool = False) -> None:
         self.notes = exchange.notes
+        self.merged = merged
         self.n = exchange.n
         self.numbers: dict[int, int] = {}  # the backend's number -> ours
         self.waiting: dict[int, list[Event]] = {}
-        self.roles: set[int] = set()  # choices whose role came
+        self.opens: dict[int, Open] = {}  # choices whose role came, and nothing else
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events so that each choice first appears behind all lower ones."""
@@ -44,8 +48,10 @@ class Order:
         out: list[Event] = []
         for event in events:
             if type(event) is Open:
-                self.roles.add(event.choice)
-                out.append(event)  # nothing of the choice is written before more of it comes
+                if event.choice in self.numbers:
+                    out.append(self._numbered(event.choice, event))
+                else:  # nothing of the choice is written before more of it comes
+                    self.opens[event.choice] = event
             elif isinstance(event, _OF_CHOICE):
                 self._choice(event.choice, event, out)
             elif type(event) is Extra and event.choice is not None:
@@ -64,15 +70,18 @@ class Order:
         if self.n == 1:
             self._begin(choice, self.waiting.pop(choice), out)
         while (following := len(self.numbers)) in self.waiting or (
-            following in self.roles and following < choice
+            following in self.opens and following < choice
         ):
             opened: list[Event] = [Open(following, now=True)]
             self._begin(following, self.waiting.pop(following, opened), out)
-        if choice in self.waiting:
+        if choice in self.waiting and not self.merged:
             self.notes.add("choices_out_of_order")
 
     def _begin(self, choice: int, events: list[Event], out: list[Event]) -> None:
         self.numbers[choice] = len(self.numbers)
+        opened = self.opens.pop(choice, None)
+        if opened is not None:
+            out.append(self._numbered(choice, opened))
         out += [self._numbered(choice, event) for event in events]
 
     def _numbered(self, choice: int, event: Event) -> Event:

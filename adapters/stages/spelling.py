@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from wellspoken.adapters.tokens import raw_escapes
+
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
+_NAMED_BYTE = re.compile(r"byte: \\x([0-9a-fA-F]{2})")
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 
 
@@ -42,16 +44,10 @@ def raw_byte_level(token: str) -> bytes | None:
     return data if data != token.encode() else None
 
 
-def raw_escapes(token: str) -> bytes | None:
-    r"""Return the bytes of `bytes:\xe2\x80` or `\xe2\x80` (OpenAI's completions endpoint)."""
-    text = token.removeprefix("bytes:")
-    if not _ESCAPE.search(text):
-        return None
-    data, at = b"", 0
-    for found in _ESCAPE.finditer(text):
-        data += text[at : found.start()].encode() + bytes([int(found[1], 16)])
-        at = found.end()
-    return data + text[at:].encode()
+def byte_spelled(token: str) -> bytes | None:
+    r"""Return the byte of `byte: \xc3` (llama.cpp <= b4273, cortex.llamacpp)."""
+    found = _NAMED_BYTE.fullmatch(token)
+    return bytes([int(found[1], 16)]) if found else None
 
 
 Undo = Callable[[str], bytes | None]
@@ -59,6 +55,7 @@ Undo = Callable[[str], bytes | None]
 SPELLINGS: tuple[tuple[str, Undo], ...] = (
     ("logprobs_raw_sentencepiece", raw_sentencepiece),
     ("logprobs_raw_byte_level", raw_byte_level),
+    ("logprobs_byte_spelled", byte_spelled),
     ("logprobs_raw_escapes", raw_escapes),
 )
 """(repair, function): bytes of a token spelled so, None for one that is not."""

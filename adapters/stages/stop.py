@@ -7,7 +7,7 @@ than the longest one. Entries run ahead of held text; the tiling stage cuts them
 
 from __future__ import annotations
 
-from wellspoken.adapters.events import Call, Event, Finish, Text
+from wellspoken.adapters.events import Call, End, Event, Fault, Finish, Text
 from wellspoken.adapters.exchange import Exchange
 
 
@@ -17,8 +17,15 @@ class Stop:
     def __init__(self, exchange: Exchange) -> None:
         self.notes = exchange.notes
         self.stops = tuple(stop for stop in exchange.stops if stop)
+        self.n = exchange.n
         self.held: dict[int, str] = {}
+        self.prompts = Prompts(exchange) if exchange.echo and not exchange.echoed else None
         self.stopped: set[int] = set()
+
+    @property
+    def over(self) -> bool:
+        """Whether every choice that was asked for has met a stop string."""
+        return len(self.stopped) >= self.n
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events up to each choice's first stop string, which ends it."""
@@ -32,23 +39,27 @@ class Stop:
                 continue
             if type(event) is Finish or type(event) is Call:
                 self._release(event.choice, out)
-            elif choice is None:
+            elif type(event) is End or type(event) is Fault:  # a chunk's counts end nothing
                 for held in list(self.held):
                     self._release(held, out)
             out.append(event)
         return out
 
     def _text(self, event: Text, out: list[Event]) -> None:
+        begin = self.prompts.taken(event) if self.prompts is not None else 0
+        if begin is None or 0 < begin == len(event.text):
+            out.append(event)
+            return
         before = self.held.pop(event.choice, "")
         text = before + event.text
-        found = self._first(text)
+        found = self._first(text, begin)
         if found >= 0:
             self.notes.add("stop_enforced")
             self.stopped.add(event.choice)
             out.append(Text(event.choice, text[:found], event.lp))
             out.append(Finish(event.choice, "stop", False))
             return
-        size = self._opening(text)
+        size = self._opening(text[begin:])
         if not before and not size:
             out.append(event)
             return
@@ -56,9 +67,9 @@ class Stop:
             self.held[event.choice] = text[len(text) - size :]
         out.append(Text(event.choice, text[: len(text) - size], event.lp))
 
-    def _first(self, text: str) -> int:
+    def _first(self, text: str, begin: int) -> int:
         """Return where the stop string begins that is the first to be complete, -1 if none is."""
-        places = ((text.find(stop), stop) for stop in self.stops)
+        places = ((text.find(stop, begin), stop) for stop in self.stops)
         ends = [(at + len(stop), at) for at, stop in places if at >= 0]
         return min(ends)[1] if ends else -1
 
@@ -76,3 +87,31 @@ class Stop:
         held = self.held.pop(choice, "")
         if held:
             out.append(Text(choice, held))
+
+
+class Prompts:
+    """What is still to come of the prompts that a backend echoes; stops are none of their affair.
+
+    The text begins with its prompt (stage echo), except for white space that a tokenizer dropped.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.left: dict[int, str] = {}
+
+    def taken(self, event: Text) -> int | None:
+        """Return how much of a text is its prompt's; None where the prompt's text is not known."""
+        prompt = self.exchange.prompt_of(event.choice)
+        if prompt is None:
+            return None  # token ids: the backend alone can tell, and it was told the stops
+        text, lead = event.text, 0
+        left = self.left.get(event.choice)
+        if left is None:
+            left = prompt.lstrip()
+            lead = len(text) - len(text.lstrip()) if left else 0
+            left = left or prompt
+            if lead == len(text):
+                return lead
+        size = min(len(left), len(text) - lead)
+        self.left[event.choice] = left[size:]
+        return lead + size

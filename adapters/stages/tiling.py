@@ -18,7 +18,10 @@ the undone text covers, makes the spelling the run's.
 
 from __future__ import annotations
 
+from itertools import islice
+
 from wellspoken.adapters.events import (
+    UNKNOWN,
     Call,
     End,
     Entry,
@@ -32,13 +35,16 @@ from wellspoken.adapters.events import (
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.alignment import PARTIAL, STEPS, Budget, Cover, Piece, cover
 from wellspoken.adapters.stages.candidates import (
+    CONTROL,
     READINGS,
+    READINGS_OF_ASCII,
     UNCHOSEN,
     blank,
     options,
     own_part,
     sampled_unknown,
     settle_piece,
+    without_bytes,
 )
 from wellspoken.adapters.stages.spelling import SPELLINGS, Undo
 from wellspoken.adapters.tokens import NULL, token_id
@@ -74,6 +80,7 @@ class Tiling:
         self.exchange = exchange
         self.notes = exchange.notes
         self.k = exchange.k
+        self.text = exchange.kind == "completions"
         self.runs: dict[int, Run] = {}
         self.left = BUDGET
 
@@ -141,18 +148,21 @@ class Tiling:
         """Leave at most k alternatives of each entry; say whether any was more than that."""
         k, trimmed = self.k, False
         for entry in entries:
-            if len(entry.top_logprobs) > k:
-                del entry.top_logprobs[k:]
-                trimmed = True
+            rows = entry.top_logprobs
+            if len(rows) > k:
+                # The completions endpoint's maps hold the sampled token beside the best k.
+                own = self.text and len(rows) == k + 1 and rows[k].token == entry.token
+                del rows[k:]
+                trimmed = trimmed or not own
         if trimmed:
             self.notes.add("logprobs_trimmed")
         return trimmed
 
     def _take(self, run: Run, choice: int, last: bool, out: list[Event]) -> None:
         """Write the held text with the entries that cover it; `last`: nothing follows it."""
-        entries = run.waiting
-        if any(entry.bytes == NULL and token_id(entry.token) is not None for entry in entries):
-            self._emit(run, choice, run.held, entries, out)  # texts unknown: nothing to align
+        near = islice(run.waiting, len(run.held) + AHEAD)
+        if any(entry.bytes == NULL and token_id(entry.token) is not None for entry in near):
+            self._emit(run, choice, run.held, run.waiting, out)  # texts unknown: no aligning
             run.held, run.waiting = "", []
             return
         base = ""
@@ -178,7 +188,11 @@ class Tiling:
         pieces, entries, text = found.pieces, run.waiting, run.held
         if not run.begun:
             pieces = _without_front(pieces, content)
-        self._outside(pieces[0].row)
+        before = entries[: pieces[0].row]
+        if not (run.begun and all(CONTROL.fullmatch(entry.token) for entry in before)):
+            before = self._apart(before)
+        for entry in before:
+            without_bytes(entry)
         end, after = pieces[-1].row + 1, ""
         if pieces[-1].over and not last and not base:
             first = _held_from(pieces, content)
@@ -188,7 +202,7 @@ class Tiling:
         undo = run.spelling[1] if run.spelling else None
         kept = [settle_piece(entries[x.row], x, content, undo, self.notes) for x in pieces]
         run.held, run.waiting = after, entries[end:]
-        self._emit(run, choice, text, kept, out)
+        self._emit(run, choice, text, before + kept, out)
         run.bare = "" if after else content[found.covered :].decode(errors="ignore")
         if run.bare:
             self.notes.add("logprobs_incomplete")
@@ -218,13 +232,15 @@ class Tiling:
         after = run.reasoning.encode() if not run.begun else b""
         budget = Budget(min(STEPS, self.left))
         best: tuple[Cover | None, Spelling] = (None, None)
-        for reading in READINGS:
-            for spelling in dict.fromkeys((run.spelling, None, *SPELLINGS)):
+        used = (x for x in SPELLINGS if any(_spelled(entry, x[1]) for entry in entries))
+        spellings = tuple(dict.fromkeys((run.spelling, None, *used)))
+        for reading in READINGS_OF_ASCII if content.isascii() else READINGS:
+            for spelling in spellings:
                 undo = spelling[1] if spelling else None
-                if undo and not any(_spelled(entry, undo) for entry in entries):
-                    continue
                 rows = [options(entry, undo, reading) for entry in entries]
                 found = cover(rows, content, after, budget)
+                if reading.exact and found is not None and found.cost:
+                    continue
                 if found is not None and (best[0] is None or found.cost < best[0].cost):
                     best = (found, spelling or run.spelling)
                 if best[0] is not None and best[0].cost == 0:
@@ -258,14 +274,25 @@ class Tiling:
         if not text and not entries:
             return
         self._trim(entries)
-        for entry in entries:
+        for entry in () if self.text else entries:  # a map's keys tell its numbers apart
             blank(entry, self.notes)
         run.begun = run.begun or bool(entries)
         out.append(Text(choice, text, Logprobs(entries, False) if entries else None))
 
-    def _outside(self, count: int) -> None:
-        if count:
-            self.notes.add("logprobs_outside_content", count)
+    def _apart(self, entries: list[Entry]) -> list[Entry]:
+        """Return what stays of entries that own no content: all of them with `echo`, else none.
+
+        Clients of an echoed prompt count its tokens, among them one that begins the text and one
+        that ends it.
+        """
+        if not entries:
+            return []
+        if not self.exchange.echo or self.exchange.stops:
+            self.notes.add("logprobs_outside_content", len(entries))
+            return []
+        for entry in entries:
+            without_bytes(entry)
+        return entries
 
     def _close(self, choice: int, out: list[Event]) -> None:
         """Write the text that is held, its last entry clipped to it; what still waits is outside.
@@ -280,8 +307,14 @@ class Tiling:
             found, run.spelling = self._cover(run, run.bare.encode(), exact=True)
             if found is not None and found.pieces:
                 self._write(run, choice, run.bare, found, True, out)
-        self._outside(len(run.waiting))
-        run.waiting = []
+        rest, run.waiting = self._apart(run.waiting), []
+        if run.bare.strip("\ufffd") == "" != run.bare and (run.any or self.exchange.echo):
+            # A token that only begins a character, of which llama.cpp tells nothing.
+            self.notes.add("logprobs_unknown")
+            rest.insert(0, Entry("", UNKNOWN, NULL, []))
+            own_part(rest[0], run.bare.encode(), self.notes)
+            run.bare = ""
+        self._emit(run, choice, "", rest, out)
 
     def _end(self, out: list[Event]) -> None:
         for choice in self.runs:

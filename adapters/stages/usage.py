@@ -40,7 +40,7 @@ class UsageStage:
             elif type(event) is Call:
                 self.pieces.append((event.name or "") + event.arguments)
             elif type(event) is Usage:
-                if self.usage is not None:
+                if self.usage is not None and not self.exchange.enforced:
                     self.notes.add("usage_repeated")
                 self.usage = event if self.usage is None else _merged(self.usage, event)
                 continue
@@ -77,7 +77,7 @@ class UsageStage:
         source = "backend" if completion is not None else ""
         if completion is None and vocabulary is not None:
             completion, source = vocabulary.count(text), "tokenizer"
-        if completion is None and self.entries:
+        if completion is None and self.entries and not self.exchange.echo:
             completion, source = self.entries, "tokens"
         if completion is None:
             completion, source = _estimate(len(text.encode())), "estimate"
@@ -96,7 +96,7 @@ class UsageStage:
         writes a byte or more for a token, unless it reasoned where nobody sees it.
         """
         if usage.completion == 0:
-            return any(self.pieces)
+            return any(self.pieces) and not self.exchange.echo
         if (usage.prompt, usage.completion) != (100, 100) or self.reasoned or self.entries >= 100:
             return False
         details = bytes(usage.prompt_details) or bytes(usage.completion_details)

@@ -174,7 +174,7 @@ class ChatStream:
         """Write a chunk with the keys that wait for it: of its choice, its delta, the answer."""
         mine = [extra for extra in self.extras if extra.choice in (None, choice)]
         self.extras = [extra for extra in self.extras if extra.choice not in (None, choice)]
-        message = extra_keys([extra for extra in mine if extra.where == "message"])
+        message = extra_keys([extra for extra in mine if extra.where == "message"], line=True)
         if message:
             inner = delta[1:-1]
             delta = b"{" + (inner + message if inner else message[1:]) + b"}"
@@ -188,10 +188,10 @@ class ChatStream:
             + entries
             + b',"finish_reason":'
             + reason
-            + extra_keys([extra for extra in mine if extra.where == "choice"])
+            + extra_keys([extra for extra in mine if extra.where == "choice"], line=True)
             + b"}]"
             + self.usage_null
-            + extra_keys([extra for extra in mine if extra.where == "answer"])
+            + extra_keys([extra for extra in mine if extra.where == "answer"], line=True)
             + b"}\n\n"
         )
 
@@ -249,7 +249,7 @@ class ChatStream:
             self._raw(event.raw, out)
             return
         self._head(0)
-        extras = extra_keys([extra for extra in self.extras if extra.where == "answer"])
-        self.extras = []
+        extras = extra_keys([extra for extra in self.extras if extra.where == "answer"], line=True)
+        self.extras = [extra for extra in self.extras if extra.where != "answer"]
         usage = _encode(usage_object(event))
         out.append(self.top + b'"choices":[],"usage":' + usage + extras + b"}\n\n")

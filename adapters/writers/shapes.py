@@ -42,13 +42,21 @@ def error_object(fault: Fault) -> bytes:
     )
 
 
-def extra_keys(extras: list[Extra]) -> bytes:
-    """Return extras as `,"key":value` pairs; of a key that came in pieces the lists are joined."""
+def extra_keys(extras: list[Extra], *, line: bool = False) -> bytes:
+    """Return extras as `,"key":value` pairs.
+
+    Of a choice's key that came in pieces the lists are joined; of an answer's own the last counts
+    (vLLM's `prompt_token_ids` come with every choice, llama.cpp's `timings` with every chunk).
+
+    `line`: for a stream's event, which is one line.
+    """
     joined: dict[str, bytes] = {}
     for extra in extras:
         value = bytes(extra.value)
+        if line and (b"\n" in value or b"\r" in value):
+            value = json.format(value, indent=-1)
         before = joined.get(extra.key, b"")
-        if before[:1] == value[:1] == b"[" and before != b"[]":
+        if extra.choice is not None and before[:1] == value[:1] == b"[" and before != b"[]":
             value = before[:-1] + b"," + value[1:] if value != b"[]" else before
         joined[extra.key] = value
     return b"".join(b"," + json.encode(key) + b":" + value for key, value in joined.items())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from wellspoken.adapters.backend import Backend, prepare
+from wellspoken.adapters.backend import Backend, lacks_in_streams, prepare
 from wellspoken.adapters.openai import RequestError, decode_chat
 from wellspoken.adapters.registry import BACKENDS, find
 
@@ -50,7 +50,32 @@ def test_what_the_proxy_keeps_is_not_sent(adapter: str) -> None:
         "metadata": {"a": "b"},
         "service_tier": "auto",
     }
-    assert send(adapter, **fields) == {"model": "m"}
+    assert send(adapter, max_completion_tokens=5, **fields) == {
+        "model": "m",
+        find(adapter).limit: 5,
+    }
+
+
+def test_a_default_that_cuts_answers_is_lifted() -> None:
+    assert send("cortex") == {"model": "m", "max_tokens": -1}
+    assert send("cortex", max_completion_tokens=7) == {"model": "m", "max_tokens": 7}
+    assert send("vllm") == {"model": "m"}
+
+
+def test_what_a_stream_lacks_is_asked_for_in_a_body() -> None:
+    backend = find("llama-cpp-python")
+    for fields, lacks in (
+        ({"logprobs": True}, True),
+        ({"logprobs": False}, False),
+        ({"logprobs": None}, False),
+        ({}, False),
+    ):
+        request = decode_chat(json.encode({"model": "m", "messages": USER, **fields}))
+        assert lacks_in_streams(backend, request.fields) is lacks
+    usage = {"include_usage": True}
+    body = {"model": "m", "messages": USER, "stream": True, "stream_options": usage}
+    sent = json.decode(prepare(backend, decode_chat(json.encode(body)), model=None, body=True))
+    assert sent == {"model": "m", "messages": USER}
 
 
 def test_a_backend_may_declare_to_know_what_the_proxy_keeps() -> None:
@@ -89,8 +114,7 @@ def test_logprobs_without_alternatives_ask_for_one() -> None:
     assert send("vllm", logprobs=True, top_logprobs=None) == asked
     assert send("vllm", logprobs=True, top_logprobs=3) == {**asked, "top_logprobs": 3}
     assert send("vllm", logprobs=False) == {"model": "m", "logprobs": False}
-    assert send("cortex", logprobs=True) == {"model": "m", "n_probs": 1}
-    assert send("cortex", logprobs=True, top_logprobs=3) == {"model": "m", "n_probs": 3}
+    assert send("cortex", logprobs=True, max_tokens=1) == {**asked, "max_tokens": 1}
 
 
 @pytest.mark.parametrize(
@@ -161,7 +185,7 @@ def test_past_function_calls_become_tool_calls() -> None:
 
 
 def test_backends_by_name() -> None:
-    assert set(BACKENDS) == {"openai", *OLD_LIMIT}
+    assert set(BACKENDS) == {"openai", "llamacpp-native", *OLD_LIMIT}
     for name, backend in BACKENDS.items():
         assert backend.name == name and backend.deviations
         for alias in (name, *backend.aliases, name.upper()):
@@ -174,3 +198,16 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         find("vlm")
     with pytest.raises(ValueError, match=r"'zzz'\. Known: auto"):
         find("zzz")
+
+
+def test_llamacpp_is_sent_description_and_parameters_of_every_function() -> None:
+    """b7376 answers 500 to a function without them."""
+    empty = {"type": "object", "properties": {}}
+    own = {"name": "g", "description": "d", "parameters": {}}
+    bare: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+    told: dict[str, Any] = {"type": "function", "function": own}
+    sent = send("llamacpp", tools=[bare, told])["tools"]
+    full = {"name": "f", "description": "", "parameters": empty}
+    assert sent == [{**bare, "function": full}, told]
+    assert send("vllm", tools=[bare])["tools"] == [bare]
+    assert send("llamacpp", functions=[{"name": "f"}])["tools"] == sent[:1]

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from tests.answers import DONE, Said, ask, body, completion, data, end, role, say, stream
 from tests.replay import exchange
 from tests.replay import stream as pieces
+from wellspoken.adapters.events import Fault
+from wellspoken.adapters.readers.near_openai import NearOpenAI
 from wellspoken.adapters.repairs import errors
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.translate import StreamTranslator, translate_stream_body
+from wellspoken.adapters.translate import StreamTranslator, translate_body, translate_stream_body
 
 SAID = "Something is wrong."
 
@@ -240,6 +242,14 @@ def test_a_200_that_is_no_completion(payload: Any) -> None:
     status, message, kind, _, code = failed(said)
     assert (status, kind, code) == (502, "server_error", "upstream_not_a_completion")
     assert "Check that its URL" in message
+    assert 'expected a list "choices" of objects with "message"' in message
+
+
+def test_what_was_not_understood_names_backend_and_request() -> None:
+    asked = exchange(ask())
+    asked.origin = "backend vllm, request req_7"
+    answer = translate_body(asked, 200, "application/json", b'{"x": 1}')
+    assert b"answer (backend vllm, request req_7) is not a chat completion" in answer.body
 
 
 @pytest.mark.parametrize("text", [b"<html>hi</html>", b"pong", b"", b'{"choices": [', b"\xff\xfe"])
@@ -297,7 +307,9 @@ def test_an_error_before_the_first_byte_is_no_stream() -> None:
 
 def test_an_event_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     translator = StreamTranslator(exchange(ask(stream=True)))
-    translator.reader.sse.cap = 2_000
+    reader = translator.sources[0].reader
+    assert isinstance(reader, NearOpenAI)
+    reader.sse.cap = 2_000
     translator.feed(data(role()))
     out = translator.feed(data(say("Hi")) + data(say("x" * 3_000)))
     assert b'"Hi"' in out and b"upstream_event_too_large" in out
@@ -308,7 +320,7 @@ def test_an_event_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_connection_that_fails() -> None:
     translator = StreamTranslator(exchange(ask(stream=True)))
     assert b'"Hi"' in translator.feed(data(role()) + data(say("Hi")))
-    out = translator.fail(errors.no_completion("x"))
+    out = translator.fail(Fault(502, "The connection broke.", code="backend_error"))
     assert out.startswith(b'data: {"error":') and translator.done
     assert translator.close() == b""
 

@@ -63,6 +63,7 @@ FAILED = (
     "error",
     "canceled",
     "cancelled",
+    "timeout",
     "parse_error",
     "insufficient_system_resource",
 )

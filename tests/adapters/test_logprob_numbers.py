@@ -27,7 +27,8 @@ from tests.answers import (
 )
 from tests.replay import exchange
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.repairs.logprobs import holds_probabilities, logprob, logprobs
+from wellspoken.adapters.repairs.logprobs import logprobs
+from wellspoken.adapters.repairs.numbers import holds_probabilities, logprob
 
 UNKNOWN = -9999.0
 

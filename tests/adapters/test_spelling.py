@@ -10,9 +10,9 @@ from wellspoken.adapters.stages.spelling import (
     BYTE_LEVEL,
     SPELLINGS,
     raw_byte_level,
-    raw_escapes,
     raw_sentencepiece,
 )
+from wellspoken.adapters.tokens import raw_escapes
 
 CHARACTER = {byte: character for character, byte in BYTE_LEVEL.items()}
 
@@ -80,5 +80,6 @@ def test_their_names_are_repairs() -> None:
     assert [name for name, _ in SPELLINGS] == [
         "logprobs_raw_sentencepiece",
         "logprobs_raw_byte_level",
+        "logprobs_byte_spelled",
         "logprobs_raw_escapes",
     ]

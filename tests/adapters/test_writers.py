@@ -269,5 +269,7 @@ def test_shapes() -> None:
     ],
 )
 def test_lists_that_come_in_pieces_are_joined(values: list[bytes], wanted: str) -> None:
-    extras = [Extra("answer", None, "k", Raw(value)) for value in values]
+    extras = [Extra("choice", 0, "k", Raw(value)) for value in values]
     assert extra_keys(extras).decode() == wanted
+    extras = [Extra("answer", None, "k", Raw(value)) for value in values]
+    assert extra_keys(extras).decode() == (f',"k":{values[-1].decode()}' if values else "")

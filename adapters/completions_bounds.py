@@ -1,0 +1,159 @@
+"""What a completions request may hold: OpenAI's bounds, and the few that protect any backend.
+
+Source: OpenAI's published OpenAPI document (API 2.3.0). `strict` is a route's `bounds = "openai"`;
+without it a value passes that only OpenAI itself would refuse.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from wellspoken.adapters.openai_bounds import (
+    DECIMALS,
+    GUARDS,
+    INT64,
+    MAX_STOPS,
+    MAX_STOPS_ANY,
+    logit_bias,
+    no_model,
+    number,
+    stop,
+)
+from wellspoken.adapters.request_error import (
+    RequestError,
+    empty,
+    missing,
+    not_allowed,
+    out_of_range,
+    too_long,
+    type_of,
+    wrong_type,
+)
+
+if TYPE_CHECKING:
+    from wellspoken.adapters.completions import CompletionRequest
+
+MAX_CHOICES: Final = 128
+"""The most choices that one request may make a backend generate, over all its prompts."""
+
+MAX_BEST_OF: Final = 20
+MAX_LOGPROBS: Final = 5
+MAX_TOKEN_ID: Final = 2**31 - 1  # llama.cpp keeps ids in 32 bits, and a larger one would wrap
+
+NATIVE: Final = {"max_tokens": "n_predict", "logprobs": "n_probs"}
+"""OpenAI's key -> llama.cpp's own name for it."""
+
+_NULL: Final = b"null"
+_KINDS: Final[dict[type, str]] = {str: "a string", int: "an integer", list: "an array of integers"}
+_FORMS: Final = (
+    "Send a string, an array of strings, an array of token ids, or an array of arrays of token ids."
+)
+
+
+def check(request: CompletionRequest, *, strict: bool) -> None:
+    """Raise `RequestError` for the first value out of bounds."""
+    if strict and not request.model and not request.native:  # llama.cpp's clients name no model
+        raise no_model()
+    if request.prompt is None:
+        raise missing("prompt", _FORMS)
+    if request.native and request.oai_compat is False:
+        count = 1  # llama.cpp's own forms of a prompt, for it to read
+    else:
+        count = _prompt(request.prompt)
+    for name, low, high in GUARDS:
+        number(request, name, "integer", low, high)
+    for name in NATIVE:
+        number(request, name, "integer", -INT64, INT64 - 1, sent_as(request, name))
+    number(request, "best_of", "integer", 1, MAX_BEST_OF if strict else MAX_CHOICES)
+    _choices(request, count)
+    stop(request, MAX_STOPS if strict else MAX_STOPS_ANY)
+    if strict:
+        _openai(request)
+
+
+def sent_as(request: CompletionRequest, name: str) -> str:
+    """Return the key under which the client sent `max_tokens` or `logprobs`."""
+    raw = request.fields.get(name)
+    return name if raw is not None and bytes(raw) != _NULL else NATIVE[name]
+
+
+def _openai(request: CompletionRequest) -> None:
+    number(request, "max_tokens", "integer", 0, None, sent_as(request, "max_tokens"))
+    number(request, "logprobs", "integer", 0, MAX_LOGPROBS, sent_as(request, "logprobs"))
+    for name, low, high in DECIMALS:
+        number(request, name, "decimal", low, high)
+    if request.stream_options is not None and not request.stream:
+        raise not_allowed("stream_options", "'stream' is true")
+    if request.logit_bias is not None:
+        logit_bias(request.logit_bias)
+
+
+def _choices(request: CompletionRequest, prompts: int) -> None:
+    """Check how many choices are generated, of which `n` for each prompt are answered."""
+    n = request.n or 1
+    best_of = request.best_of
+    if best_of is not None and best_of < n:
+        raise RequestError(
+            f"Invalid 'best_of': it is {best_of}, but 'n' asks for {n} choices of them. Send at "
+            "least 'n', or leave it out.",
+            param="best_of",
+            code="invalid_value",
+        )
+    if best_of is not None and best_of > n and request.stream:
+        raise RequestError(
+            f"Invalid 'best_of': the best {n} of {best_of} choices are known only when all have "
+            "ended, so they cannot be streamed. Leave out 'best_of' or 'stream'.",
+            param="best_of",
+            code="invalid_value",
+        )
+    if prompts > MAX_CHOICES:
+        raise too_long("prompt", "array", MAX_CHOICES, prompts)
+    each = max(n, best_of or 1)
+    if prompts * each > MAX_CHOICES:
+        name = "n" if each == n else "best_of"
+        raise RequestError(
+            f"Invalid '{name}': {prompts} prompts with {each} choices each are {prompts * each} "
+            f"choices. Ask for at most {MAX_CHOICES} in one request.",
+            param=name,
+            code="invalid_value",
+        )
+
+
+def _prompt(prompt: Any) -> int:
+    """Return how many prompts there are; raise `RequestError` for what is none of OpenAI's forms.
+
+    The first element says which form an array has.
+    """
+    if isinstance(prompt, str):
+        return 1
+    if not isinstance(prompt, list):
+        raise wrong_type("prompt", "a string or an array", type_of(prompt))
+    if not prompt:
+        raise empty("prompt", "array")
+    first = type(prompt[0])
+    if first not in _KINDS:
+        raise wrong_type("prompt[0]", "a string, an integer or an array", type_of(prompt[0]))
+    _alike(prompt, first, "prompt")
+    if first is int:
+        _token_ids(prompt, "prompt")
+        return 1
+    if first is list:
+        for index, ids in enumerate(prompt):
+            param = f"prompt[{index}]"
+            if not ids:
+                raise empty(param, "array")
+            _alike(ids, int, param)
+            _token_ids(ids, param)
+    return len(prompt)
+
+
+def _alike(values: list[Any], wanted: type, param: str) -> None:
+    if set(map(type, values)) != {wanted}:
+        index, other = next((i, v) for i, v in enumerate(values) if type(v) is not wanted)
+        raise wrong_type(f"{param}[{index}]", _KINDS[wanted], type_of(other))
+
+
+def _token_ids(ids: list[int], param: str) -> None:
+    if min(ids) < 0 or max(ids) > MAX_TOKEN_ID:
+        index, bad = next((i, v) for i, v in enumerate(ids) if not 0 <= v <= MAX_TOKEN_ID)
+        raise out_of_range(f"{param}[{index}]", "integer", str(bad), 0, MAX_TOKEN_ID)

@@ -1,0 +1,108 @@
+"""What one choice of a completions answer holds, as events; the rest is as in a chat answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from wellspoken.adapters.events import Finish, Logprobs, Text
+from wellspoken.adapters.readers import legacy, wire
+from wellspoken.adapters.readers.pieces import Pieces, Streamed
+
+
+def text_choice(pieces: Pieces, choice: wire.TextChoice, raw: bytes | None) -> None:
+    """Emit a strict choice; `raw` is its chunk where that may go out as it is."""
+    notes, index, text = pieces.notes, choice.index, choice.text
+    before = notes.changes
+    for name in wire.TEXT_CHOICE_EXTRAS:
+        pieces.extra("choice", index, name, getattr(choice, name))
+    finish = choice.finish_reason
+    if finish is UNSET:
+        notes.add("finish_reason_absent")
+        finish = None
+    lp = unrepeated(pieces, index, text, _logprobs(pieces, choice))
+    if raw is None or lp is not None or before != notes.changes:
+        pieces.piece(index, "", text, lp, "", [], finish)
+    elif text and finish is None:
+        pieces.out.append(Text(index, text, None, raw))
+    elif finish is not None and not text:
+        pieces.out.append(Finish(index, finish, True, raw))
+    else:
+        pieces.piece(index, "", text, lp, "", [], finish)
+
+
+def _logprobs(pieces: Pieces, choice: wire.TextChoice) -> Logprobs | None:
+    """Return the entries of strict arrays, settled; None where the client asked for none."""
+    given, notes = choice.logprobs, pieces.notes
+    if given is None:
+        return None
+    if given is UNSET:
+        notes.add("logprobs_key_missing")
+        return None
+    if not pieces.exchange.logprobs:
+        notes.add("logprobs_unasked")
+        return None
+    before = notes.changes
+    lp = _entries(pieces, choice, given)
+    if lp is None and notes.changes == before:
+        notes.add("logprobs_empty")
+    return lp
+
+
+def _entries(pieces: Pieces, choice: wire.TextChoice, given: wire.TextLogprobs) -> Logprobs | None:
+    notes = pieces.notes
+    if isinstance(given.content, list):
+        notes.add("logprobs_chat_shaped")
+        return pieces.settled(given.content, True)
+    tokens, numbers, tops = given.tokens, given.token_logprobs, given.top_logprobs
+    if (
+        not isinstance(tokens, list)
+        or not isinstance(numbers, list)
+        or len(numbers) != len(tokens)
+        or (isinstance(tops, list) and len(tops) != len(tokens))
+    ):
+        return legacy.unaligned(given, choice.text, pieces.context)
+    if given.text_offset is not UNSET and tokens:
+        offsets(pieces, choice.index, given.text_offset)
+    if not isinstance(tops, list):
+        notes.add("logprobs_top_missing")
+        tops = [None] * len(tokens)
+    return legacy.entries(tokens, numbers, tops, pieces.context, _unscored(pieces, numbers))
+
+
+def unrepeated(pieces: Pieces, index: int, text: str, lp: Logprobs | None) -> Logprobs | None:
+    """Return a chunk's entries without those of the chunks before (`logprobs_repeated`).
+
+    FastChat's chunks have the arrays of all the answer so far. Several entries that begin with all
+    that came before are taken for such if they are more than the chunk's own text.
+    """
+    if lp is None or not lp.sampled or pieces.whole:
+        return lp
+    entries = lp.entries
+    streamed = pieces.streamed.get(index)
+    if streamed is None:
+        streamed = pieces.streamed[index] = Streamed()
+    elif len(entries) > 1 and entries[0].token and streamed.again(entries, text):
+        pieces.notes.add("logprobs_repeated")
+        lp.entries = entries = entries[streamed.size :]
+    streamed.add(entries)
+    return lp if entries else None
+
+
+def _unscored(pieces: Pieces, numbers: list[float | None]) -> int:
+    """Return how many tokens at an echoed prompt's front have no logprob: nothing precedes them."""
+    if not pieces.exchange.echo:
+        return 0
+    return next((n for n, number in enumerate(numbers) if number is not None), len(numbers))
+
+
+def offsets(pieces: Pieces, index: int, given: Any) -> None:
+    """Count offsets that are not from the prompt's start; the writer makes its own."""
+    if index in pieces.roles:
+        return
+    pieces.roles.add(index)
+    prompt = pieces.exchange.prompt_of(index)
+    begin = 0 if pieces.exchange.echo or prompt is None else len(prompt)
+    if not isinstance(given, list) or given[:1] != [begin]:
+        pieces.notes.add("text_offset_shifted")

@@ -1,0 +1,166 @@
+"""Entries as the completions endpoint's arrays (contract, "Legacy /v1/completions").
+
+OpenAI's spelling: a part of a character is `bytes:` and its escapes (`bytes:\\xe2\\x80`), an
+alternative is a key of its position's object, and an offset counts characters from the start of
+the prompt.
+"""
+
+from __future__ import annotations
+
+from codecs import utf_8_decode
+from operator import itemgetter
+
+from msgspec import Raw, Struct, json
+
+from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.tokens import NULL, token_id
+
+_ids = json.Decoder(list[int]).decode
+_NUMBER = itemgetter(1)
+
+
+class TextLogprobs(Struct, gc=False):
+    """The four arrays, in the order of OpenAI's API reference; one item a token in each."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class Arrays:
+    """The arrays of one choice, made piece by piece: a call goes on where the last one ended."""
+
+    __slots__ = ("k", "leading", "notes", "offset", "pending", "table")
+
+    def __init__(self, exchange: Exchange, choice: int) -> None:
+        self.table = exchange.tokens
+        self.notes = exchange.notes
+        self.k = exchange.k
+        self.leading = exchange.echo  # the next token is a prompt's first: nothing precedes it
+        self.offset = 0 if exchange.echo else len(exchange.prompt_of(choice) or "")
+        self.pending = b""  # the beginning of a character, which `offset` does not count yet
+
+    def __call__(self, entries: list[Entry]) -> TextLogprobs:
+        """Return the arrays of the choice's next entries. Hot: plain tokens cost a look-up."""
+        table = self.table
+        tokens: list[str] = []
+        numbers: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
+        offsets: list[int] = []
+        for entry in entries:
+            token, plain = entry.token, table[entry.token]
+            if plain is NULL or entry.bytes != plain:
+                token = self._odd(entry, offsets)
+            else:
+                if self.pending:
+                    self._replace()
+                offsets.append(self.offset)
+                self.offset += len(token)
+            tokens.append(token)
+            first, self.leading = self.leading, False
+            if first and entry.logprob == UNKNOWN and not entry.top_logprobs:
+                numbers.append(None)
+                tops.append(None)
+                continue
+            numbers.append(entry.logprob)
+            tops.append(self._top(entry, token))
+        return TextLogprobs(tokens, numbers, tops, offsets)
+
+    def _odd(self, entry: Entry, offsets: list[int]) -> str:
+        """Add the offset of an entry that is not plain text, and return its spelling."""
+        data = _known(entry.bytes)
+        if not data:
+            offsets.append(self.offset)
+            return entry.token
+        # Pending bytes alone are one U+FFFD, so more than one says that this byte breaks them off.
+        if self.pending and _replaced(self.pending + data[:1]) > 1:
+            self._replace()
+        offsets.append(self.offset)
+        data = self.pending + data
+        text, used = utf_8_decode(data, "replace", False)
+        self.offset += len(text)
+        self.pending = data[used:]
+        if _replaced(self.pending) > 1:  # half a surrogate, which the decoder keeps back
+            self.offset += _replaced(self.pending)
+            self.pending = b""
+        return _spelled(entry)
+
+    def _replace(self) -> None:
+        """Count a character that was never completed as the U+FFFD that stands for it."""
+        self.offset += 1
+        self.pending = b""
+
+    def _top(self, entry: Entry, token: str) -> dict[str, float]:
+        """Return the best alternatives and the sampled token, in descending order.
+
+        Counts `logprobs_alternative_merged` where tokens read alike, so that one key cannot hold
+        each one's value: the best stays, but the sampled token's own before all.
+        """
+        table, rows, number = self.table, entry.top_logprobs, entry.logprob
+        if len(rows) > self.k:
+            rows = rows[: self.k]
+        top: dict[str, float] = {}
+        for row in rows:
+            key = row.token
+            if row.bytes != table[key]:
+                key = _spelled(row)
+            if key not in top:
+                top[key] = row.logprob
+        own = top.get(token)
+        if own is None and rows:
+            top = _with_own_name(top, rows, entry, token)
+            own = top.get(token)
+        if len(top) < len(rows) or (own is not None and own != number):
+            self.notes.add("logprobs_alternative_merged")
+        if own == number:
+            return top
+        top[token] = number
+        if own is None and (not rows or number <= rows[-1].logprob):
+            return top
+        return dict(sorted(top.items(), key=_NUMBER, reverse=True))
+
+
+def _with_own_name(
+    top: dict[str, float], rows: list[Alternative], entry: Entry, token: str
+) -> dict[str, float]:
+    """Return the map with the sampled token under its name, where it stands there under another.
+
+    The entry of a merged character (llama.cpp) or of a clipped token has more or fewer bytes than
+    the alternative that it is: the one with its number whose bytes begin or end as its own do.
+    """
+    data = _known(entry.bytes)
+    for row in rows:
+        if row.logprob == entry.logprob and data and _alike(data, _known(row.bytes)):
+            name = _spelled(row)
+            return {token if key == name else key: value for key, value in top.items()}
+    return top
+
+
+def _alike(one: bytes, other: bytes | None) -> bool:
+    if not other:
+        return False
+    short, long = sorted((one, other), key=len)
+    return long.startswith(short) or long.endswith(short)
+
+
+def _replaced(data: bytes) -> int:
+    """Return the number of characters of bytes whose undecodable ones are replaced."""
+    return len(data.decode(errors="replace"))
+
+
+def _known(value: Raw) -> bytes | None:
+    data = bytes(value)
+    return None if data in (b"", b"null") else bytes(_ids(data))
+
+
+def _spelled(row: Entry | Alternative) -> str:
+    """Return a row's token as the arrays have it.
+
+    A placeholder that the client asked for (vLLM's `return_tokens_as_token_ids`) stays one.
+    """
+    token, data = row.token, _known(row.bytes)
+    if data is None or data == token.encode() or token_id(token) is not None:
+        return token
+    return "bytes:" + token

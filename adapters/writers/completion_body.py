@@ -1,0 +1,141 @@
+"""The completions body: events folded into one `text_completion` in OpenAI's key order."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Raw, Struct, UnsetType, json
+
+from wellspoken.adapters.events import (
+    Call,
+    Entry,
+    Event,
+    Extra,
+    Fault,
+    Finish,
+    Open,
+    Reason,
+    Reasoning,
+    Refusal,
+    Start,
+    Text,
+    Usage,
+)
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.writers.arrays import Arrays, TextLogprobs
+from wellspoken.adapters.writers.shapes import UsageObject, extra_keys, usage_object
+
+_encode = json.Encoder().encode
+TextReason = Literal["stop", "length", "content_filter"]
+
+
+class TextChoice(Struct, gc=False):
+    text: str
+    index: int
+    logprobs: TextLogprobs | None
+    finish_reason: TextReason | None
+
+
+class TextCompletion(Struct, gc=False):
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Any]
+    usage: UsageObject
+    system_fingerprint: str | UnsetType = UNSET
+
+
+class _Folded:
+    __slots__ = ("entries", "extras", "reason", "text")
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.entries: list[Entry] = []
+        self.reason: TextReason | None = None
+        self.extras: list[Extra] = []
+
+
+class CompletionBody:
+    """Events in; `body()` once they are all in, unless `fault` is set."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.start: Start | None = None
+        self.fault: Fault | None = None
+        self.usage: Usage | None = None
+        self.choices: dict[int, _Folded] = {}
+        self.extras: list[Extra] = []
+
+    def __call__(self, events: list[Event]) -> None:
+        """Fold these events into the answer."""
+        for event in events:
+            if type(event) is Fault:
+                self.fault = event
+                return
+            if type(event) is Start:
+                self.start = event
+            elif type(event) is Usage:
+                self.usage = event
+            elif type(event) is Extra and event.choice is None:
+                self.extras.append(event)
+            elif isinstance(event, Text | Open | Reasoning | Refusal | Call | Finish | Extra):
+                self._choice(event)
+
+    def _choice(self, event: Text | Open | Reasoning | Refusal | Call | Finish | Extra) -> None:
+        folded = self.choices.get(event.choice or 0)
+        if folded is None:
+            folded = self.choices[event.choice or 0] = _Folded()
+        if type(event) is Text:
+            folded.text.append(event.text)
+            if event.lp is not None:
+                folded.entries += event.lp.entries
+        elif type(event) is Finish:
+            folded.reason = text_reason(event.reason)
+        elif type(event) is Extra:
+            folded.extras.append(event)
+        elif isinstance(event, Reasoning | Refusal | Call):
+            drop(event, self.exchange)
+
+    def body(self) -> bytes:
+        """Return the JSON of the answer."""
+        start, usage = self.start, self.usage
+        assert start is not None and usage is not None
+        completion = TextCompletion(
+            start.id,
+            "text_completion",
+            start.created,
+            start.model,
+            [self._written(index) for index in sorted(self.choices)],
+            usage_object(usage),
+            start.system_fingerprint or UNSET,
+        )
+        return _with(_encode(completion), self.extras)
+
+    def _written(self, index: int) -> TextChoice | Raw:
+        folded = self.choices[index]
+        logprobs = Arrays(self.exchange, index)(folded.entries) if folded.entries else None
+        choice = TextChoice("".join(folded.text), index, logprobs, folded.reason)
+        return Raw(_with(_encode(choice), folded.extras)) if folded.extras else choice
+
+
+def text_reason(reason: Reason | None) -> TextReason:
+    """Return one of the three reasons that the completions endpoint has; calls are dropped."""
+    if reason is None or reason == "tool_calls" or reason == "function_call":
+        return "stop"
+    return reason
+
+
+def drop(event: Reasoning | Refusal | Call, exchange: Exchange) -> None:
+    """Count what a completions answer has no place for; of a call its first piece alone."""
+    if type(event) is Reasoning:
+        if exchange.keeps("reasoning_content"):  # else the reader counted it
+            exchange.notes.dropped("reasoning_content")
+    elif type(event) is Refusal:
+        exchange.notes.dropped("refusal")
+    elif type(event) is Call and event.name is not None:
+        exchange.notes.dropped("function_call" if exchange.functions else "tool_calls")
+
+
+def _with(data: bytes, extras: list[Extra]) -> bytes:
+    return data[:-1] + extra_keys(extras) + b"}" if extras else data
