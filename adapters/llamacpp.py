@@ -21,9 +21,15 @@ Sources: captures of b11549, the samples of b4240 and later, the issues named ab
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from wellspoken.adapters.backend import Backend
+
+PAGE: Final = re.compile(
+    r"/(_app/[\w./-]+|props|([\w-]+\.)+(css|html|ico|js|png|svg|webmanifest))?", re.ASCII
+)
+"""The web page of 2023 to b11549: /, files beside it, SvelteKit's /_app/; it reads /props."""
 
 LLAMACPP: Final = Backend(
     name="llamacpp",
@@ -31,4 +37,12 @@ LLAMACPP: Final = Backend(
     deviations="no refusal, timings and ids, EOS entry, entries lost to stop strings, error: field",
     aliases=("llama.cpp", "llama-cpp", "llama-server"),
     limit="max_tokens",
+    detokenize="/detokenize",
+    versions="b4240 to b11549",
+    native="/completion",
+    scores="proxy",
+    loses_entries=True,
+    counting="timings_per_token",
+    describes=True,  # b7376 answers 500 without
+    ui=PAGE,
 )

@@ -10,18 +10,31 @@ from wellspoken.adapters.cortex import CORTEX
 from wellspoken.adapters.furiosa import FURIOSA
 from wellspoken.adapters.llama_cpp_python import LLAMA_CPP_PYTHON
 from wellspoken.adapters.llamacpp import LLAMACPP
+from wellspoken.adapters.llamacpp_native import LLAMACPP_NATIVE
 from wellspoken.adapters.vllm import VLLM
 
 OPENAI: Final = Backend(
     name="openai",
     title="a server that speaks OpenAI's API",
     deviations="none is assumed; every repair looks at the answer's shape",
-    knows=HELPFUL | SPECIAL,
+    knows=HELPFUL | SPECIAL | {"suffix"},
+    versions="any",
+    several=True,
+    scores="backend",
 )
 """OpenAI's own requests, and the general repairs alone."""
 
 BACKENDS: Final = {
-    backend.name: backend for backend in (OPENAI, VLLM, FURIOSA, LLAMACPP, LLAMA_CPP_PYTHON, CORTEX)
+    backend.name: backend
+    for backend in (
+        OPENAI,
+        VLLM,
+        FURIOSA,
+        LLAMACPP,
+        LLAMACPP_NATIVE,
+        LLAMA_CPP_PYTHON,
+        CORTEX,
+    )
 }
 
 _BY_NAME: Final = {

@@ -1,0 +1,348 @@
+"""llama.cpp's own dialect: what POST /completion answers, a body, several, or a stream.
+
+A body is one object, for several prompts a list of them ({"results": [...]} in early 2024); a
+stream's events have `stop: false` until a choice's last one, which carries its counts, and several
+choices' events come mixed. No [DONE] follows: a stream is over when each of its choices has
+stopped. Streams up to b4273 repeat in the last event the logprobs that were streamed before.
+`choices` beside the native keys is the hybrid of pull request #10627, read as near-OpenAI.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from wellspoken.adapters.events import End, Entry, Event, Extra, Fault, Start, Usage
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.lenient import parse
+from wellspoken.adapters.readers import framing, llamacpp_wire
+from wellspoken.adapters.readers.llamacpp_hybrid import Hybrid
+from wellspoken.adapters.readers.llamacpp_wire import FLAGS, KEYS, Native, event_of
+from wellspoken.adapters.readers.near_openai import NearOpenAI
+from wellspoken.adapters.readers.pieces import Pieces, Streamed
+from wellspoken.adapters.readers.wire import NONE
+from wellspoken.adapters.repairs import errors, native
+from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.envelope import PREFIXES
+from wellspoken.adapters.repairs.finish import FAILURES, Failure
+from wellspoken.adapters.repairs.usage import from_timings
+from wellspoken.adapters.sse import EventTooLarge, SSEDecoder
+
+REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+UNDECIDED = 65_536  # bytes without an event after which it is not waited for one
+_FIRST = re.compile(rb"^data:[^\r\n]+[\r\n]", re.MULTILINE)
+
+
+class _Choice:
+    """What is known of one choice: whether it stopped, and the entries that it streamed."""
+
+    __slots__ = ("held", "stopped", "streamed")
+
+    def __init__(self) -> None:
+        self.held = native.Held()
+        self.stopped = False
+        self.streamed = Streamed()
+
+
+class LlamaCppNative:
+    """One answer's reader: `feed` and `close` for a stream, `body` for a whole answer."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.notes = exchange.notes
+        self.context = Context(exchange)
+        self.pieces = Pieces(self.context)
+        self.sse = SSEDecoder()
+        self.choices: dict[int, _Choice] = {}
+        self.counts: dict[int, tuple[int | None, int | None]] = {}
+        self.begun = False
+        self.ended = False
+        self.hybrid: Hybrid | None = None
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return the events of all server events that `data` completes."""
+        try:
+            events = self.sse.feed(data)
+        except EventTooLarge as error:
+            framing.take(self, error.events)
+            self._fault(Fault(502, f"The backend sent {error}.", code="upstream_event_too_large"))
+        else:
+            framing.take(self, events)
+        return self._taken()
+
+    def close(self) -> list[Event]:
+        """Return what the end of the backend's bytes tells; counts `done_missing` if it is cut."""
+        framing.take(self, self.sse.finish())
+        if not self.ended:
+            stopped = bool(self.choices) and all(x.stopped for x in self.choices.values())
+            if not stopped and self.begun:
+                self.notes.add("done_missing")
+            self._end(stopped)
+        return self._taken()
+
+    def body(self, data: bytes, status: int = 200) -> list[Event]:
+        """Return the events of a whole answer; one that is no completion gives a `Fault`."""
+        self.pieces.whole = True
+        self._object(data, status)
+        if not self.ended:
+            self._end(True)
+        return self._taken()
+
+    # One event's data (see `framing.Framed`)
+
+    def data(self, data: bytes) -> None:
+        """Read one event of a stream."""
+        self._object(data, 200)
+
+    def error(self, data: bytes) -> None:
+        """Read what says that the answer failed."""
+        try:
+            payload = parse(data)
+        except ValueError:
+            payload = data.decode("utf-8", "replace")
+        self._fault(errors.fault_from(payload, 200, self.context))
+
+    def done(self) -> None:
+        """End the answer: an OpenAI-like [DONE], which llama.cpp does not send here."""
+        self._end(True)
+
+    def _object(self, data: bytes, status: int) -> None:
+        try:
+            if not framing.is_text(data):
+                raise ValueError
+            event = llamacpp_wire.decode(data)
+            if not event.pure:
+                raise ValueError
+        except (*REFUSED, ValueError):
+            self._tolerant(data, status)
+        else:
+            self._event(event)
+
+    def _tolerant(self, data: bytes, status: int) -> None:
+        """Read any JSON that stands for a native answer."""
+        try:
+            payload = parse(data)
+        except ValueError:
+            text = data.decode("utf-8", "replace")
+            self._fault(errors.fault_from_text(text, status, self.context))
+            return
+        if errors.is_error(payload):
+            self._fault(errors.fault_from(payload, status, self.context))
+            return
+        if self.pieces.whole and isinstance(payload, dict) and "content" not in payload:
+            payload = payload.get("results", payload)
+        try:
+            self._payload(payload)
+        except RecursionError:  # it nests as deeply as the parser bears, and that is too deep here
+            self._nothing("its JSON nests too deeply")
+
+    def _payload(self, payload: Any) -> None:
+        if payload is None and not self.pieces.whole:
+            self.notes.add("chunk_null")  # b11549 begins a stream of several prompts so
+            return
+        answers = payload if isinstance(payload, list) else [payload]
+        if not answers:
+            self._nothing("it is an empty list")
+        numbered = not self.pieces.whole or _numbered(answers)
+        if not numbered:
+            self.notes.add("choice_index_repeated")
+        for place, answer in enumerate(answers):
+            if self.ended:
+                return
+            if not isinstance(answer, dict):
+                self._nothing("it is no JSON object")
+            elif errors.is_error(answer):
+                self._fault(errors.fault_from(answer, 200, self.context))
+            elif answer.get("choices") or ("choices" in answer and KEYS.isdisjoint(answer)):
+                self._hybrid(answer)
+            elif not KEYS.isdisjoint(answer):
+                event = event_of(answer, self.context)
+                if not numbered:
+                    event.index = place
+                self._event(event)
+            else:
+                self._nothing('it has neither "content" nor "choices"')
+
+    def _nothing(self, why: str) -> None:
+        expected = 'an object with "content" and "stop"'
+        self._fault(errors.no_completion(why, expected, self.context))
+
+    def _hybrid(self, payload: dict[str, Any]) -> None:
+        if self.hybrid is None:
+            self.hybrid = Hybrid(self.exchange, self.pieces.whole)
+            self.begun = True
+        events = self.hybrid.answer(payload)
+        self.pieces.out += events
+        self.ended = self.hybrid.ended
+        if payload.get("stop") is True:
+            self._choice(0).stopped = True
+
+    # What one body or event holds
+
+    def _event(self, event: Native) -> None:
+        if not self.begun:
+            self.begun = True
+            self.notes.add("native_answer")
+            prefix = PREFIXES[self.exchange.kind]
+            name = prefix + self.exchange.new_id()
+            self.pieces.out.append(Start(name, self.exchange.now, self.exchange.model))
+        index = event.index or 0
+        opened = index in self.choices
+        choice = self._choice(index)
+        last = event.stop or self.pieces.whole
+        entries = self._entries(choice, event, last)
+        text, reason = event.content, None
+        unknown = self.notes.counts.get("finish_reason_unknown", 0)
+        if last:
+            choice.stopped = True
+            reason = self._last(index, event)
+            text = text or self._unsent(choice, event)
+            entries += choice.held.rest(self.context)
+        elif self.exchange.enforced:  # this answer may be cut before its last event
+            self.pieces.out.append(Usage(event.tokens_evaluated, event.tokens_predicted))
+        odd = self.notes.counts.get("finish_reason_unknown", 0) > unknown
+        lp = self.pieces.settled(entries, True)
+        told_times = event.timings is not NONE and bytes(event.timings) != b"null"
+        if told_times and self.exchange.keeps("timings"):
+            self.pieces.out.append(Extra("answer", None, "timings", event.timings))
+        told = None if isinstance(reason, Failure) else reason
+        if text or lp is not None or told is not None or odd or not opened:
+            self.pieces.piece(index, "", text, lp, "", [], told, unknown=odd)
+        if isinstance(reason, Failure):
+            self._failed(reason)
+
+    def _last(self, index: int, event: Native) -> Any:
+        """Return the reason of a choice's last event, and keep its counts."""
+        counts = (event.tokens_evaluated, event.tokens_predicted)
+        if counts == (None, None) and event.timings is not NONE:
+            try:
+                timings = msgspec.json.decode(event.timings)
+            except REFUSED:  # what is kept raw was not looked into
+                timings = None
+            found = from_timings({"timings": timings}, self.context)
+            counts = (found.prompt, found.completion) if found else counts
+        self.counts[index] = counts
+        flags = {name: getattr(event, name) for name in FLAGS}
+        return native.finish(event.stop_type, flags, event.truncated, self.context)
+
+    def _entries(self, choice: _Choice, event: Native, last: bool) -> list[Entry]:
+        """Return the entries that come with an event's text, none of them for a second time."""
+        given = event.completion_probabilities or []
+        if not self.exchange.logprobs:
+            if given:
+                self.notes.add("logprobs_unasked")
+            return []
+        if last and not self.pieces.whole:
+            given = self._new(choice, given, event.content)
+        choice.streamed.add(given)
+        return choice.held.take(given, self.context)
+
+    def _unsent(self, choice: _Choice, event: Native) -> str:
+        """Return the text that a stream held back and never sent (`native_text_restored`).
+
+        b11549 does so where the limit is reached while the text may begin a stop string; a body has
+        that text. It is known only with logprobs, of tokens that are among their alternatives.
+        """
+        if self.pieces.whole or event.stop_type != "limit":
+            return ""
+        text = choice.held.unsent()
+        if text:
+            self.notes.add("native_text_restored")
+        return text
+
+    def _new(self, choice: _Choice, given: list[Entry], text: str) -> list[Entry]:
+        """Return the entries of a last event without those that were streamed before.
+
+        Up to b4273 it has all of the answer, the streamed ones first: of each event as many as its
+        text has tokens were sent, which may be fewer than there were.
+        """
+        if not choice.streamed.again(given, text):
+            return given
+        self.notes.add("native_logprobs_repeated")
+        return given[choice.streamed.size :]
+
+    def _choice(self, index: int) -> _Choice:
+        choice = self.choices.get(index)
+        if choice is None:
+            choice = self.choices[index] = _Choice()
+        return choice
+
+    # The end
+
+    def _end(self, clean: bool) -> None:
+        usage: Usage | None = native.usage(self.counts, self.context)
+        if usage is not None:
+            self.pieces.out.append(usage)
+        self.ended = True
+        self.pieces.out.append(End(clean))
+
+    def _fault(self, fault: Fault) -> None:
+        self.ended = True
+        self.pieces.out.append(fault)
+
+    def _failed(self, reason: Failure) -> None:
+        self.notes.add(f"finish_reason_{reason}")
+        self._fault(
+            Fault(
+                502,
+                f'The answer is not usable: {FAILURES[reason]} (stop_type "{reason}"). Try again; '
+                "if it repeats, see the backend's log.",
+                code=f"upstream_{reason}",
+                retry=False if reason == "parse_error" else None,
+            )
+        )
+
+    def _taken(self) -> list[Event]:
+        out, self.pieces.out = self.pieces.out, []
+        return out
+
+
+class TextOrNative:
+    """The reader of what POST /v1/completions answers: a completion, or a native answer.
+
+    llama.cpp before 2025-01 and llamafile answered there as at /completion. The first event tells
+    which it is, or the body.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.reader: NearOpenAI | LlamaCppNative | None = None
+        self.begun = b""
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return the events of all server events that `data` completes."""
+        if self.reader is not None:
+            return self.reader.feed(data)
+        self.begun += data
+        first = _FIRST.search(self.begun)
+        if first is None and len(self.begun) < UNDECIDED:
+            return []
+        begun, self.begun = self.begun, b""
+        self.reader = self._of(first[0] if first else b"")
+        return self.reader.feed(begun)
+
+    def close(self) -> list[Event]:
+        """Return what the end of the backend's bytes tells."""
+        if self.reader is None:
+            self.reader = self._of(self.begun)
+            return self.reader.feed(self.begun) + self.reader.close()
+        return self.reader.close()
+
+    def body(self, data: bytes) -> list[Event]:
+        """Return the events of a whole answer; one that is no completion gives a `Fault`."""
+        return self._of(data).body(data)
+
+    def _of(self, data: bytes) -> NearOpenAI | LlamaCppNative:
+        if b'"choices"' not in data and b'"content"' in data and b'"stop"' in data:
+            return LlamaCppNative(self.exchange)
+        return NearOpenAI(self.exchange, text=True)
+
+
+def _numbered(answers: list[Any]) -> bool:
+    """Say whether each of a body's answers has an index of its own."""
+    numbers = [str(answer.get("index")) for answer in answers if isinstance(answer, dict)]
+    return len(answers) == 1 or len(set(numbers)) == len(numbers)
