@@ -62,6 +62,8 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     body: Size = 32 * 1024 * 1024
     response: Size = 64 * 1024 * 1024
     inflight: Size = 1000
+    scored_tokens: Size = 4096
+    scoring: Size = 2
 
 
 class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,6 +82,7 @@ class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     extensions: Extensions = "known"
     keep: tuple[Name, ...] = ()
     bounds: Literal["openai", "backend"] = "openai"
+    ui: bool = False
 
 
 class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -229,6 +232,8 @@ def _check(config: Config) -> None:
             "no backend. Add a [[backend]] table with its url, or an [engine]; "
             "or run: wellspoken http://localhost:8000"
         )
+    if sum(backend.ui for backend in config.backend) > 1:
+        raise ConfigError("backend: two have ui = true, but one page fits at /. Leave one.")
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"backend: two are named {name!r}. Give each its own name.")

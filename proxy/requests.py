@@ -15,8 +15,14 @@ from wellspoken.adapters.request_error import RequestError
 if TYPE_CHECKING:
     from aiohttp.web_request import BaseRequest
 
+    from wellspoken.proxy.server import Call
+
 EXTENSIONS: tuple[Extensions, ...] = ("none", "known", "all")
 
+_EXISTING = (
+    "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{id}, "
+    "GET /livez, GET /readyz, GET /health, GET /metrics"
+)
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _DOTS = re.compile(r"/\.{1,2}(?:/|$)|%2e", re.IGNORECASE)
@@ -98,6 +104,16 @@ def _local(header: str, hosts: Collection[str]) -> bool:
     except ValueError:
         return False
     return True
+
+
+def unknown_url(call: Call) -> RequestError:
+    """Return the error for a path that is not here."""
+    return RequestError(
+        f"Unknown request URL: {call.request.method[:16]} {call.path[:200]}. This proxy answers "
+        f"{_EXISTING}.",
+        status=404,
+        code="unknown_url",
+    )
 
 
 async def read_body(request: BaseRequest, limit: int, idle: float) -> bytes:

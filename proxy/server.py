@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING
 from aiohttp.web_protocol import RequestPayloadError
 
 from wellspoken.adapters.request_error import RequestError, error_json
-from wellspoken.proxy import pages
-from wellspoken.proxy.chat import NO_RETRY, OUR_FAULT, chat
+from wellspoken.proxy import pages, ui
+from wellspoken.proxy.answer import OUR_FAULT
+from wellspoken.proxy.chat import chat
+from wellspoken.proxy.completions import completions
 from wellspoken.proxy.config import parse_listen
 from wellspoken.proxy.connection import Connection, Listener
 from wellspoken.proxy.failures import UpstreamError
 from wellspoken.proxy.metrics import OTHER, Metrics
 from wellspoken.proxy.replies import EVENTS, JSON, EventStream, Reply
-from wellspoken.proxy.requests import refuse, request_id
+from wellspoken.proxy.replying import NO_RETRY
+from wellspoken.proxy.requests import refuse, request_id, unknown_url
 
 if TYPE_CHECKING:
     from aiohttp.web_request import BaseRequest
@@ -36,6 +39,10 @@ ROUTES: dict[str, tuple[str, str, Handler]] = {
     path: route
     for paths, route in (
         (("/v1/chat/completions", "/chat/completions"), ("POST", "chat_completions", chat)),
+        (
+            ("/v1/completions", "/completions", "/completion"),
+            ("POST", "completions", completions),
+        ),
         (("/v1/models", "/models"), ("GET", "models", pages.models)),
         (("/livez",), ("GET", "livez", pages.livez)),
         (("/readyz", "/health"), ("GET", "readyz", pages.readyz)),
@@ -44,10 +51,7 @@ ROUTES: dict[str, tuple[str, str, Handler]] = {
     for path in paths
 }
 _MODEL: tuple[str, str, Handler] = ("GET", "model", pages.model)
-_EXISTING = (
-    "POST /v1/chat/completions, GET /v1/models, GET /v1/models/{id}, GET /livez, GET /readyz, "
-    "GET /health, GET /metrics"
-)
+_PAGE: tuple[str, str, Handler] = ("GET", "ui", ui.page)
 
 
 class Call:
@@ -168,6 +172,7 @@ class Service:
         self._idle = asyncio.Event()
         self._idle.set()
         self._hosts = _hosts(config)
+        self._scoring: dict[str, asyncio.Semaphore] = {}
         self._server: asyncio.Server | None = None
         timeouts, limits = config.timeouts, config.limits
         self.listener = Listener(
@@ -181,6 +186,13 @@ class Service:
             auto_decompress=False,
             logger=self.log,
         )
+
+    def scoring(self, target: Target) -> asyncio.Semaphore:
+        """Return what bounds how many prompts a backend scores at a time."""
+        bound = self._scoring.get(target.name)
+        if bound is None:
+            bound = self._scoring[target.name] = asyncio.Semaphore(self.config.limits.scoring)
+        return bound
 
     @staticmethod
     def new_id() -> str:
@@ -252,7 +264,7 @@ class Service:
         try:
             refuse(call.request, self._hosts)
             handler = self._route(call)
-            if self.inflight > self.config.limits.inflight and handler is chat:
+            if self.inflight > self.config.limits.inflight and handler in (chat, completions):
                 raise RequestError(
                     "The proxy is at its limit of open requests. Wait a moment, or raise "
                     "limits.inflight.",
@@ -287,13 +299,10 @@ class Service:
         found = ROUTES.get(call.path)
         if found is None and call.path.startswith(("/v1/models/", "/models/")):
             found = _MODEL
+        if found is None and method in ("GET", "HEAD") and ui.target_of(self) is not None:
+            found = _PAGE
         if found is None:
-            raise RequestError(
-                f"Unknown request URL: {method[:16]} {call.path[:200]}. This proxy answers "
-                f"{_EXISTING}.",
-                status=404,
-                code="unknown_url",
-            )
+            raise unknown_url(call)
         allowed, call.route, handler = found
         if method != allowed and not (method == "HEAD" and allowed == "GET"):
             raise RequestError(

@@ -124,14 +124,15 @@ def start_proxy(aiohttp_client: AiohttpClient) -> StartProxy:
     """Start a proxy: `await start_proxy(upstream, timeouts={...}, adapter="vllm", ...)`.
 
     Tables named server, timeouts and limits are the configuration's; other keys are the backend's.
+    The adapter is openai where none is named: it asks a scripted upstream nothing of itself.
     """
 
     async def start(*upstreams: Upstream | str | dict[str, Any], **more: Any) -> Proxy:
         tables = {name: more.pop(name, {}) for name in ("server", "timeouts", "limits")}
         backends = [
-            one
+            {"adapter": "openai", **one}
             if isinstance(one, dict)
-            else {"url": one if isinstance(one, str) else one.url, **more}
+            else {"adapter": "openai", "url": one if isinstance(one, str) else one.url, **more}
             for one in upstreams
         ]
         tables["server"] = {"listen": "127.0.0.1:0", **tables["server"]}

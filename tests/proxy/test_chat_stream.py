@@ -352,7 +352,8 @@ async def test_a_client_that_does_not_read_stops_the_backend(
         assert connection.transport is not None
         assert connection.transport.get_write_buffer_size() > 1_000_000
         data = await response.read()
-    assert data == EVENTS[0] + big * 600 + EVENTS[4] + DONE
+    # Whether a sign of life goes out between is a matter of the machine's speed.
+    assert data.replace(b": keepalive\n\n", b"") == EVENTS[0] + big * 600 + EVENTS[4] + DONE
 
 
 async def test_oai_compat_false_passes_a_stream_untouched(

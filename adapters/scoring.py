@@ -1,0 +1,187 @@
+"""The logprobs of a prompt's tokens on llama.cpp, which gives none (its issue #27174).
+
+A probe is a request for one token after a prefix of the prompt, with the token that follows in the
+prompt forced by an overwhelming `logit_bias`. The probabilities that llama.cpp reports are those
+before the bias, so the probe tells the forced token's own logprob and the best `k` there. Probes
+of a prompt go out in order: each finds all but one token of its prefix in the slot's cache.
+
+A token that only begins a character has no probabilities in an answer. Then another one is forced,
+of whole characters, and it is looked up among the most likely tokens of its place, ever more of
+them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from msgspec import DecodeError, Meta, Raw, Struct, json
+
+from wellspoken.adapters.events import Alternative, Entry, Extra
+from wellspoken.adapters.exchange import Notes
+from wellspoken.adapters.lenient import parse
+from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.logprobs import logprobs
+
+TOKENIZE: Final = "/tokenize"
+DETOKENIZE: Final = "/detokenize"
+PROBE: Final = "/completion"
+FORCING: Final = 10_000.0
+DEEPER: Final = (0, 256, 8_192, 10_000_000)
+"""Alternatives asked for where a probe does not tell its token's logprob, one after the other."""
+
+_encode = json.Encoder().encode
+
+
+def tokenize_request(prompt: str, *, alone: bool = False) -> bytes:
+    """Return the body of POST /tokenize that splits a prompt as /completion does.
+
+    `alone`: a text without the tokens that begin or end a prompt.
+    """
+    return _encode(
+        {"content": prompt, "add_special": not alone, "parse_special": True, "with_pieces": True}
+    )
+
+
+class _Token(Struct):
+    id: int
+    piece: str | list[Annotated[int, Meta(ge=0, le=255)]]
+
+
+class _Tokens(Struct):
+    tokens: list[_Token]
+
+
+class _Detokenized(Struct):
+    content: str | None = None
+    prompt: str | None = None  # vLLM's name
+
+
+def read_tokens(data: bytes) -> list[tuple[int, bytes]]:
+    """Return (id, bytes) of each token; raises ValueError for what is no such answer."""
+    try:
+        tokens = json.decode(data, type=_Tokens).tokens
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise ValueError("a list of tokens with id and piece") from error
+    return [(token.id, _piece(token.piece)) for token in tokens]
+
+
+def before_text(pieces: list[bytes | None], text: str) -> int:
+    """Return how many tokens come before a prompt's text: one that begins it, or none."""
+    first = pieces[0] if pieces else None
+    if first is None or text.encode().lstrip().startswith(first.lstrip()):
+        return 0
+    return 1
+
+
+def read_whole(data: bytes) -> int:
+    """Return the id of a token that is whole characters; raises ValueError if there is none."""
+    for token, piece in reversed(read_tokens(data)):
+        if piece and "\ufffd" not in piece.decode(errors="replace"):
+            return token
+    raise ValueError("a token of whole characters")
+
+
+def _piece(piece: str | list[int]) -> bytes:
+    return piece.encode() if isinstance(piece, str) else bytes(piece)
+
+
+def detokenize_request(ids: list[int], model: str = "") -> bytes:
+    """Return the body of POST /detokenize; vLLM wants the `model`."""
+    return _encode({"model": model, "tokens": ids} if model else {"tokens": ids})
+
+
+def read_text(data: bytes) -> str:
+    """Return the text of a /detokenize answer; raises ValueError for what is none."""
+    try:
+        found = json.decode(data, type=_Detokenized)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise ValueError("a text as content") from error
+    text = found.content if found.prompt is None else found.prompt
+    if text is None:
+        raise ValueError("a text as content")
+    return text
+
+
+def prompt_text_unknown(notes: Notes) -> None:
+    """Count a prompt of ids whose text nobody tells: its offsets count from the answer's start."""
+    notes.add("prompt_text_unknown")
+
+
+def probe(prefix: list[int], forced: int, k: int) -> bytes:
+    """Return the body of POST /completion that tells the best `k` tokens after `prefix`.
+
+    `forced` is the token that it answers, with its own logprob.
+    """
+    return _encode(
+        {
+            "prompt": prefix,
+            "n_predict": 1,
+            "n_probs": max(k, 1),
+            "temperature": 0,
+            "cache_prompt": True,
+            "stream": False,
+            "logit_bias": [[forced, FORCING]],
+        }
+    )
+
+
+def read_probe(data: bytes, token: int, context: Context) -> Entry | None:
+    """Return the entry of `token`, None if the answer does not tell it.
+
+    Raises ValueError for what is no answer of /completion.
+    """
+    try:
+        answer = parse(data)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict) or "content" not in answer:
+        raise ValueError("an object with content and completion_probabilities")
+    found = logprobs(answer.get("completion_probabilities"), "", context)
+    if found is None or not found[0]:
+        return None
+    entry = found[0][0]
+    if entry.id == token:
+        return entry
+    for row in entry.top_logprobs:
+        if row.id == token:
+            return Entry(row.token, row.logprob, row.bytes, entry.top_logprobs, token)
+    return None
+
+
+def prompt_logprobs_computed(notes: Notes) -> None:
+    """Count that a prompt's logprobs are computed here."""
+    notes.add("prompt_logprobs_computed")
+
+
+def prompt_logprobs(
+    entries: list[Entry | None], ids: list[int], pieces: list[bytes | None], k: int
+) -> Raw:
+    """Return vLLM's `prompt_logprobs` {token id: {logprob, rank, decoded_token}}, the first null.
+
+    Each holds the token itself, then the best `k`. A token below them has no `rank`: it is not
+    known. Source: vLLM 0.32, `prompt_logprobs` of its OpenAI-compatible server.
+    """
+    rows: list[Any] = []
+    for entry, token, piece in zip(entries, ids, pieces, strict=True):
+        if entry is None:
+            rows.append(None)
+            continue
+        ranked = {row.id: rank for rank, row in enumerate(entry.top_logprobs, 1)}
+        told = {str(token): _row(entry, ranked.get(token))}
+        if piece is not None:  # llama.cpp's answers do not spell control tokens
+            told[str(token)]["decoded_token"] = piece.decode(errors="replace")
+        for row in entry.top_logprobs[:k]:
+            told.setdefault(str(row.id), _row(row, ranked[row.id]))
+        rows.append(told)
+    return Raw(_encode(rows))
+
+
+def _row(row: Entry | Alternative, rank: int | None) -> dict[str, Any]:
+    return {"logprob": row.logprob, "rank": rank, "decoded_token": row.token}
+
+
+def as_extra(where: str, rows: Raw) -> Extra:
+    """Return the answer's or choice's key that holds them."""
+    if where == "choice":
+        return Extra("choice", 0, "prompt_logprobs", rows)
+    return Extra("answer", None, "prompt_logprobs", rows)

@@ -1,0 +1,196 @@
+"""A planned request's way to the backend, and its answer's back: as a body or as a stream.
+
+What leaves is either a whole reply with a status, or a stream whose head says 200. Until the head
+of a stream has left, every failure still becomes a reply with a status; after it, one error event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from wellspoken.adapters import translate
+from wellspoken.adapters.events import Fault
+from wellspoken.adapters.request_error import RequestError
+from wellspoken.proxy import several
+from wellspoken.proxy.asking import KEY_REFUSED, LARGE, clients_key, opened, send
+from wellspoken.proxy.failures import UpstreamError
+from wellspoken.proxy.replies import EventStream, Reply
+from wellspoken.proxy.replying import broken, explained, with_repairs
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.plan import Ask, Plan, Planning
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Call
+    from wellspoken.proxy.upstream import Answer
+
+OUR_FAULT = Fault(500, "The proxy failed; this is a bug in it. Its log has the details.")
+
+
+async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> Reply | EventStream:
+    """Answer one request. Raises RequestError, UpstreamError: then nothing was sent."""
+    if not streams:
+        made = await plan()
+        if made.simple:
+            return await _whole(call, target, made)
+        return await several.folded(call, target, made)
+    stream = call.stream(heartbeat=call.service.config.timeouts.heartbeat)
+    try:
+        made = await plan()
+        if len(made.asks) > 1 or made.asks[0].nothing is not None:
+            return await several.interleaved(call, target, made, stream)
+        return await _stream(call, target, made, stream)
+    except (RequestError, UpstreamError) as error:
+        if isinstance(error, UpstreamError):
+            call.upstream_failed(error)
+        return await broken(call, stream, _fault(error), _lines(error))
+    except BaseException as error:
+        if not stream.left:
+            stream.stop()
+            raise
+        if isinstance(error, ConnectionError) or not isinstance(error, Exception):
+            stream.abort()  # the client has gone, or the proxy is ending
+            raise
+        call.service.failed(error)
+        return await broken(call, stream, OUR_FAULT)
+
+
+def _fault(error: RequestError | UpstreamError) -> Fault:
+    if isinstance(error, UpstreamError):
+        return error.fault
+    return Fault(error.status, error.message, error.type, error.param, error.code)
+
+
+def _lines(error: RequestError | UpstreamError) -> bytes:
+    """Return the header lines of a refusal."""
+    headers = {} if isinstance(error, UpstreamError) else error.headers
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
+
+
+async def _whole(call: Call, target: Target, plan: Plan) -> Reply:
+    exchange = plan.exchange
+    answer = await send(call, target, plan.asks[0])
+    data = await answer.read(call.service.config.limits.response)
+    if target.auth_pass and answer.status in KEY_REFUSED:
+        return call.fault(clients_key(answer.status))
+    arguments = (exchange, answer.status, answer.content_type, data, plan.dialect)
+    if len(data) < LARGE:
+        result = translate.translate_body(*arguments)
+    else:
+        # A thread gives the interpreter back every few milliseconds, so the loop stays answerable.
+        result = await asyncio.to_thread(translate.translate_body, *arguments)
+    call.translated(exchange)
+    body = call.hide(result.body) if result.status >= 400 else result.body
+    return call.reply(result.status, body, explained(exchange, result.retry, answer))
+
+
+async def _stream(
+    call: Call, target: Target, plan: Plan, stream: EventStream
+) -> Reply | EventStream:
+    answer = await send(call, target, plan.asks[0])
+    events, data = await opened(answer, call.service.config.limits.response)
+    if events:
+        return await _relay(call, answer, data, plan, stream)
+    if target.auth_pass and answer.status in KEY_REFUSED:
+        return await broken(call, stream, clients_key(answer.status))
+    return await _not_a_stream(call, answer, data, plan, stream)
+
+
+async def _relay(
+    call: Call, answer: Answer, data: bytes, plan: Plan, stream: EventStream
+) -> Reply | EventStream:
+    """Translate events as they come: all complete ones of one read leave in one write."""
+    exchange, translator = plan.exchange, plan.translator()
+    fault: Fault | None = None
+    complete = False
+    try:
+        while True:
+            data = data or await answer.chunk()
+            out = translator.feed(data) if data else translator.close()
+            if translator.done or not data:
+                break
+            if out:
+                await stream.write(out)
+                call.first_token()
+            data = b""
+        complete = translator.done and b"[DONE]" in data[-24:]
+    except UpstreamError as error:
+        call.upstream_failed(error)
+        fault = error.fault
+        out = translator.fail(fault) if translator.started else b""
+    finally:
+        # Closed before the last write: the backend must not compute on while a slow client reads.
+        if complete:
+            answer.finish()
+        else:
+            answer.close()
+    call.translated(exchange)
+    if not translator.started:
+        fault = fault or translator.fault
+        if fault is not None:
+            return await broken(call, stream, fault, explained(exchange, fault.retry, answer))
+    if translator.fault is not None:
+        out = call.hide(out)
+    if call.request.headers.get("x-wellspoken-explain") == "1":
+        out = with_repairs(out, exchange)
+    await stream.end(out)
+    call.first_token()
+    return stream
+
+
+async def _not_a_stream(
+    call: Call, answer: Answer, data: bytes, plan: Plan, stream: EventStream
+) -> Reply | EventStream:
+    """Answer a client that asked for a stream from a body: an answer, or an error."""
+    exchange = plan.exchange
+    if answer.status < 300:
+        exchange.notes.add("body_for_stream")
+        translator = plan.translator()
+        out = translator.whole(answer.status, answer.content_type, data)
+        call.translated(exchange)
+        fault = translator.fault
+        if fault is not None:
+            return await broken(call, stream, fault, explained(exchange, fault.retry, answer))
+        if call.request.headers.get("x-wellspoken-explain") == "1":
+            out = with_repairs(out, exchange)
+        await stream.end(out)
+        call.first_token()
+        return stream
+    result = translate.translate_body(exchange, answer.status, answer.content_type, data)
+    call.translated(exchange)
+    if not stream.left:
+        stream.stop()
+        lines = explained(exchange, result.retry, answer)
+        return call.reply(result.status, call.hide(result.body), lines)
+    await stream.end(b"data: " + call.hide(result.body) + b"\n\n")
+    return stream
+
+
+async def untouched(call: Call, target: Target, ask: Ask) -> Reply | EventStream:
+    """Pass an answer through as it is: bytes, status and content type (`"oai_compat": false`)."""
+    stream = ask.stream
+    answer = await send(call, target, ask)
+    kind = answer.content_type_header.encode("utf-8", "replace")
+    if not stream or answer.status >= 400:
+        data = await answer.read(call.service.config.limits.response)
+        data = call.hide(data) if answer.status >= 400 else data
+        return call.reply(answer.status, data, content_type=kind)
+    relay = call.stream(answer.status, kind)
+    try:
+        while data := await answer.chunk():
+            await relay.write(data)
+            call.first_token()
+        await relay.end()
+    except UpstreamError as error:
+        if not relay.left:
+            relay.stop()
+            raise
+        # Nothing of ours may be added to an untouched answer: a cut one is passed on cut.
+        call.upstream_failed(error)
+        relay.abort()
+    except BaseException:
+        relay.abort()
+        raise
+    finally:
+        answer.close()
+    return relay

@@ -1,0 +1,64 @@
+"""One request to a backend, and what its answer is at first sight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wellspoken.adapters.events import Fault
+from wellspoken.proxy.requests import forwarded
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.plan import Ask
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Call
+    from wellspoken.proxy.upstream import Answer
+
+KEY_REFUSED = (401, 403)
+LARGE = 131_072  # bytes of a body whose translation takes more than a millisecond or two
+_SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")
+
+
+async def send(call: Call, target: Target, ask: Ask) -> Answer:
+    """Send one request and return its answer once the head has come. Raises UpstreamError."""
+    timeouts = call.service.config.timeouts
+    request = call.request
+    kind = "text/event-stream" if ask.stream else "application/json"
+    authorization = b""
+    if target.auth_pass and "Authorization" in request.headers:
+        authorization = f"Authorization: {request.headers['Authorization']}\r\n".encode("ascii")
+    return await target.connection().open(
+        "POST",
+        ask.path,
+        ask.payload,
+        extra=forwarded(request, call.id, kind),
+        authorization=authorization,
+        first=timeouts.first_token_stream if ask.stream else timeouts.first_token_body,
+        between=timeouts.between_chunks,
+    )
+
+
+async def opened(answer: Answer, limit: int) -> tuple[bool, bytes]:
+    """Return whether an answer is a stream of events, and what of it was read to tell.
+
+    What is no stream is read whole. Raises UpstreamError.
+    """
+    good = answer.status < 300
+    if good and answer.content_type == "text/event-stream":
+        return True, b""
+    first = b""
+    if good and answer.content_type != "application/json":
+        first = await answer.chunk()
+        if first.lstrip().startswith(_SSE_STARTS):
+            return True, first
+    return False, first + await answer.read(limit)
+
+
+def clients_key(status: int) -> Fault:
+    """Return the fault of a client whose own key, passed on to the backend, was refused there."""
+    return Fault(
+        status,
+        "The backend refused the key in your Authorization header, which this proxy passes on. "
+        "Send a key that the backend knows.",
+        "invalid_request_error",
+        code="invalid_api_key",
+    )

@@ -1,0 +1,269 @@
+"""POST /v1/completions: from the client's request to the plan of its answer.
+
+llama.cpp's clients may send the same to /completion and /completions under its own names.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from wellspoken.adapters import completions_bounds
+from wellspoken.adapters.backend import Endpoint, lacks_in_streams
+from wellspoken.adapters.completions import (
+    Prompt,
+    decode_completion,
+    exchange_for_completion,
+    prepare_completion,
+    prompts,
+)
+from wellspoken.adapters.llamacpp_native import prepare_native
+from wellspoken.adapters.merge import Best, Merge, entries_in
+from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
+from wellspoken.adapters.translate import Source
+from wellspoken.proxy import scoring
+from wellspoken.proxy.answer import respond, untouched
+from wellspoken.proxy.plan import Ask, Merging, Plan
+from wellspoken.proxy.requests import extensions_of, keep_of, read_body
+
+if TYPE_CHECKING:
+    from wellspoken.adapters.completions import CompletionRequest
+    from wellspoken.adapters.events import Event
+    from wellspoken.adapters.exchange import Exchange
+    from wellspoken.proxy.replies import EventStream, Reply
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Call
+
+OPENAI_PATH = "/v1/completions"
+COMPUTED = frozenset({"echo", "prompt_logprobs"})  # what a backend that cannot do it is not sent
+
+
+async def completions(call: Call) -> Reply | EventStream:
+    """Answer one completion. Raises RequestError, UpstreamError: then nothing was sent."""
+    service, request = call.service, call.request
+    limits, timeouts = service.config.limits, service.config.timeouts
+    call.phase = "request"
+    body = await read_body(request, limits.body, timeouts.client_body)
+    call.phase = "waiting"
+    bounds = service.router.bounds
+    wanted = decode_completion(body, bounds=bounds, native_names=call.path != OPENAI_PATH)
+    target = service.router.find(wanted.model)
+    if target.bounds != bounds:
+        completions_bounds.check(wanted, strict=target.bounds == "openai")
+    streams = bool(wanted.stream)
+    call.routed(target, wanted.model, streams)
+    extensions, keep = extensions_of(request, target.extensions), keep_of(request, target.keep)
+    await target.ready()
+    endpoint = _endpoint(target)
+    if wanted.oai_compat is False:
+        native = target.backend.native is not None and call.path != OPENAI_PATH
+        path = call.path if native else OPENAI_PATH
+        payload = prepare_completion(target.backend, wanted, model=target.model_for(wanted.model))
+        return await untouched(call, target, Ask(path, payload, streams))
+    exchange = exchange_for_completion(
+        wanted,
+        now=int(time.time()),
+        new_id=service.new_id,
+        tokens=target.tokens,
+        extensions=extensions,
+        keep=keep,
+    )
+    exchange.origin = f"backend {target.name}, request {call.id}"
+    exchange.pairs_best = target.backend.pairs_best
+    if not wanted.model and target.names:
+        exchange.model = target.names[0]
+    plan = partial(_plan, call, target, wanted, exchange, endpoint)
+    return await respond(call, target, plan, streams)
+
+
+def _endpoint(target: Target) -> Endpoint:
+    endpoint = target.backend.completions
+    if endpoint is None:
+        raise RequestError(
+            f"The backend {target.name} ({target.backend.title}) answers chat completions only. "
+            "Use POST /v1/chat/completions.",
+            param="model",
+            code="unsupported_endpoint",
+        )
+    return endpoint
+
+
+async def _plan(
+    call: Call,
+    target: Target,
+    wanted: CompletionRequest,
+    exchange: Exchange,
+    endpoint: Endpoint,
+) -> Plan:
+    """Return what to ask of the backend: one request, or one for each choice."""
+    backend, given = target.backend, prompts(wanted)
+    computed = backend.scores == "proxy" and (bool(wanted.echo) or _tells(exchange))
+    _check(target, wanted, given)
+    if exchange.logprobs and None in exchange.prompts and not wanted.echo:
+        model = target.model_for(wanted.model) or wanted.model
+        exchange.prompts = await scoring.texts(call, target, exchange, given, model)
+    each = max(wanted.best_of or 1, wanted.n or 1)
+    best = each > (wanted.n or 1)
+    exchange.enforced = bool(backend.loses_entries and exchange.logprobs and exchange.stops)
+    several = backend.several and not best
+    nothing = wanted.limit == 0 and not (wanted.echo and backend.scores == "backend")
+    if (several or each * len(given) == 1) and not (computed or nothing or exchange.enforced):
+        whole = None if len(given) > 1 else given[0]
+        ask = _ask(target, wanted, exchange, endpoint, whole, None)
+        return Plan(exchange, endpoint.dialect, [ask])
+    parts = await _parts(call, target, wanted, exchange, endpoint, each)
+    merge: Merging | None = None
+    if best:
+        merge = Best(exchange, [x.source.exchange for x in parts], each, [x.leading for x in parts])
+    elif len(parts) > 1:
+        merge = Merge(exchange, [x.source.exchange for x in parts], each)
+    asks, sources = [x.ask for x in parts], [x.source for x in parts]
+    return Plan(exchange, endpoint.dialect, asks, sources, merge)
+
+
+class _Part(NamedTuple):
+    """One choice asked for by itself; `leading`: entries of it that are the prompt's."""
+
+    ask: Ask
+    source: Source
+    leading: int
+
+
+async def _parts(
+    call: Call,
+    target: Target,
+    wanted: CompletionRequest,
+    exchange: Exchange,
+    endpoint: Endpoint,
+    each: int,
+) -> list[_Part]:
+    """Return what is asked for each choice, `each` of a prompt, in order."""
+    backend, given = target.backend, prompts(wanted)
+    computed = backend.scores == "proxy" and (bool(wanted.echo) or _tells(exchange))
+    nothing = wanted.limit == 0 and not (wanted.echo and backend.scores == "backend")
+    parts = []
+    for place, prompt in enumerate(given):
+        found = await _scored(call, target, wanted, exchange, prompt) if computed else None
+        size = None
+        if nothing:
+            size = await _size(call, target, exchange, prompt, found)
+        for sample in range(each):
+            part = exchange.part(exchange.prompts[place])
+            part.logprobs = part.logprobs or each > (wanted.n or 1)  # `best_of` goes by them
+            part.echoed = computed
+            prelude: list[Event] = []
+            if found is not None and computed:
+                prelude = _prelude(wanted, part, found)
+            ask = _ask(target, wanted, part, endpoint, prompt, sample)._replace(nothing=size)
+            source = Source(part, endpoint.dialect, prelude=prelude)
+            parts.append(_Part(ask, source, entries_in(prelude)))
+    return parts
+
+
+def _tells(exchange: Exchange) -> bool:
+    """Say whether the client asked for the prompt's logprobs, and gets them."""
+    return "prompt_logprobs" in exchange.switches and exchange.keeps("prompt_logprobs")
+
+
+def _check(target: Target, wanted: CompletionRequest, given: tuple[Prompt, ...]) -> None:
+    """Raise RequestError 400 for what the backend cannot do."""
+    backend = target.backend
+    refused = ""
+    if wanted.echo and backend.scores == "nobody":
+        refused, advice = "echo", "The 'echo' parameter is not supported. Leave it out"
+    elif not backend.token_ids and not all(isinstance(prompt, str) for prompt in given):
+        refused, advice = "prompt", "A prompt of token ids is not supported. Send its text"
+    elif wanted.echo and wanted.limit is not None and wanted.limit < backend.least_tokens:
+        refused, advice = "max_tokens", "With 'echo' it has to be 1 at least. Send 1"
+    if refused:
+        raise RequestError(
+            f"{advice}: so says what {backend.title} can do.",
+            param=refused,
+            code="unsupported_parameter",
+        )
+
+
+def _ask(
+    target: Target,
+    wanted: CompletionRequest,
+    exchange: Exchange,
+    endpoint: Endpoint,
+    prompt: Prompt | None,
+    sample: int | None,
+) -> Ask:
+    """Return the request for the whole answer, or (`sample`) for one choice of a prompt."""
+    seed = None
+    if sample is not None and wanted.seed is not None:
+        seed = wanted.seed + sample
+    body = lacks_in_streams(target.backend, wanted.fields) and not exchange.enforced
+    stream = exchange.enforced or (exchange.stream and not body)
+    k = max(wanted.logprobs or 0, 1) if exchange.logprobs else None  # `best_of` needs one
+    if endpoint.dialect == "llamacpp":
+        payload = prepare_native(
+            wanted,
+            prompt=prompt if isinstance(prompt, str) or prompt is None else list(prompt),
+            stream=stream,
+            stops=not exchange.enforced,
+            seed=seed,
+            n_probs=k or 0,
+            limit=wanted.limit,
+        )
+    else:
+        payload = prepare_completion(
+            target.backend,
+            wanted,
+            model=target.model_for(wanted.model),
+            prompt=prompt,
+            n=None if sample is None else 1,
+            seed=seed,
+            enforced=exchange.enforced,
+            body=body,
+            logprobs=k,
+            without=COMPUTED if target.backend.scores == "proxy" else frozenset(),
+        )
+    return Ask(endpoint.path, payload, stream)
+
+
+async def _scored(
+    call: Call, target: Target, wanted: CompletionRequest, exchange: Exchange, prompt: Prompt
+) -> scoring.Scored:
+    """Return a prompt with the logprobs that the request asks for."""
+    k = exchange.k if wanted.echo and exchange.logprobs else -1
+    param = "echo"
+    if _tells(exchange):
+        k, param = max(k, scoring.count_of(wanted.fields["prompt_logprobs"])), "prompt_logprobs"
+    if k < 0:
+        return await scoring.spelled(call, target, exchange, prompt)
+    return await scoring.score(call, target, exchange, prompt, k, param)
+
+
+async def _size(
+    call: Call,
+    target: Target,
+    exchange: Exchange,
+    prompt: Prompt,
+    found: scoring.Scored | None,
+) -> int:
+    """Return how many tokens a prompt has, by the best that there is to tell."""
+    if not isinstance(prompt, str):
+        return len(prompt)
+    if found is not None and found.ids:
+        return len(found.ids)
+    if target.backend.scores == "proxy":
+        return len((await scoring.split(call, target, exchange, prompt)).ids)
+    vocabulary = exchange.tokens.vocabulary
+    counted = vocabulary.count(prompt) if vocabulary is not None else None
+    return -(-len(prompt.encode()) // BYTES_PER_TOKEN) if counted is None else counted
+
+
+def _prelude(wanted: CompletionRequest, exchange: Exchange, found: scoring.Scored) -> list[Event]:
+    """Return what comes before the generated text: the prompt's logprobs, the prompt itself."""
+    prelude: list[Event] = []
+    if _tells(exchange):
+        k = scoring.count_of(wanted.fields["prompt_logprobs"])
+        prelude.append(scoring.prompt_logprobs(exchange, found, k))
+    if wanted.echo:
+        prelude += scoring.echoed(exchange, found)
+    return prelude

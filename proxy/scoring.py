@@ -1,0 +1,253 @@
+"""Computes a prompt's logprobs with many small requests to a backend that does not give them.
+
+Bounded in the prompt's length (`limits.scored_tokens`) and in how many prompts a backend scores at
+a time (`limits.scoring`); a client that leaves ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+from msgspec import Meta, Raw, ValidationError, json
+from msgspec.structs import replace
+
+from wellspoken.adapters import scoring
+from wellspoken.adapters.events import UNKNOWN, Entry, Event, Extra, Finish, Logprobs, Text
+from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.token_bytes import settle
+from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.stages.tiling import Tiling
+from wellspoken.adapters.tokens import NULL, bytes_json, spell
+from wellspoken.adapters.translate import error_of
+from wellspoken.proxy.asking import KEY_REFUSED, clients_key, send
+from wellspoken.proxy.plan import Ask
+from wellspoken.proxy.replying import delays
+
+if TYPE_CHECKING:
+    from wellspoken.adapters.exchange import Exchange
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Call
+
+_T = TypeVar("_T")
+Prompt = str | tuple[int, ...]
+MOST = 100  # alternatives of a prompt's token that are computed at most
+decode_count = json.Decoder(Annotated[int, Meta(ge=0, le=MOST)]).decode
+
+
+class Scored:
+    """A prompt with its tokens' logprobs: `entries` has None for the first, which has none."""
+
+    __slots__ = ("entries", "ids", "pieces", "text")
+
+    def __init__(self, ids: list[int], pieces: list[bytes | None], text: str) -> None:
+        self.ids = ids
+        self.pieces = pieces
+        self.text = text
+        self.entries: list[Entry | None] = [None] * len(ids)
+
+
+async def asked(call: Call, target: Target, exchange: Exchange, path: str, payload: bytes) -> bytes:
+    """Return the body of a helping request. Raises UpstreamError, or RequestError for a refusal."""
+    answer = await send(call, target, Ask(path, payload, False))
+    data = await answer.read(call.service.config.limits.response)
+    if answer.status >= 300:
+        fault = error_of(exchange, answer.status, call.hide(data))
+        message = f"The backend refused POST {path}, which this request needs: {fault.message}"
+        if target.auth_pass and answer.status in KEY_REFUSED:
+            fault = clients_key(answer.status)
+            message = fault.message
+        raise RequestError(
+            message,
+            status=fault.status,
+            type=fault.type,
+            param=fault.param,
+            code=fault.code,
+            headers=delays(answer),
+        )
+    return data
+
+
+async def split(call: Call, target: Target, exchange: Exchange, prompt: Prompt) -> Scored:
+    """Return a prompt's tokens and its text, without logprobs."""
+    if isinstance(prompt, str):
+        path = scoring.TOKENIZE
+        data = await asked(call, target, exchange, path, scoring.tokenize_request(prompt))
+        tokens = _understood(path, scoring.read_tokens, data)
+        return Scored([token for token, _ in tokens], [piece for _, piece in tokens], prompt)
+    text = await _text(call, target, exchange, list(prompt))
+    first = await _text(call, target, exchange, [prompt[0]])
+    known = None if "\ufffd" in first else first.encode()
+    return Scored(list(prompt), [known, *[None] * (len(prompt) - 1)], text)
+
+
+async def spelled(call: Call, target: Target, exchange: Exchange, prompt: Prompt) -> Scored:
+    """Return a prompt's text; a text is not split."""
+    if isinstance(prompt, str):
+        return Scored([], [], prompt)
+    return Scored([], [], await _text(call, target, exchange, list(prompt)))
+
+
+async def _text(call: Call, target: Target, exchange: Exchange, ids: list[int]) -> str:
+    """Return the text of a prompt's ids. Raises RequestError 400 for ids that are no tokens."""
+    path = scoring.DETOKENIZE
+    try:
+        data = await asked(call, target, exchange, path, scoring.detokenize_request(ids))
+    except RequestError as error:
+        if error.status not in (400, 500):  # llama.cpp answers 500 to an id beyond its vocabulary
+            raise
+        raise RequestError(
+            f"The token ids of 'prompt' have no text. Send ids of this model. {error.message}",
+            param="prompt",
+            code="invalid_value",
+        ) from error
+    return _understood(path, scoring.read_text, data)
+
+
+async def texts(
+    call: Call, target: Target, exchange: Exchange, prompts: tuple[Prompt, ...], model: str
+) -> tuple[str | None, ...]:
+    """Return the prompts' texts, from which offsets count; None where nobody tells it."""
+    vocabulary = exchange.tokens.vocabulary
+    found: list[str | None] = []
+    for prompt in prompts:
+        text: str | None = None
+        if isinstance(prompt, str):
+            text = prompt
+        elif vocabulary is not None and all(vocabulary.by_id(x) is not None for x in prompt):
+            text = b"".join(vocabulary.by_id(x) or b"" for x in prompt).decode(errors="replace")
+        elif target.backend.detokenize:
+            path, ids = target.backend.detokenize, list(prompt)
+            try:
+                told = await asked(
+                    call, target, exchange, path, scoring.detokenize_request(ids, model)
+                )
+                text = _understood(path, scoring.read_text, told)
+            except RequestError:
+                text = None  # the answer itself tells what is wrong, if anything is
+        if text is None:
+            scoring.prompt_text_unknown(exchange.notes)
+        found.append(text)
+    return tuple(found)
+
+
+async def score(
+    call: Call, target: Target, exchange: Exchange, prompt: Prompt, k: int, param: str
+) -> Scored:
+    """Return a prompt with the logprobs of its tokens and the best `k` at each place.
+
+    Raises RequestError 400 (naming `param`) for a prompt that is too long.
+    """
+    found = await split(call, target, exchange, prompt)
+    most = call.service.config.limits.scored_tokens
+    if len(found.ids) > most:
+        raise RequestError(
+            f"'{param}' on this backend is computed with a request for each token of the prompt, "
+            f"which has {len(found.ids)}; the most is {most}. Send a shorter prompt, or raise "
+            "limits.scored_tokens.",
+            param=param,
+            code="prompt_too_long",
+        )
+    scoring.prompt_logprobs_computed(exchange.notes)
+    async with call.service.scoring(target):
+        for place in range(1, len(found.ids)):
+            found.entries[place] = await _probe(call, target, exchange, found, place, k)
+        if not isinstance(prompt, str):
+            await _spell_controls(call, target, exchange, found)
+    return found
+
+
+async def _spell_controls(call: Call, target: Target, exchange: Exchange, found: Scored) -> None:
+    """Ask for the texts of control tokens, which probes do not spell but the prompt's text has."""
+    texts: dict[int, str] = {}
+    for place, entry in enumerate(found.entries):
+        if entry is None or entry.token or entry.logprob == UNKNOWN:
+            continue
+        token = found.ids[place]
+        if token not in texts:
+            texts[token] = await _text(call, target, exchange, [token])
+        found.pieces[place] = texts[token].encode()
+
+
+async def _probe(
+    call: Call, target: Target, exchange: Exchange, found: Scored, place: int, k: int
+) -> Entry:
+    prefix, token = found.ids[:place], found.ids[place]
+    context = Context(exchange.apart())  # what llama.cpp's own form needs is no repair here
+    forced = token
+    for deeper in scoring.DEEPER:
+        if deeper and forced == token:
+            forced = await _whole(call, target, exchange)
+        payload = scoring.probe(prefix, forced, max(k, deeper))
+        data = await asked(call, target, exchange, scoring.PROBE, payload)
+        entry = _understood(scoring.PROBE, scoring.read_probe, data, token, context)
+        if entry is not None:
+            del entry.top_logprobs[max(k, 1) :]
+            return entry
+    exchange.notes.add("logprobs_unknown")
+    return Entry("", UNKNOWN, NULL, [], token)
+
+
+async def _whole(call: Call, target: Target, exchange: Exchange) -> int:
+    """Return a token that is whole characters, after which an answer holds probabilities."""
+    path = scoring.TOKENIZE
+    data = await asked(call, target, exchange, path, scoring.tokenize_request("a", alone=True))
+    return _understood(path, scoring.read_whole, data)
+
+
+def echoed(exchange: Exchange, found: Scored) -> list[Event]:
+    """Return the prompt as the beginning of its own answer, with the entries that cover it.
+
+    A token that begins the text and is not in it goes: clients count the tokens of their text. The
+    first one has no logprob, as at OpenAI's, where nothing precedes it.
+    """
+    if not exchange.logprobs:
+        return [Text(0, found.text)]
+    entries: list[Entry] = []
+    lead = scoring.before_text(found.pieces, found.text)
+    for entry, piece in zip(found.entries[lead:], found.pieces[lead:], strict=True):
+        row = Entry("", UNKNOWN, NULL, [])
+        if entry is not None and entries:
+            rows = [replace(other) for other in entry.top_logprobs[: exchange.k]]
+            row = Entry(entry.token, entry.logprob, entry.bytes, rows, entry.id)
+        if piece is not None:
+            row.token, row.bytes = spell(piece), bytes_json(piece)
+        entries.append(row)
+    plain = settle(entries, Context(exchange.apart()))
+    text = Text(0, found.text, Logprobs(entries, plain))
+    whole = copy(exchange)
+    whole.stops = ()  # they end the generated text, and cut nothing of the prompt's tokens
+    events = Tiling(whole)([text, Finish(0, "stop")])
+    return [event for event in events if isinstance(event, Text)]
+
+
+def count_of(given: Raw) -> int:
+    """Return how many alternatives `prompt_logprobs` asks for; raises RequestError 400."""
+    try:
+        return int(decode_count(given))
+    except ValidationError:
+        raise RequestError(
+            f"Invalid value for 'prompt_logprobs'. Send an integer from 0 to {MOST}.",
+            param="prompt_logprobs",
+            code="invalid_value",
+        ) from None
+
+
+def prompt_logprobs(exchange: Exchange, found: Scored, k: int) -> Extra:
+    """Return the answer's or choice's `prompt_logprobs`."""
+    rows = scoring.prompt_logprobs(found.entries, found.ids, found.pieces, k)
+    return scoring.as_extra("answer" if exchange.kind == "chat" else "choice", rows)
+
+
+def _understood(path: str, read: Callable[..., _T], *arguments: object) -> _T:
+    """Return what `read` finds in a helping answer. Raises RequestError 502 if that is nothing."""
+    try:
+        return read(*arguments)
+    except ValueError as error:
+        raise RequestError(
+            f"The backend's answer to POST {path} was not understood: expected {error}.",
+            status=502,
+            type="server_error",
+            code="backend_error",
+        ) from error

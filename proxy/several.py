@@ -1,0 +1,161 @@
+"""Answers that are made of several of the backend's, or of a stream where a body is wanted.
+
+The requests go out together, a few at a time; the first failure fails the answer and cancels the
+rest, so that no backend computes on for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from wellspoken.adapters.events import Fault
+from wellspoken.proxy.asking import KEY_REFUSED, LARGE, clients_key, opened, send
+from wellspoken.proxy.failures import UpstreamError
+from wellspoken.proxy.replies import EventStream, Reply
+from wellspoken.proxy.replying import broken, explained, with_repairs
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from wellspoken.adapters.translate import StreamTranslator
+    from wellspoken.proxy.plan import Ask, Plan
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Call
+    from wellspoken.proxy.upstream import Answer
+
+
+class _Gathering:
+    """The requests of one answer, under way; `write` takes what the client gets of them."""
+
+    def __init__(
+        self,
+        call: Call,
+        target: Target,
+        translator: StreamTranslator,
+        write: Callable[[bytes], Awaitable[None]] | None,
+    ) -> None:
+        self.call = call
+        self.target = target
+        self.translator = translator
+        self.write = write
+        self.slots = asyncio.Semaphore(target.backend.together)
+        self.lock = asyncio.Lock()  # the translator's: a large body goes through it in a thread
+        self.failed: Answer | None = None
+        self.last = b""  # what the last event makes, with which the reply ends
+
+    async def all(self, asks: list[Ask]) -> None:
+        """Send them all and translate what comes; return at the end of the answer."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for place, ask in enumerate(asks):
+                    group.create_task(self._one(place, ask))
+        except BaseExceptionGroup as errors:
+            others: BaseException | None = errors.split(_Over)[1]
+            while isinstance(others, BaseExceptionGroup):
+                others = others.exceptions[0]
+            if others is not None:
+                raise others from None
+
+    async def _one(self, place: int, ask: Ask) -> None:
+        async with self.slots:
+            if self.translator.done:
+                return
+            try:
+                if ask.nothing is not None:
+                    await self._given(self.translator.nothing(ask.nothing, place))
+                else:
+                    await self._asked(place, ask)
+            except UpstreamError as error:
+                self.call.upstream_failed(error)
+                async with self.lock:
+                    out = self.translator.fail(error.fault, place)
+                await self._given(out)
+
+    async def _asked(self, place: int, ask: Ask) -> None:
+        answer = await send(self.call, self.target, ask)
+        source = self.translator.sources[place]
+        try:
+            limit = self.call.service.config.limits.response
+            events, data = await opened(answer, limit) if ask.stream else (False, b"")
+            if events:
+                await self._streamed(place, answer, data)
+            else:
+                data = data or await answer.read(limit)
+                await self._whole(place, answer, data)
+        finally:
+            if source.clean:
+                answer.finish()
+            else:
+                answer.close()
+
+    async def _whole(self, place: int, answer: Answer, data: bytes) -> None:
+        status, kind = answer.status, answer.content_type
+        if status >= 300:
+            self.failed = answer
+        async with self.lock:
+            if self.target.auth_pass and status in KEY_REFUSED:
+                out = self.translator.fail(clients_key(status), place)
+            elif len(data) < LARGE:
+                out = self.translator.whole(status, kind, data, place)
+            else:
+                whole = self.translator.whole
+                out = await asyncio.to_thread(whole, status, kind, data, place)
+        await self._given(out)
+
+    async def _streamed(self, place: int, answer: Answer, data: bytes) -> None:
+        """Translate a stream as it comes, until it or the whole answer is over."""
+        source = self.translator.sources[place]
+        while not source.ended:
+            data = data or await answer.chunk()
+            async with self.lock:
+                translator = self.translator
+                out = translator.feed(data, place) if data else translator.close(place)
+            await self._given(out)
+            if not data:
+                return
+            data = b""
+
+    async def _given(self, out: bytes) -> None:
+        if self.translator.done:
+            self.last = self.last or out  # of those that find it over, one has made the end
+            raise _Over
+        if out and self.write is not None:
+            await self.write(out)
+            self.call.first_token()
+
+
+class _Over(Exception):
+    """The answer is complete, or has failed: whatever else is under way is of no use."""
+
+
+async def folded(call: Call, target: Target, plan: Plan) -> Reply:
+    """Answer a body from all the answers of the plan."""
+    exchange, translator = plan.exchange, plan.translator(fold=True)
+    gathering = _Gathering(call, target, translator, None)
+    await gathering.all(list(plan.asks))
+    result = translator.answer()
+    call.translated(exchange)
+    body = call.hide(result.body) if result.status >= 400 else result.body
+    lines = explained(exchange, result.retry, gathering.failed)
+    return call.reply(result.status, body, lines)
+
+
+async def interleaved(
+    call: Call, target: Target, plan: Plan, stream: EventStream
+) -> Reply | EventStream:
+    """Answer a stream from all the answers of the plan, as they come."""
+    exchange, translator = plan.exchange, plan.translator()
+    gathering = _Gathering(call, target, translator, stream.write)
+    await gathering.all(list(plan.asks))
+    call.translated(exchange)
+    fault: Fault | None = translator.fault
+    if fault is not None and not translator.started:
+        lines = explained(exchange, fault.retry, gathering.failed)
+        return await broken(call, stream, fault, lines)
+    out = call.hide(gathering.last) if fault is not None else gathering.last
+    if call.request.headers.get("x-wellspoken-explain") == "1":
+        out = with_repairs(out, exchange)
+    await stream.end(out)
+    call.first_token()
+    return stream

@@ -1,0 +1,396 @@
+"""One answer of several requests: failures, clients that leave, slow ends, uneven speeds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.conformance import Request, check_completion_stream
+from tests.conforming_completions import MODEL, body, end, piece
+from tests.fakes.upstream import (
+    DONE,
+    Cut,
+    Gate,
+    Reset,
+    Script,
+    Stall,
+    Step,
+    Upstream,
+    event,
+    head,
+    stream,
+    whole,
+)
+from tests.fold import fold_completion, payloads
+from tests.proxy.conftest import Proxy, StartProxy, envelope
+from tests.proxy.test_completions import answered, post
+from wellspoken.proxy.several import _Gathering
+
+Json = dict[str, Any]
+SECRET = "sk-canary-0123456789"
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+
+
+def one(text: str, **more: Any) -> Json:
+    """Return the backend's body of one choice."""
+    return body({**body()["choices"][0], "text": text, **more}, usage=USAGE)
+
+
+def counted() -> bytes:
+    return event({**piece(""), "choices": [], "usage": USAGE})
+
+
+def streamed(*steps: Step) -> list[Step]:
+    return stream(*steps, event(end()), counted(), DONE)
+
+
+def errors(data: bytes) -> list[Json]:
+    """Return the error objects of a stream."""
+    return [x["error"] for x in map(json.loads, _json(data)) if "error" in x]
+
+
+def _json(data: bytes) -> list[bytes]:
+    return [x for x in payloads(data) if x != b"[DONE]"]
+
+
+async def test_a_body_of_several_bodies(upstream: Upstream, start_proxy: StartProxy) -> None:
+    gate = Gate()
+    slow = [gate, *whole(one("first"))]
+    upstream.scripts = [slow, whole(one("second")), whole(one("third"))]
+    proxy = await start_proxy(upstream, adapter="llamacpp")
+    asking = asyncio.create_task(answered(proxy, n=3))
+    await upstream.request(2)
+    assert parts() > 0  # what `settled` looks for is there
+    gate.open()
+    found = await asking
+    assert [x["text"] for x in found["choices"]] == ["first", "second", "third"]
+    assert found["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+    scraped = await proxy.metrics()
+    assert scraped['wellspoken_usage_source_total{backend="default",source="backend"}'] == 1
+
+
+async def test_choices_first_appear_in_order_whichever_is_faster(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    gates = Gate(), Gate()
+    upstream.scripts = [
+        streamed(gates[0], event(piece("a")), gates[1], event(piece("b"))),
+        streamed(event(piece("x")), event(piece("y"))),
+    ]
+    proxy = await start_proxy(upstream, adapter="llamacpp")
+    usage = {"include_usage": True}
+    asking = asyncio.create_task(post(proxy, n=2, stream=True, stream_options=usage))
+    await upstream.request(1)
+    gates[0].open()
+    async with await asking as response:
+        data = b""
+        while b'"text":"y"' not in data:  # what waited comes as soon as choice 0 has appeared
+            data += await response.content.readany()
+        assert data.index(b'"text":"a"') < data.index(b'"text":"x"')
+        gates[1].open()
+        data += await response.read()
+    assert check_completion_stream(data, Request(model=MODEL, n=2, include_usage=True)) == []
+    found = fold_completion(data)
+    assert [x["text"] for x in found["choices"]] == ["ab", "xy"]
+    assert found["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+
+
+async def test_a_few_at_a_time(upstream: Upstream, start_proxy: StartProxy) -> None:
+    proxy = await start_proxy(upstream, adapter="llamacpp")
+    (target,) = proxy.service.router.targets
+    together = target.backend.together
+    gates = [Gate() for _ in range(together)]
+    upstream.scripts = [[gate, *whole(one("x"))] for gate in gates]
+    upstream.scripts.append(whole(one("y")))
+    asking = asyncio.create_task(answered(proxy, n=together + 3))
+    await upstream.request(together - 1)
+    await asyncio.sleep(0.02)
+    assert len(upstream.requests) == together
+    for gate in gates:
+        gate.open()
+    found = await asking
+    assert [x["text"] for x in found["choices"]] == ["x"] * together + ["y"] * 3
+
+
+FAILURES: dict[str, tuple[Script, int]] = {
+    "400": (whole({"error": {"message": f"bad {SECRET}"}}, status=400), 400),
+    "429": (whole({"error": "slow"}, status=429, headers=[("Retry-After", "7")]), 429),
+    "500": (whole(b"<h1>no</h1>", status=500, content_type="text/html"), 500),
+    "cut before": ([Cut()], 502),
+    "cut head": ([b"HTTP/1.1 200 OK\r\nContent-Le", Cut()], 502),
+    "cut body": ([head(length=500) + b'{"id":', Cut()], 502),
+    "reset": ([head(length=500) + b'{"id":', Reset()], 502),
+    "nonsense": (whole(b"{"), 502),
+    "error in a 200": (whole({"error": {"message": "no", "code": 503}}), 503),
+}
+
+
+@pytest.mark.parametrize("wants_stream", [False, True])
+@pytest.mark.parametrize("named", FAILURES)
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_one_failure_is_one_clean_error_and_cancels_the_rest(
+    upstream: Upstream,
+    start_proxy: StartProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    wants_stream: bool,
+    named: str,
+    place: int,
+) -> None:
+    script, status = FAILURES[named]
+    gate = Gate()
+    upstream.scripts = [[Stall()], [Stall()], [Stall()]]
+    upstream.scripts[place] = [gate, *script]
+    monkeypatch.setenv("BACKEND_KEY", SECRET)
+    proxy = await start_proxy(upstream, adapter="llamacpp", key="env:BACKEND_KEY")
+    asking = asyncio.create_task(post(proxy, n=3, stream=wants_stream))
+    await upstream.request(2)
+    gate.open()
+    async with await asking as response:
+        text = await response.text()
+        assert response.status == status, text
+        assert response.headers.get("Retry-After", "") == ("7" if status == 429 else "")
+    error = envelope(text)
+    assert SECRET not in text and error["message"]
+    for request in upstream.requests:
+        async with asyncio.timeout(0.25):
+            if request is not upstream.requests[place]:
+                await request.closed.wait()
+    await settled(proxy)
+    scraped = await proxy.metrics()
+    failed = {k: v for k, v in scraped.items() if k.startswith("wellspoken_upstream_errors_total")}
+    cut = named.startswith("cut") or named == "reset"
+    assert list(failed.values()) == ([1] if cut else [])
+    labels = f'backend="default",code="{status}",model="_other",route="completions"'
+    asked = str(wants_stream).lower()
+    assert scraped[f'wellspoken_requests_total{{{labels},stream="{asked}"}}'] == 1
+
+
+async def settled(proxy: Proxy) -> None:
+    """Wait until nothing is left of a request: no handler, and none of its parts' tasks."""
+    async with asyncio.timeout(1):
+        while proxy.service.inflight or parts():
+            await asyncio.sleep(0.005)
+
+
+def parts() -> int:
+    names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+    return names.count(_Gathering._one.__qualname__)
+
+
+@pytest.mark.parametrize("ending", [[Cut()], [Reset()], [event({"error": {"message": SECRET}})]])
+@pytest.mark.parametrize("place", [0, 1])
+async def test_a_failure_in_the_middle_of_a_stream_is_its_last_event(
+    upstream: Upstream,
+    start_proxy: StartProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    ending: list[Step],
+    place: int,
+) -> None:
+    gate = Gate()
+    upstream.scripts = [stream(event(piece("a")), Stall()), stream(event(piece("b")), Stall())]
+    upstream.scripts[place] = stream(event(piece("c")), gate, *ending)
+    monkeypatch.setenv("BACKEND_KEY", SECRET)
+    proxy = await start_proxy(upstream, adapter="llamacpp", key="env:BACKEND_KEY")
+    async with await post(proxy, n=2, stream=True) as response:
+        data = b""
+        while data.count(b'"text":"') < 2:
+            data += await response.content.readany()
+        gate.open()
+        data += await response.read()
+    assert response.status == 200
+    assert SECRET.encode() not in data
+    assert len(errors(data)) == 1
+    assert check_completion_stream(data, Request(model=MODEL, n=2)) == []  # the error is the last
+    async with asyncio.timeout(0.25):
+        await upstream.requests[1 - place].closed.wait()
+    assert upstream.requests[1 - place].by_peer
+    await settled(proxy)
+
+
+async def test_the_error_event_is_not_lost_to_a_part_that_has_news_at_the_same_moment(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """Both parts read in one step of the loop: the second finds the answer over."""
+    gate = Gate()
+    failing = stream(event(piece("a")), gate, event({"error": {"message": "no"}}))
+    others = stream(event(piece("b")), gate, event(piece("c")), event(piece("d")), Stall())
+    upstream.scripts = [failing, *[others] * 7]
+    proxy = await start_proxy(upstream, adapter="llamacpp")
+    async with await post(proxy, n=8, stream=True) as response:
+        data = b""
+        while data.count(b'"text":"') < 8:
+            data += await response.content.readany()
+        gate.open()
+        data += await response.read()
+    assert [x["message"] for x in errors(data)] == ["no"]
+    assert b"[DONE]" not in data
+
+
+async def test_two_failures_at_once_are_one_error(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    gate = Gate()
+    upstream.scripts = [[gate, Cut()]]
+    proxy = await start_proxy(upstream, adapter="llamacpp")
+    asking = asyncio.create_task(post(proxy, n=4))
+    await upstream.request(3)
+    gate.open()
+    async with await asking as response:
+        assert response.status == 502
+        assert envelope(await response.text())["code"] == "backend_error"
+    await settled(proxy)
+
+
+async def test_nobody_listens(start_proxy: StartProxy) -> None:
+    proxy = await start_proxy("http://127.0.0.1:1", adapter="llamacpp")
+    for stream_wanted in (False, True):
+        async with await post(proxy, n=4, stream=stream_wanted) as response:
+            assert response.status == 502
+            assert envelope(await response.text())["code"] == "backend_unavailable"
+
+
+@pytest.mark.parametrize("wants_stream", [False, True])
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_client_that_leaves_cancels_every_part(
+    upstream: Upstream, start_proxy: StartProxy, wants_stream: bool, begun: bool
+) -> None:
+    script: Script = [Stall()]
+    if begun and wants_stream:
+        script = stream(event(piece("a")), Stall())
+    elif begun:
+        script = [head(length=99) + b"{", Stall()]
+    upstream.scripts = [script]
+    proxy = await start_proxy(upstream, adapter="llamacpp")
+    asking = asyncio.create_task(post(proxy, n=5, stream=wants_stream))
+    await upstream.request(4)
+    if begun and wants_stream:
+        response = await asking
+        await response.content.readany()
+        response.close()
+    else:
+        await asyncio.sleep(0.02)
+        asking.cancel()
+    left = time.monotonic()
+    for request in upstream.requests:
+        async with asyncio.timeout(0.5):
+            await request.closed.wait()
+        assert request.by_peer
+        assert request.closed_at - left < 0.25
+    await settled(proxy)
+    phase = "streaming" if begun and wants_stream else "waiting"
+    scraped = await proxy.metrics()
+    assert scraped[f'wellspoken_client_disconnects_total{{phase="{phase}"}}'] == 1
+
+
+async def test_a_slow_client_stops_every_part(upstream: Upstream, start_proxy: StartProxy) -> None:
+    big = event(piece("x" * 100_000))
+    upstream.scripts = [stream(*[big] * 120, event(end()), DONE)]
+    proxy = await start_proxy(upstream, adapter="llamacpp")
+    async with await post(proxy, n=2, stream=True) as response:
+        await asyncio.sleep(0.25)
+        waiting = [
+            connection.transport.get_write_buffer_size()
+            for connection in upstream.connections
+            if connection.transport is not None
+        ]
+        assert len(waiting) == 2 and min(waiting) > 1_000_000
+        data = await response.read()
+    found = fold_completion(data)
+    assert [len(x["text"]) for x in found["choices"]] == [120 * 100_000] * 2
+    assert data.endswith(DONE)
+
+
+async def test_large_bodies_are_translated_beside_the_loop_and_in_order(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    texts = [letter * 300_000 for letter in "abc"]
+    upstream.scripts = [whole(one(text)) for text in texts]
+    proxy = await start_proxy(upstream, adapter="llamacpp")
+    found = await answered(proxy, n=3)
+    assert [x["text"] for x in found["choices"]] == texts
+
+
+async def test_a_body_for_a_stream_and_a_stream_for_a_body(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.scripts = [whole(one("a")), streamed(event(piece("b")))]
+    proxy = await start_proxy(upstream, adapter="llamacpp")
+    async with await post(proxy, n=2, stream=True) as response:
+        data = await response.read()
+    assert check_completion_stream(data, Request(model=MODEL, n=2)) == []
+    assert [x["text"] for x in fold_completion(data)["choices"]] == ["a", "b"]
+    upstream.scripts = [whole(one("a")), streamed(event(piece("b")))]
+    found = await answered(proxy, n=2)
+    assert [x["text"] for x in found["choices"]] == ["a", "b"]
+
+
+async def test_repairs_of_all_parts_are_told(upstream: Upstream, start_proxy: StartProxy) -> None:
+    upstream.scripts = [whole(one("a", finish_reason="eos")), whole(one("b"))]
+    proxy = await start_proxy(upstream, adapter="llamacpp")
+    async with await post(proxy, n=2) as response:
+        assert "finish_reason_eos" in response.headers["x-wellspoken-repairs"]
+    upstream.scripts = [
+        stream(event(piece("a")), event(end("eos")), DONE),
+        stream(event(piece("b")), event(end()), DONE),
+    ]
+    body = {"model": MODEL, "prompt": "a", "n": 2, "stream": True}
+    explain = {"x-wellspoken-explain": "1"}
+    url = proxy.url("/v1/completions")
+    async with proxy.session.post(url, json=body, headers=explain) as response:
+        data = await response.read()
+    *_, comment, done = data.split(b"\n\n")[:-1]
+    assert comment.startswith(b": repairs ") and b"finish_reason_eos=1" in comment
+    assert done == b"data: [DONE]"
+
+
+async def test_a_refused_key_that_was_passed_on_is_the_clients(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.scripts = [whole({"error": {"message": "no"}}, status=401)]
+    proxy = await start_proxy(upstream, adapter="llamacpp", auth="pass")
+    for wants_stream in (False, True):
+        async with await post(proxy, n=2, stream=wants_stream) as response:
+            error = envelope(await response.text())
+            assert (response.status, error["code"]) == (401, "invalid_api_key")
+
+
+async def test_a_heartbeat_then_a_failure_is_an_error_event(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    gate = Gate()
+    upstream.scripts = [[gate, *whole({"error": {"message": "no"}}, status=500)], [Stall()]]
+    proxy = await start_proxy(upstream, adapter="llamacpp", timeouts={"heartbeat": 0.05})
+    async with await post(proxy, n=2, stream=True) as response:
+        first = await response.content.readany()
+        assert first == b": keepalive\n\n"
+        gate.open()
+        data = await response.read()
+    assert response.status == 200
+    assert len(errors(data)) == 1 and b"[DONE]" not in data
+
+
+async def test_a_part_that_says_nothing_fails_the_answer(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.scripts = [streamed(event(piece("a"))), stream(DONE)]
+    proxy = await start_proxy(upstream, adapter="llamacpp")
+    async with await post(proxy, n=2) as response:
+        assert response.status == 502 or "error" in await response.text()
+    upstream.scripts = [streamed(event(piece("a"))), stream(DONE)]
+    async with await post(proxy, n=2, stream=True) as response:
+        data = await response.read()
+    found = json.loads(data) if response.status != 200 else {"error": errors(data)[0]}
+    assert found["error"]["code"]
+    assert b"[DONE]" not in data
+
+
+async def test_parts_reuse_connections(upstream: Upstream, start_proxy: StartProxy) -> None:
+    upstream.scripts = [streamed(event(piece("a")))]
+    proxy = await start_proxy(upstream, adapter="llamacpp")
+    for _ in range(3):
+        await answered(proxy, n=3, stream=True)
+    assert upstream.opened == 3
