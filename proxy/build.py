@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from msgspec import UNSET
 
 from wellspoken.adapters import registry
 from wellspoken.proxy.config import Backend, Config, ConfigError, Engine, normal_url, read_key
+from wellspoken.proxy.detect import Detector
 from wellspoken.proxy.metrics import Metrics
 from wellspoken.proxy.routing import Router, Target
 from wellspoken.proxy.server import Service
@@ -42,19 +44,26 @@ def build(config: Config) -> Service:
 def _backend(config: Config, at: int, backend: Backend) -> Target:
     try:
         key = read_key(backend.key) if backend.key is not None else None
-        return Target(
+        upstream = Upstream(normal_url(backend.url), config.timeouts, key=key)
+        target = Target(
             backend.name,
             _adapter(backend.adapter),
-            Upstream(normal_url(backend.url), config.timeouts, key=key),
+            upstream,
             models=backend.models,
             aliases=backend.aliases,
             upstream_model=backend.upstream_model,
             auth_pass=backend.auth == "pass",
             extensions=backend.extensions,
             keep=backend.keep,
-            bounds=backend.bounds,
+            # llama.cpp's page names no model and sends max_tokens -1.
+            bounds="backend" if backend.ui else backend.bounds,
             tokenizer=_tokenizer(backend),
+            ui=backend.ui,
         )
+        if backend.adapter.strip().lower() == "auto":
+            log = logging.getLogger("wellspoken")
+            target.detector = Detector(target, upstream, config.timeouts.probe, log)
+        return target
     except ConfigError as error:
         raise ConfigError(f"backend[{at}].{error}") from error
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from wellspoken.adapters.backend import Backend
+    from wellspoken.adapters.detection import Found
+    from wellspoken.proxy.detect import Detector
     from wellspoken.proxy.tokenizer import Tokenizer
     from wellspoken.proxy.upstream import Upstream
 
@@ -25,6 +27,7 @@ class Target:
 
     `upstream` is None while an engine that the proxy runs has no address; `state` then says why.
     `tokens` belongs to this backend alone, since a token's bytes depend on its vocabulary.
+    `detector` is None where `backend` is configured; else read `backend` after `ready`.
     """
 
     __slots__ = (
@@ -32,6 +35,7 @@ class Target:
         "auth_pass",
         "backend",
         "bounds",
+        "detector",
         "extensions",
         "keep",
         "models",
@@ -39,6 +43,7 @@ class Target:
         "state",
         "tokenizer",
         "tokens",
+        "ui",
         "upstream",
         "upstream_model",
     )
@@ -57,8 +62,10 @@ class Target:
         keep: Sequence[str] = (),
         bounds: Bounds = "openai",
         tokenizer: Tokenizer | None = None,
+        ui: bool = False,
     ) -> None:
         self.name = name
+        self.ui = ui
         self.backend = backend
         self.upstream = upstream
         self.state: Callable[[], str] = lambda: ""
@@ -71,6 +78,7 @@ class Target:
         self.bounds: Bounds = bounds
         self.tokenizer = tokenizer
         self.tokens = TokenTable()
+        self.detector: Detector | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,8 +89,19 @@ class Target:
         """Return what the backend calls the model that a client called `name`; None: the same."""
         return self.upstream_model or self.aliases.get(name)
 
+    @property
+    def detected(self) -> Found | None:
+        """What the backend was recognised as; None where it is configured or has not answered."""
+        return self.detector.found if self.detector is not None else None
+
     async def ready(self) -> None:
-        """Wait for what is read once, the vocabulary. Raises RequestError 500 if it fails."""
+        """Wait for what is found out once: what the backend is, and the vocabulary.
+
+        Raises RequestError 500 if the vocabulary cannot be read.
+        """
+        detector = self.detector
+        if detector is not None and not detector.settled:
+            await detector.known()
         tokenizer = self.tokenizer
         if tokenizer is not None and self.tokens.vocabulary is None:
             self.tokens.vocabulary = await tokenizer.vocabulary()

@@ -19,10 +19,13 @@ from wellspoken.engine.llamacpp import EngineError
 from wellspoken.proxy import pages
 from wellspoken.proxy.build import build, version
 from wellspoken.proxy.config import ConfigError
+from wellspoken.proxy.detect import start_all, stop_all
 from wellspoken.proxy.engines import Keeper
 
 if TYPE_CHECKING:
     from wellspoken.proxy.config import Config
+    from wellspoken.proxy.detect import Detector
+    from wellspoken.proxy.routing import Target
     from wellspoken.proxy.server import Service
 
 Say = Callable[[str], None]
@@ -57,12 +60,14 @@ async def serve(config: Config, say: Say) -> int:
         return 2
     signals = _Signals()
     keeper = _keeper(config, service)
+    detectors: list[Detector] = []
     try:
         try:
             host, port = await service.start()
         except OSError as error:
             log.error("%s", _cannot_listen(config, error))
             return 1
+        detectors = start_all(service.router.targets)
         if keeper is not None and not await _engine_started(keeper, signals, log):
             return 0 if signals.count else 1
         say(await banner(service, host, port))
@@ -74,6 +79,7 @@ async def serve(config: Config, say: Say) -> int:
         return 0
     finally:
         signals.remove()
+        await stop_all(detectors)
         await service.stop()
         if keeper is not None:
             await keeper.stop()
@@ -154,12 +160,11 @@ async def banner(service: Service, host: str, port: int) -> str:
     shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{port}"
     lines = [f"wellspoken {version()} listens on {base}"]
-    for target in service.router.targets[:4]:
-        where = target.upstream.url if target.upstream is not None else "not ready"
-        lines.append(f"  backend {target.name}: {where} (adapter {target.backend.name})")
+    known = [target.detector.known() for target in service.router.targets if target.detector]
+    reason, *_ = await asyncio.gather(service.readiness.reason(), *known)
+    lines += [_line(target) for target in service.router.targets[:4]]
     if len(service.router.targets) > 4:
         lines.append(f"  and {len(service.router.targets) - 4} more backends")
-    reason = await service.readiness.reason()
     if reason:
         lines.append(f"  not ready yet: {reason}")
     names = list(await pages.listed(service)) if not reason else []
@@ -179,3 +184,10 @@ async def banner(service: Service, host: str, port: int) -> str:
         f"    -d '{body}'",
     ]
     return "\n".join(lines)
+
+
+def _line(target: Target) -> str:
+    where = target.upstream.url if target.upstream is not None else "not ready"
+    if target.detector is not None:
+        return f"  backend {target.name}: {where} ({target.detector.described})"
+    return f"  backend {target.name}: {where} (adapter {target.backend.name})"

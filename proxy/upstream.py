@@ -25,10 +25,13 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from wellspoken.proxy.failures import encoded, not_connected, not_read, too_large
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiohttp.streams import StreamReader
     from multidict import CIMultiDictProxy
 
     from wellspoken.proxy.config import Timeouts
+    from wellspoken.proxy.failures import UpstreamError
 
 READ_SIZE = 65_536  # bytes a connection buffers before it stops reading, twice at most
 LINGER = 0.25  # seconds for the last bytes of an answer that is no longer needed
@@ -87,6 +90,7 @@ class Answer:
 
     __slots__ = (
         "_between",
+        "_coded",
         "_complete",
         "_first",
         "_limit",
@@ -102,8 +106,11 @@ class Answer:
         "status",
     )
 
-    def __init__(self, upstream: Upstream, wire: _Wire, limit: float, between: float) -> None:
+    def __init__(
+        self, upstream: Upstream, wire: _Wire, limit: float, between: float, coded: bool = False
+    ) -> None:
         self._upstream = upstream
+        self._coded = coded
         self._wire = wire
         self._between = between
         self._limit = limit
@@ -132,7 +139,7 @@ class Answer:
         self.content_type_header = message.headers.get("Content-Type", "")
         self.content_type = self.content_type_header.partition(";")[0].strip().lower()
         coding = message.headers.get("Content-Encoding", "identity").strip().lower()
-        if message.code == 101 or coding not in ("identity", ""):
+        if message.code == 101 or (coding not in ("identity", "") and not self._coded):
             self.close()
             raise encoded(self._upstream.url, coding)
         payload.on_eof(self._ended)
@@ -225,13 +232,14 @@ class Answer:
         meaning = not_read(self._upstream.url, error, self._first, self._limit)
         if meaning is None:
             raise error
-        raise meaning from error
+        raise self._upstream.failed(meaning) from error
 
 
 class Upstream:
     """One backend's address and its connections.
 
     `url` is the base URL without credentials, as in messages. `key` is sent as a bearer token.
+    `on_failure` is told of every connection that cannot be made and every answer that breaks off.
     """
 
     def __init__(self, url: str, timeouts: Timeouts, *, key: str | None = None) -> None:
@@ -246,11 +254,12 @@ class Upstream:
         self._idle: deque[tuple[_Wire, float]] = deque()
         self._open: set[_Wire] = set()
         self._sweeper: asyncio.TimerHandle | None = None
-        fixed = f"Host: {parts.netloc}\r\nUser-Agent: wellspoken\r\nAccept-Encoding: identity\r\n"
+        fixed = f"Host: {parts.netloc}\r\nUser-Agent: wellspoken\r\n"
         self._fixed = fixed.encode()
         self._key = f"Authorization: Bearer {key}\r\n".encode() if key else b""
         self._secret = key.encode() if key else b""
         self._closed = False
+        self.on_failure: Callable[[UpstreamError], None] | None = None
 
     async def open(
         self,
@@ -262,15 +271,19 @@ class Upstream:
         authorization: bytes = b"",
         first: float = 0.0,
         between: float = 0.0,
+        coded: bool = False,
     ) -> Answer:
         """Send a request and return its answer once the head has come.
 
         `path` begins with /v1 or /; `extra` and `authorization` are whole header lines, the latter
         used where no key is configured. `first` and `between`: seconds for the first and for each
-        further piece of the answer, 0 for no limit. Raises UpstreamError.
+        further piece of the answer, 0 for no limit. `coded`: `extra` says which encodings of the
+        answer are welcome; otherwise none is. Raises UpstreamError.
         """
         head = f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode()
         lines = [head, self._fixed, self._key or authorization, extra]
+        if not coded:
+            lines.append(b"Accept-Encoding: identity\r\n")
         if method == "POST":
             lines.append(b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body))
         request = b"".join((*lines, b"\r\n", body))
@@ -283,13 +296,19 @@ class Upstream:
             auto_decompress=False,
             read_bufsize=READ_SIZE,
         )
-        answer = Answer(self, wire, first, between)
+        answer = Answer(self, wire, first, between, coded)
         # No step of the loop lies between the look at an idle connection and this write, so nothing
         # is sent into one that is known to be over; what is sent may have run and is not repeated.
         if wire.transport is not None:
             wire.transport.write(request)
         await answer.head()
         return answer
+
+    def failed(self, error: UpstreamError) -> UpstreamError:
+        """Tell who listens that the backend failed, and return the error, to be raised."""
+        if self.on_failure is not None:
+            self.on_failure(error)
+        return error
 
     def hide(self, data: bytes) -> bytes:
         """Return what the backend said without the key that it was sent, should it repeat it."""
@@ -352,5 +371,5 @@ class Upstream:
                     lambda: _Wire(self.loop, self._open), self._host, self._port, ssl=self._tls
                 )
         except OSError as error:  # TimeoutError is one
-            raise not_connected(self.url, error, seconds) from error
+            raise self.failed(not_connected(self.url, error, seconds)) from error
         return wire

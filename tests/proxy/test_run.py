@@ -46,7 +46,8 @@ class Running:
 
 def config_for(upstream: Upstream, **server: Any) -> Config:
     """Return a configuration with one backend, on a free port."""
-    flags = {"server": {"listen": "127.0.0.1:0", **server}, "backend": [{"url": upstream.url}]}
+    backend = {"url": upstream.url, "adapter": "openai"}
+    flags = {"server": {"listen": "127.0.0.1:0", **server}, "backend": [backend]}
     return load(None, flags, {})
 
 

@@ -1,0 +1,175 @@
+"""Asks a backend what it is, where the configuration does not say (`adapter = "auto"`).
+
+A backend is asked once, at the start or at its first request, and again after it was unreachable,
+since another server may have taken its place. While it does not answer, what was last known holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from wellspoken.adapters.detection import NOTHING, ROUNDS, Found, Observation, Signs, recognise
+from wellspoken.proxy.failures import UpstreamError
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Iterable
+
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.upstream import Upstream
+
+SECONDS = 2.0  # all questions together, so the longest that a request waits for them
+AGAIN = 2.0  # seconds from one asking to the next that a request may cause
+BACKOFF = (1.0, 30.0)  # seconds between askings in the background: the first, doubled to the last
+LIMIT = 1024 * 1024  # bytes of an answer; llama.cpp's /props holds a whole chat template
+UNREACHABLE = frozenset({"dns", "refused", "unreachable", "tls", "connect_timeout", "cut"})
+
+
+class Detector:
+    """Finds out what one target is, sets `target.backend`, and remembers why in `found`.
+
+    `found` is None until the backend has answered once. `settled`: no request need wait. At most
+    one asking is under way at any time; `start` also asks in the background until one succeeds.
+    """
+
+    __slots__ = (
+        "_again",
+        "_log",
+        "_loop",
+        "_seconds",
+        "_target",
+        "_task",
+        "_upstream",
+        "_wanted",
+        "_watch",
+        "found",
+        "settled",
+    )
+
+    def __init__(
+        self, target: Target, upstream: Upstream, seconds: float, log: logging.Logger
+    ) -> None:
+        self.found: Found | None = None
+        self.settled = False
+        self._target = target
+        self._upstream = upstream
+        self._seconds = min(seconds, SECONDS)
+        self._log = log
+        self._loop = upstream.loop
+        self._again = 0.0  # when a request may cause the next asking
+        self._task: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+        upstream.on_failure = self._failed
+
+    @property
+    def described(self) -> str:
+        """One line for people, also before there was an answer."""
+        if self.found is None:
+            return "not known until it answers; general repairs"
+        return self.found.described
+
+    async def known(self) -> None:
+        """Wait until it is known what the backend is, or cannot be told now; `SECONDS` at most."""
+        if self.settled or (self._task is None and self._loop.time() < self._again):
+            return
+        await asyncio.wait({self._asking()})
+
+    def start(self) -> None:
+        """Ask in the background, now and whenever the backend has been unreachable."""
+        if self._watch is None:
+            self._watch = self._loop.create_task(self._keep_asking())
+
+    async def stop(self) -> None:
+        """Ask no more."""
+        tasks = [task for task in (self._watch, self._task) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _failed(self, error: UpstreamError) -> None:
+        """Take note that the backend was unreachable, for a request or for a question."""
+        if error.reason in UNREACHABLE:
+            self.settled = False
+            self._wanted.set()
+
+    async def _keep_asking(self) -> None:
+        while True:
+            await self._wanted.wait()
+            delay = BACKOFF[0]
+            while True:
+                await asyncio.wait({self._asking()})
+                if not self._wanted.is_set():
+                    break
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, BACKOFF[1])
+
+    def _asking(self) -> asyncio.Task[None]:
+        """Return the asking that is under way, a new one if there is none."""
+        if self._task is None:
+            self._task = self._loop.create_task(self._ask())
+        return self._task
+
+    async def _ask(self) -> None:
+        answers: dict[str, Observation] = {}
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds):
+                    for paths in ROUNDS:
+                        async with asyncio.TaskGroup() as group:
+                            for path in paths:
+                                group.create_task(self._get(path, answers))
+                        if not answers or recognise(Signs(answers)) is not NOTHING:
+                            break
+            self._learn(Signs(answers))
+        finally:
+            self._task = None
+            self._again = self._loop.time() + AGAIN
+
+    async def _get(self, path: str, answers: dict[str, Observation]) -> None:
+        """Ask one question; no answer is no sign. A head whose body fails still is one."""
+        limit = self._seconds
+        with suppress(UpstreamError):
+            answer = await self._upstream.open("GET", path, first=limit, between=limit)
+            body = b""
+            with suppress(UpstreamError):
+                body = await answer.read(LIMIT)
+            server = answer.headers.get("Server", "")
+            answers[path] = Observation(answer.status, body, server)
+
+    def _learn(self, signs: Signs) -> None:
+        """Take over what the signs say.
+
+        Neither a server that starts (every answer is a 5xx) nor one that was not recognised and
+        left questions open displaces what was known, and both are asked again. The latter works,
+        so it holds no request up.
+        """
+        found = recognise(signs)
+        recognised = found is not NOTHING
+        complete = all(path in signs.answers for paths in ROUNDS for path in paths)
+        sure = signs.up and (recognised or complete)
+        if sure or (self.found is None and (signs.up or recognised)):
+            self._target.backend = found.backend
+            if found != self.found:
+                self._log.info("backend %s: %s", self._target.name, found.described)
+            self.found = found
+        if signs.up:
+            self.settled = True
+        if sure:
+            self._wanted.clear()
+
+
+def start_all(targets: Iterable[Target]) -> list[Detector]:
+    """Start the detectors of those targets that have one, and return them."""
+    detectors = [target.detector for target in targets if target.detector is not None]
+    for detector in detectors:
+        detector.start()
+    return detectors
+
+
+async def stop_all(detectors: Iterable[Detector]) -> None:
+    """Stop them."""
+    await asyncio.gather(*(detector.stop() for detector in detectors))

@@ -1,0 +1,300 @@
+"""Asking a backend again after it was away, and in the background from the start to the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.fakes.upstream import Cut, Pause, Stall, Upstream, whole
+from tests.proxy.conftest import CHAT, StartProxy
+from tests.proxy.test_chat_body import PLAIN
+from tests.proxy.test_detect import (
+    PATHS,
+    asked,
+    chat,
+    detector_of,
+    everywhere,
+    play,
+    target_of,
+)
+from tests.proxy.test_run import Running
+from wellspoken.adapters.detection import ROUNDS
+from wellspoken.adapters.llamacpp import LLAMACPP
+from wellspoken.adapters.registry import OPENAI
+from wellspoken.adapters.vllm import VLLM
+from wellspoken.proxy import detect
+from wellspoken.proxy.config import load
+
+LOADING = whole({"error": {"message": "Loading model"}}, 503, headers=[("Server", "llama.cpp")])
+
+
+async def test_a_backend_that_is_down_is_asked_again_but_not_at_every_request(
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(upstream, "vllm")
+    await upstream.refuse()
+    monkeypatch.setattr(detect, "AGAIN", 0.5)
+    proxy = await start_proxy(upstream, adapter="auto")
+    assert await chat(proxy, 502) < 0.4
+    await upstream.listen()
+    await chat(proxy)
+    assert asked(upstream) == []
+    assert target_of(proxy).backend is OPENAI
+    await asyncio.sleep(0.5)
+    await chat(proxy)
+    assert target_of(proxy).backend is VLLM
+
+
+async def test_another_server_in_its_place_is_found_out(
+    upstream: Upstream,
+    start_proxy: StartProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(detect, "AGAIN", 0.0)
+    play(upstream, "vllm")
+    proxy = await start_proxy(upstream, adapter="auto")
+    await chat(proxy)
+    await upstream.refuse()
+    await chat(proxy, 502)
+    await chat(proxy, 502)
+    assert target_of(proxy).backend is VLLM  # until something else answers
+    play(upstream, "llamacpp")
+    await upstream.listen()
+    await chat(proxy)
+    assert target_of(proxy).backend is LLAMACPP
+    before = len(asked(upstream))
+    await chat(proxy)
+    assert len(asked(upstream)) == before
+    lines = [line for line in caplog.messages if line.startswith("backend ")]
+    assert lines == [
+        "backend default: vLLM 0.32.0, from its models' owner",
+        "backend default: llama.cpp, from its Server header",
+    ]
+
+
+async def test_an_answer_that_breaks_off_is_a_reason_to_ask_again(
+    upstream: Upstream,
+    start_proxy: StartProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The server may have died in the middle of it; a slow one is no such reason."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(detect, "AGAIN", 0.0)
+    play(upstream, "vllm")
+    upstream.script(CHAT, [Stall()], [Cut()], whole(PLAIN))
+    proxy = await start_proxy(upstream, adapter="auto", timeouts={"first_token_body": 0.1})
+    await chat(proxy, 504)
+    assert detector_of(proxy).settled
+    await chat(proxy, 502)
+    assert not detector_of(proxy).settled
+    await chat(proxy)
+    assert len(asked(upstream)) == 2 * len(ROUNDS[0])
+    assert len([line for line in caplog.messages if line.startswith("backend ")]) == 1
+
+
+async def test_a_server_that_answers_nothing_is_not_asked_further(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    everywhere(upstream, [Cut()])
+    proxy = await start_proxy(upstream, adapter="auto")
+    await chat(proxy)
+    assert sorted(asked(upstream)) == sorted(ROUNDS[0])
+    assert target_of(proxy).detected is None
+
+
+async def test_a_question_that_is_cut_off_is_one_left_open(
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detect, "AGAIN", 0.0)
+    play(upstream, "vllm")
+    proxy = await start_proxy(upstream, adapter="auto")
+    await chat(proxy)
+    detector_of(proxy).settled = False
+    upstream.script("/v1/models", [Cut()])
+    await chat(proxy)
+    assert target_of(proxy).backend is VLLM
+    assert detector_of(proxy).settled
+
+
+async def test_readiness_notices_that_a_backend_went_away(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    play(upstream, "vllm")
+    upstream.script("/health", whole({}))
+    proxy = await start_proxy(upstream, adapter="auto")
+    await chat(proxy)
+    assert (await proxy.get("/readyz"))[0] == 200
+    assert detector_of(proxy).settled
+    await upstream.refuse()
+    proxy.service.readiness.forget()
+    assert (await proxy.get("/readyz"))[0] == 503
+    assert not detector_of(proxy).settled
+
+
+async def test_what_was_known_is_not_given_up_for_questions_left_open(
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detect, "AGAIN", 0.0)
+    play(upstream, "vllm")
+    proxy = await start_proxy(upstream, adapter="auto", timeouts={"probe": 0.2})
+    await chat(proxy)
+    await upstream.refuse()
+    await chat(proxy, 502)
+    upstream.script("/v1/models", [Stall()])
+    await upstream.listen()
+    await chat(proxy)
+    assert target_of(proxy).backend is VLLM
+    assert await chat(proxy) < 0.15  # it works, so it does not hold requests up again
+
+
+async def test_a_server_that_loads_its_model_is_known_and_asked_again(
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detect, "AGAIN", 0.0)
+    everywhere(upstream, LOADING)
+    proxy = await start_proxy(upstream, adapter="auto")
+    await chat(proxy)
+    assert target_of(proxy).backend is LLAMACPP
+    assert not detector_of(proxy).settled
+    props = {"default_generation_settings": {}, "total_slots": 1, "build_info": "b11549-1"}
+    play(upstream, "llamacpp")
+    upstream.script("/props", whole(props, headers=[("Server", "llama.cpp")]))
+    await chat(proxy)
+    assert detector_of(proxy).described == "llama.cpp b11549, from its Server header"
+    assert detector_of(proxy).settled
+
+
+async def test_a_gateway_without_its_backend_is_not_the_backend(
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detect, "AGAIN", 0.0)
+    play(upstream, "vllm")
+    proxy = await start_proxy(upstream, adapter="auto")
+    await chat(proxy)
+    detector_of(proxy).settled = False
+    everywhere(upstream, whole(b"<html>Bad Gateway", 502, "text/html"))
+    await chat(proxy)
+    assert target_of(proxy).backend is VLLM
+    assert not detector_of(proxy).settled
+
+
+def auto_config(upstream: Upstream, **server: Any) -> Any:
+    flags = {"server": {"listen": "127.0.0.1:0", **server}, "backend": [{"url": upstream.url}]}
+    return load(None, flags, {})
+
+
+async def test_a_configured_adapter_asks_nothing_at_the_start(upstream: Upstream) -> None:
+    backend = {"url": upstream.url, "adapter": "llamacpp", "models": ["m"]}
+    flags = {"server": {"listen": "127.0.0.1:0"}, "backend": [backend]}
+    running = Running(load(None, flags, {}))
+    await running.url()
+    assert "(adapter llamacpp)" in await running.said
+    assert set(asked(upstream)) <= {"/health", "/v1/models"}  # readiness and the list of models
+    assert asked(upstream).count("/v1/models") == 1
+    running.signal()
+    assert await running.task == 0
+
+
+async def test_the_banner_says_what_it_is_and_why(upstream: Upstream) -> None:
+    play(upstream, "llamacpp")
+    upstream.script("/health", whole({}))
+    running = Running(auto_config(upstream))
+    await running.url()
+    line = (await running.said).split("\n")[1]
+    assert line == f"  backend default: {upstream.url} (llama.cpp, from its Server header)"
+    running.signal()
+    assert await running.task == 0
+
+
+async def test_listening_does_not_wait_for_a_backend_that_hangs(upstream: Upstream) -> None:
+    everywhere(upstream, [Stall()], [*PATHS, "/health"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    began = time.monotonic()
+    running = Running(auto_config(upstream, listen=f"127.0.0.1:{port}"))
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            break
+        except ConnectionRefusedError:
+            await asyncio.sleep(0.01)
+    assert time.monotonic() - began < 0.5
+    writer.close()
+    await writer.wait_closed()
+    await running.url()
+    assert time.monotonic() - began < 4
+    assert "(not known until it answers; general repairs)" in await running.said
+    running.signal()
+    assert await running.task == 0
+
+
+async def test_a_backend_that_comes_up_is_found_without_a_request(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(detect, "BACKOFF", (0.1, 0.2))
+    play(upstream, "vllm")
+    await upstream.refuse()
+    running = Running(auto_config(upstream))
+    await running.url()
+    assert "(not known until it answers; general repairs)" in await running.said
+    await upstream.listen()
+    while "vLLM 0.32.0" not in caplog.text:
+        await asyncio.sleep(0.02)
+    assert sorted(asked(upstream)) == sorted(ROUNDS[0])
+    await asyncio.sleep(0.3)
+    assert len(asked(upstream)) == len(ROUNDS[0])  # asked no more
+    running.signal()
+    assert await running.task == 0
+
+
+async def test_the_background_waits_longer_each_time(
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detect, "BACKOFF", (0.1, 0.4))
+    everywhere(upstream, whole({}, 503))
+    proxy = await start_proxy(upstream, adapter="auto")
+    detector = detector_of(proxy)
+    detector.start()
+    detector.start()  # the second does nothing
+    await asyncio.sleep(1.7)
+    await detector.stop()
+    times = [one.received_at for one in upstream.requests if one.target == "/version"]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert 4 <= len(times) <= 6  # at 0, 0.1, 0.3, 0.7, 1.1, 1.5 s
+    assert gaps[0] < gaps[1] < gaps[2]
+    assert max(gaps) < 0.8
+
+
+async def test_the_end_does_not_wait_for_answers(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    everywhere(upstream, [Pause(1), *whole({})])
+    proxy = await start_proxy(upstream, adapter="auto")
+    detector = detector_of(proxy)
+    detector.start()
+    await upstream.request()
+    before = asyncio.all_tasks()
+    began = time.monotonic()
+    await detector.stop()
+    assert time.monotonic() - began < 0.3
+    await asyncio.sleep(0)
+    ended = [task for task in before if task.done()]
+    assert len(ended) >= 2 + len(ROUNDS[0])  # the watch, the asking, its questions
+    running = Running(auto_config(upstream))
+    await upstream.request(len(ROUNDS[0]) + 1)
+    running.signal(signal.SIGINT)
+    assert await running.task == 0
+    names = [str(task.get_coro()) for task in asyncio.all_tasks()]
+    assert not [name for name in names if "Detector" in name]
