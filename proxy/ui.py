@@ -1,0 +1,62 @@
+"""A server's own web page through the proxy: its files and its safe read paths (`ui = true`).
+
+Only GET, and only paths that the server's adapter names: the page's files, and what it reads to
+show itself. Nothing of the client's request goes along but whether it takes gzip; what the page
+then asks of the model goes through the ordinary endpoints and is translated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wellspoken.proxy.replies import Reply
+from wellspoken.proxy.requests import unknown_url
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Call, Service
+
+KEPT = (
+    "cache-control",
+    "content-encoding",
+    "cross-origin-embedder-policy",
+    "cross-origin-opener-policy",
+    "etag",
+)
+"""Headers of the page's files that it needs to work."""
+_LIMIT = 32 * 1024 * 1024
+
+
+def target_of(service: Service) -> Target | None:
+    """Return the target whose page is shown, None if no route shows one."""
+    return next((target for target in service.router.targets if target.ui), None)
+
+
+async def page(call: Call) -> Reply:
+    """Return a file of the page as the server has it. Raises RequestError 404, UpstreamError."""
+    target = target_of(call.service)
+    if target is None:
+        raise unknown_url(call)
+    await target.ready()
+    pattern = target.backend.ui
+    if pattern is None or not pattern.fullmatch(call.path):
+        raise unknown_url(call)
+    call.backend = target.name
+    gzip = "gzip" in call.request.headers.get("Accept-Encoding", "")
+    timeouts = call.service.config.timeouts
+    answer = await target.connection().open(
+        "GET",
+        call.path,
+        extra=b"Accept-Encoding: gzip\r\n" if gzip else b"Accept-Encoding: identity\r\n",
+        first=timeouts.first_token_body,
+        between=timeouts.between_chunks,
+        coded=True,
+    )
+    data = await answer.read(_LIMIT)
+    lines = b"X-Content-Type-Options: nosniff\r\n"
+    for name in KEPT:
+        value = answer.headers.get(name, "")
+        if value and value.isascii() and value.isprintable():
+            lines += f"{name}: {value}\r\n".encode("ascii")
+    kind = answer.content_type_header.encode("ascii", "replace")
+    return call.reply(answer.status, data, lines, content_type=kind)
