@@ -14,6 +14,7 @@ examples:
   wellspoken https://llm.example:8443 --upstream-key env:LLM_KEY --listen 0.0.0.0:8010
   wellspoken serve --config wellspoken.toml           several backends, all settings
   wellspoken serve --engine llamacpp --model m.gguf   with a llama.cpp of its own
+  wellspoken convert old.jsonl > new.jsonl            stored answers instead of a server's
 
 Makes a self-hosted LLM server speak OpenAI's chat-completions contract exactly.
 """
@@ -25,11 +26,26 @@ examples:
 
 Serves what a configuration file or an engine's flags say.
 """
+_CONVERT_HELP = """\
+examples:
+  wellspoken convert legacy.jsonl > chat.jsonl
+  zcat legacy.jsonl.gz | wellspoken convert --rejects bad.jsonl > chat.jsonl
+  wellspoken convert --to chat completions.jsonl > chat.jsonl
+  wellspoken convert --adapter llamacpp native.jsonl > chat.jsonl
+
+Makes stored answers conform, one JSON object a line, in their order: bare answers of any server,
+records {"request": ..., "response": ...}, lines of OpenAI's batch output. What wraps an answer
+stays. Without its request an answer keeps all it holds: every alternative, prompt_logprobs and
+token_ids. An id or a created time that is none is replaced, the latter by the time of conversion.
+Exit code: 0, 1 if lines were rejected, 2 for wrong usage.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code (2: wrong usage or configuration)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["convert"]:
+        return _convert(arguments[1:])
     if arguments[:1] == ["serve"]:
         options = _serve_parser().parse_args(arguments[1:])
         if (options.engine is None) != (options.model is None):
@@ -50,6 +66,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         flags = _url_flags(options)
         file = None
     return _run(file, flags)
+
+
+def _convert(arguments: Sequence[str]) -> int:
+    options = _convert_parser().parse_args(arguments)
+    try:
+        from wellspoken.proxy.convert import Options, run
+
+        return run(
+            Options(
+                file=options.file,
+                adapter=options.adapter,
+                rejects=options.rejects,
+                chat=options.to == "chat",
+                max_line=options.max_line,
+            )
+        )
+    except KeyboardInterrupt:
+        return 130  # while it was being loaded
 
 
 def _run(file: str | None, flags: dict[str, Any]) -> int:
@@ -77,13 +111,17 @@ class _Version(argparse.Action):
         parser.exit(0)
 
 
-def _parser(prog: str, usage: str, description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _bare_parser(prog: str, usage: str, description: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
         prog=prog,
         usage=usage,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def _parser(prog: str, usage: str, description: str) -> argparse.ArgumentParser:
+    parser = _bare_parser(prog, usage, description)
     parser.add_argument(
         "--listen", metavar="HOST:PORT", help="where to listen (default 127.0.0.1:8010)"
     )
@@ -91,7 +129,11 @@ def _parser(prog: str, usage: str, description: str) -> argparse.ArgumentParser:
 
 
 def _url_parser() -> argparse.ArgumentParser:
-    parser = _parser("wellspoken", "wellspoken URL [options] | wellspoken serve ...", _URL_HELP)
+    parser = _parser(
+        "wellspoken",
+        "wellspoken URL [options] | wellspoken serve ... | wellspoken convert ...",
+        _URL_HELP,
+    )
     parser.add_argument("url", metavar="URL", help="the server's address, with or without /v1")
     parser.add_argument(
         "--adapter",
@@ -119,6 +161,46 @@ def _serve_parser() -> argparse.ArgumentParser:
     parser.add_argument("--engine", choices=("llamacpp",), help="start this engine and serve it")
     parser.add_argument("--model", metavar="FILE", help="the engine's model, a .gguf file")
     return parser
+
+
+def _convert_parser() -> argparse.ArgumentParser:
+    usage = "wellspoken convert [options] [FILE] > NEW"
+    parser = _bare_parser("wellspoken convert", usage, _CONVERT_HELP)
+    parser.add_argument(
+        "file", nargs="?", metavar="FILE", help="answers, one a line; - or none: stdin"
+    )
+    parser.add_argument(
+        "--adapter",
+        default="auto",
+        help="what server gave the answers, where their shape does not tell: llamacpp, vllm, ...",
+    )
+    parser.add_argument(
+        "--rejects",
+        metavar="FILE",
+        help='write {"line", "reason", "input"} of each rejected line here, not to stderr',
+    )
+    parser.add_argument(
+        "--to",
+        choices=("chat",),
+        help="make chat completions of /v1/completions answers too (default: they stay)",
+    )
+    parser.add_argument(
+        "--max-line",
+        type=_size,
+        default="256M",
+        metavar="SIZE",
+        help="reject longer lines: bytes, or with K, M or G (default 256M)",
+    )
+    return parser
+
+
+def _size(text: str) -> int:
+    """Return the bytes that `text` says."""
+    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper())
+    number = text if unit is None else text[:-1]
+    if not (number.isascii() and number.isdigit() and 0 < len(number) < 16 and int(number)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size. Write it like 64M.")
+    return int(number) * (unit or 1)
 
 
 def _url_flags(options: argparse.Namespace) -> dict[str, Any]:
