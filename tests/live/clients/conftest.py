@@ -1,0 +1,89 @@
+"""A running proxy for each tokenizer, and the clients that ask it, in a venv of their own.
+
+`make live-clients` makes that venv and names its Python in CLIENTS; without it the tests that need
+it are not collected. Nothing here skips: what is missing fails.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.clients.direct import Direct
+from tests.live.clients.serving import Served, serving
+from tests.models.tiny import Tokenizer
+
+CLIENTS = "WELLSPOKEN_LIVE_CLIENTS"
+CLIENT_SECONDS = 240
+
+collect_ignore_glob = [] if os.environ.get(CLIENTS) else ["test_client_*.py"]
+
+# Where a library would otherwise look at the network first.
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "LANGSMITH_TRACING": "false",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONNOUSERSITE": "1",
+    "OPENAI_API_KEY": "none",
+}
+
+
+def _served(tokenizer: Tokenizer, model: Path, factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = factory.mktemp(f"served-{tokenizer}")
+    named = folder / "tiny.gguf"
+    named.symlink_to(model)
+    with serving(named, folder / "log") as (proxy, llamacpp):
+        yield Served(proxy, llamacpp, Direct(tokenizer))
+
+
+@pytest.fixture(scope="session")
+def served(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The proxy on the model with a sentencepiece tokenizer."""
+    yield from _served("spm", tiny_model, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def served_bpe(tiny_model_bpe: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The proxy on the model with a byte-level tokenizer."""
+    yield from _served("bpe", tiny_model_bpe, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def client(environment_as_given: dict[str, str]) -> Callable[..., str]:
+    """A function (folder, *argv) that runs the clients' Python there, offline, and returns stdout.
+
+    Fails with what the client said if its exit status is not 0.
+    """
+    python = environment_as_given.get(CLIENTS)
+    if not python:
+        pytest.fail(f"{CLIENTS} names no Python with the clients: run make live-clients")
+
+    def run(folder: Path, *argv: str) -> str:
+        environment = {
+            **{name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ},
+            **OFFLINE,
+            "HOME": str(folder),
+            "HF_HOME": str(folder / "hf"),
+        }
+        done = subprocess.run(
+            [python, *argv],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=CLIENT_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"{argv[0]} failed:\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    return run
