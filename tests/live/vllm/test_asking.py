@@ -10,9 +10,10 @@ from tests.conformance import Violation
 from tests.corpus import checked_request
 from tests.live.vllm.asking import Answer, Given, conforms, drops, normal, own_bytes, question
 from tests.live.vllm.completing import agree
-from tests.models.tiny_hf import Tokens
+from tests.models.tiny_hf import CONTROLS, Tokens
 
 IDS = Tokens().ids
+CONTROL = [name.encode() for name in CONTROLS]
 EMOJI = [b"\xf0\x9f", b"\x98", b"\x80"]
 
 
@@ -21,7 +22,13 @@ def given(text: str, *parts: bytes, end: bool = False) -> Given:
 
 
 def entries(*parts: bytes | None) -> list[dict[str, Any]]:
-    return [{"bytes": None if part is None else list(part)} for part in parts]
+    """Return entries that own these bytes; one of a control token owns none."""
+    found: list[dict[str, Any]] = []
+    for part in parts:
+        name = part.decode() if part in CONTROL and part is not None else ""
+        owned = None if part is None or name else list(part)
+        found.append({"token": name, "bytes": owned})
+    return found
 
 
 def test_ids_have_their_true_bytes() -> None:
@@ -39,6 +46,10 @@ def test_own_bytes_refuses_a_neighbours() -> None:
     ):
         with pytest.raises(AssertionError):
             own_bytes(wrong, told)
+    ended = given("a", b"a", end=True)
+    own_bytes(entries(b"a", b"</s>"), ended)
+    with pytest.raises(AssertionError):
+        own_bytes(entries(b"</s>", b"b"), ended)
 
 
 def test_drops_are_what_the_text_lacks() -> None:
