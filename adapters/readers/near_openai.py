@@ -17,6 +17,7 @@ from wellspoken.adapters.events import End, Event, Extra, Fault, Start, Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.lenient import parse
 from wellspoken.adapters.readers import wire
+from wellspoken.adapters.readers.framing import is_text
 from wellspoken.adapters.readers.pieces import Pieces
 from wellspoken.adapters.readers.text import text_choice
 from wellspoken.adapters.readers.tolerant import Tolerant
@@ -83,7 +84,7 @@ class NearOpenAI:
         """Return the events of a whole answer; one that is no completion gives a `Fault`."""
         self.pieces.whole = True
         try:
-            if not _is_text(data):
+            if not is_text(data):
                 raise ValueError
             body = self.decode_body(data)
             if len({choice.index for choice in body.choices}) < len(body.choices):
@@ -144,7 +145,7 @@ class NearOpenAI:
                 self._one(event.data)
 
     def _one(self, data: bytes) -> None:
-        if self.context.probabilities or not _is_text(data):
+        if self.context.probabilities or not is_text(data):
             self._tolerant(data, 200)
             return
         before = self.notes.changes
@@ -268,17 +269,6 @@ class NearOpenAI:
 
     def _nonsense(self, data: bytes, status: int) -> Fault:
         return errors.fault_from_text(data.decode("utf-8", "replace"), status, self.context)
-
-
-def _is_text(data: bytes) -> bool:
-    """Say whether the bytes are UTF-8: what is kept raw is not looked into by the decoder."""
-    if data.isascii():
-        return True
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _plain(given: wire.WireUsage) -> Any:
