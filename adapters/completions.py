@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from msgspec import Raw, Struct, field, json
 
 from wellspoken.adapters import completions_bounds
-from wellspoken.adapters.backend import HELPFUL, Backend, enforce, unstream
+from wellspoken.adapters.backend import Backend, ask_stream, enforce, leave_empty_stops
 from wellspoken.adapters.exchange import Exchange, Extensions
 from wellspoken.adapters.openai import (
     ALL_ALTERNATIVES,
     OUR_KEYS,
     Bounds,
     StreamOptions,
-    parse,
     stops_of,
     switches_of,
 )
-from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.parameters import OURS, refuse, used
+from wellspoken.adapters.parsing import parse
 
 if TYPE_CHECKING:
     from wellspoken.adapters.tokens import TokenTable
@@ -88,6 +88,11 @@ class NativeRequest(CompletionRequest, kw_only=True):
 _OWN: Final = frozenset({"fields", "native", "unlimited"})
 COMPLETION_KEYS: Final = frozenset(CompletionRequest.__struct_fields__) - OUR_KEYS - _OWN
 """The top-level keys of OpenAI's request; every other one is a vendor's."""
+
+_CHATS: Final = (
+    frozenset(key for key, row in OURS.items() if row.how != "refused") - COMPLETION_KEYS
+)
+"""Chat's keys that change nothing in an answer; some clients send them here as well."""
 
 NATIVE_KEYS: Final = frozenset(completions_bounds.NATIVE.values())
 
@@ -201,56 +206,60 @@ def prepare_completion(
     n: int | None = None,
     seed: int | None = None,
     enforced: bool = False,
-    body: bool = False,
+    stream: bool | None = None,
     logprobs: int | None = None,
     without: frozenset[str] = frozenset(),
 ) -> bytes:
-    """Return the JSON for `backend`'s completions endpoint; raise `RequestError` for a `suffix`.
+    """Return the JSON for `backend`'s completions endpoint; raise `RequestError` as `prepare` does.
 
     `model` is the route's name for the model, None to keep the client's. The others override the
     client's value in one of several requests that the proxy makes of this one: `prompt` alone, `n`,
     `seed`, a number of `logprobs` that the client need not have asked for, and keys that go
     `without`. `enforced`: the stop strings are not the backend's affair, and its answer has to be a
-    stream; `body`: it must not be one. With `"oai_compat": false` they have no effect.
+    stream; `stream`: whether it is asked for one. With `"oai_compat": false` they have no effect.
     """
     fields = request.fields
     if request.oai_compat is False:
         sent: dict[str, Any] = {k: v for k, v in fields.items() if k not in OUR_KEYS}
     else:
-        sent = _kept(backend, request, without)
+        changed = {"prompt": prompt, "n": n if backend.several else None, "seed": seed}
+        changed = {key: value for key, value in changed.items() if value is not None}
+        sent = _kept(backend, request, without, changed)
         # One null takes the limit away from llama.cpp, llama-cpp-python and vLLM alike.
         sent.setdefault("max_tokens", request.limit)
         _ask_logprobs(request, sent, logprobs)
-        changed = {"prompt": prompt, "n": n, "seed": seed}
-        sent.update((key, value) for key, value in changed.items() if value is not None)
         if enforced:
             enforce(backend, sent)
-        if body:
-            unstream(sent)
+        elif stream is not None:
+            ask_stream(sent, backend.completion_table, stream)
     if model is not None:
         sent["model"] = model
     return _encode(sent)
 
 
-def _kept(backend: Backend, request: CompletionRequest, without: frozenset[str]) -> dict[str, Any]:
-    """Return what the client sent and this backend gets, in the client's order."""
-    withheld = OUR_KEYS | {"best_of"} | without | (HELPFUL - backend.knows)
-    if request.native:
-        withheld |= NATIVE_KEYS
-    if "suffix" not in backend.knows:
-        if request.suffix:
-            raise RequestError(
-                f"The 'suffix' parameter is not supported by {backend.title}. Leave it out, or ask "
-                "for a model whose server supports it.",
-                param="suffix",
-                code="unsupported_parameter",
-            )
-        withheld |= {"suffix"}  # older llama.cpp refuses even an empty one
-    return {
-        key: value
-        for key, value in request.fields.items()
-        if key not in withheld and not (key in COMPLETION_KEYS and bytes(value) == _NULL)
-    }
+def _kept(
+    backend: Backend, request: CompletionRequest, without: frozenset[str], changed: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what the client sent, with these values `changed`, in the backend's form."""
+    table = backend.completion_table
+    needed = used(request, table)
+    refuse(needed, table, backend.title)
+    withheld = OUR_KEYS | _CHATS | without | (NATIVE_KEYS if request.native else frozenset())
+    sent: dict[str, Any] = {}
+    for key, value in request.fields.items():
+        if key not in withheld:
+            if key not in COMPLETION_KEYS:
+                sent[key] = value
+            elif table[key].how == "native" and bytes(value) != _NULL:
+                if key in needed or table[key].form is None:  # else it asks for nothing
+                    sent[key] = value
+    sent.update(changed)
+    for name in needed:
+        form = table[name].form
+        if form is not None:
+            form(sent)
+    leave_empty_stops(request.stop, sent)
+    return sent
 
 
 def _ask_logprobs(request: CompletionRequest, sent: dict[str, Any], wanted: int | None) -> None:

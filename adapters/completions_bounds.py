@@ -106,8 +106,6 @@ def _choices(request: CompletionRequest, prompts: int) -> None:
             param="best_of",
             code="invalid_value",
         )
-    if prompts > MAX_CHOICES:
-        raise too_long("prompt", "array", MAX_CHOICES, prompts)
     each = max(n, best_of or 1)
     if prompts * each > MAX_CHOICES:
         name = "n" if each == n else "best_of"
@@ -137,6 +135,8 @@ def _prompt(prompt: Any) -> int:
     if first is int:
         _token_ids(prompt, "prompt")
         return 1
+    if len(prompt) > MAX_CHOICES:  # before a look at each of what may be millions
+        raise too_long("prompt", "array", MAX_CHOICES, len(prompt))
     if first is list:
         for index, ids in enumerate(prompt):
             param = f"prompt[{index}]"

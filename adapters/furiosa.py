@@ -10,7 +10,9 @@ Known deviations of /v1/chat/completions:
 - `prompt_logprobs` is a map keyed by token id in which ids are strings; `return_token_ids` adds
   `prompt_token_ids`, in a stream to the role chunk, and a choice's `token_ids`, in a stream to each
   chunk. They pass as they are, being asked for by name. A stream has no `prompt_logprobs`.
-- `n` above 1 is refused. `seed`, `logit_bias`, both penalties, `user` and the like are ignored.
+- `n` above 1 is refused. `seed`, `logit_bias`, both penalties, `parallel_tool_calls`, `user` and
+  the like are ignored, and so is `reasoning_effort` but for gpt-oss.
+- 400 for `top_p` 0, a forced call beside a response_format, and a tool_choice without tools.
 - errors are flat objects with an int `code`, in a stream within `error`; usage and [DONE] follow.
 
 Of /v1/completions: the same, with the prompt's keys on the choice; `echo` and `suffix` are ignored,
@@ -26,16 +28,99 @@ from __future__ import annotations
 
 from typing import Final
 
+from wellspoken.adapters import forms
+from wellspoken.adapters import forms_narrow as narrow
 from wellspoken.adapters.backend import Backend
+from wellspoken.adapters.parameters import (
+    AS_SYSTEM,
+    AS_TOOLS,
+    BEST_OF,
+    FIRST_CALL,
+    ONE_EACH,
+    ONLY_ALLOWED,
+    OURS,
+    Support,
+    rows,
+)
+
+NO_SAMPLING: Final = "Its sampler has none: leave it out"
+CHAT: Final = (
+    rows("model messages stream stop max_tokens temperature logprobs top_logprobs")
+    | rows(
+        "tools",
+        note="auto: with --enable-auto-tool-choice and --tool-call-parser",
+        form=forms.described_tools,  # a named one without a schema would be any text
+    )
+    | rows("response_format response_format.json_object response_format.json_schema")
+    | rows("tool_choice tool_choice.none")
+    | rows(
+        "tool_choice.required tool_choice.function",
+        note="without response_format, which is refused beside it",
+        form=narrow.call_without_format,
+    )
+    | OURS
+    | AS_TOOLS
+    | {
+        "n": ONE_EACH,
+        "top_p": Support("native", form=narrow.above_zero),
+        "max_completion_tokens": Support("native", "max_tokens"),
+        "stream_options": Support("native", form=forms.usage_alone),
+        "tool_choice.allowed_tools": ONLY_ALLOWED,
+        "parallel_tool_calls": FIRST_CALL,
+        "reasoning_effort": Support(
+            "native",
+            note="low, medium or high for gpt-oss, else a variable of the template",
+            form=narrow.nearest_effort,
+        ),
+        "messages.developer": AS_SYSTEM,
+        "messages.image_url": Support("native", note="400 for a model that reads text alone"),
+    }
+    | rows("seed logit_bias", "refused", note=f"{NO_SAMPLING}.")
+    | rows(
+        "frequency_penalty presence_penalty",
+        "refused",
+        note=f"{NO_SAMPLING}, or send its own repetition_penalty (above 0, to 2).",
+    )
+    | rows("messages.input_audio messages.file", "refused", note="Send text or images.")
+    | rows("tools.custom", "refused", note="Offer a function with one string as parameter.")
+    | rows("verbosity", "refused", note="Ask for it in the system message.")
+    | rows("modalities audio web_search_options", "refused")
+)
+COMPLETIONS: Final = (
+    rows("model prompt prompt.ids stream stop max_tokens temperature logprobs")
+    | {
+        "n": ONE_EACH,
+        "best_of": BEST_OF,
+        "top_p": Support("native", form=narrow.above_zero),
+        "stream_options": Support("native", form=forms.usage_alone),
+    }
+    | rows("user", "accepted")
+    | rows("seed logit_bias", "refused", note=f"{NO_SAMPLING}.")
+    | rows(
+        "frequency_penalty presence_penalty",
+        "refused",
+        note=f"{NO_SAMPLING}, or send its own repetition_penalty (above 0, to 2).",
+    )
+    | rows("echo", "refused", note="Send its own prompt_logprobs for the prompt's logprobs.")
+    | rows("suffix", "refused", note="Put the model's own infill prompt together yourself.")
+)
 
 FURIOSA: Final = Backend(
     name="furiosa",
     title="Furiosa-LLM",
-    deviations="logprobs without refusal, placeholder bytes, flat errors with an int code",
+    chat_table=CHAT,
+    completion_table=COMPLETIONS,
     aliases=("furiosa-llm", "furiosallm"),
-    limit="max_tokens",
-    many=False,
     least_tokens=1,
     unstreamed=frozenset({"prompt_logprobs"}),
+    passes=(
+        "/v1/embeddings",
+        "/v1/responses",
+        "/score",
+        "/v1/score",
+        "/rerank",
+        "/v1/rerank",
+        "/v2/rerank",
+    ),
     versions="2026.4",
 )

@@ -14,7 +14,15 @@ Known deviations of /v1/chat/completions:
 - a request interrupts another's stream (issue #867), which then ends in [DONE] without a
   finish_reason, unless the server runs with --interrupt_requests false.
 - logprobs need a server with --logits_all true; without, a body is a 500 and a stream is cut.
-- a request that does not fit its types is a 500; an error in a stream cuts it.
+- a request that does not fit its types is a 500; an error in a stream cuts it. They know no null
+  `tool_calls` or `description`, no content parts but a user's, no assistant without content.
+- `stop: ""` ends the answer at once; `seed: -1` is a random one.
+- tools: a named one is forced by a grammar in every chat format. `auto` gives calls with
+  --chat_format chatml-function-calling or functionary; others give the model's markup as text. The
+  former then has no limit, seed, bias or stop, leaves the tools out where no tool_choice is sent,
+  and tells the model of them in a system message alone, so there has to be one.
+  "required" is taken for "auto", and by chatml-function-calling refused with a 500.
+- a JSON schema that it cannot make a grammar of is any JSON.
 
 Of /v1/completions: one text a prompt, no token ids, `n` and `best_of` ignored; `echo` is ignored in
 streams; `max_tokens` 0 is no limit and -1 refused; `text_offset` counts bytes in a stream's end.
@@ -30,20 +38,94 @@ from __future__ import annotations
 
 from typing import Final
 
+from wellspoken.adapters import forms
+from wellspoken.adapters import forms_narrow as narrow
 from wellspoken.adapters.backend import Backend
+from wellspoken.adapters.counting import Tokenize
+from wellspoken.adapters.parameters import (
+    AS_SYSTEM,
+    AS_TOOLS,
+    BEST_OF,
+    COUNTED,
+    FIRST_CALL,
+    ONE_EACH,
+    ONLY_ALLOWED,
+    OURS,
+    WITHOUT_TOOLS,
+    Support,
+    rows,
+)
+
+AUTO: Final = (
+    "auto: with --chat_format functionary, or chatml-function-calling and a system message"
+)
+SEED: Final = Support("native", note="-1 is a seed like others", form=forms.never_random)
+CHAT: Final = (
+    rows("model stream max_tokens temperature top_p logit_bias frequency_penalty presence_penalty")
+    | rows("tool_choice response_format response_format.json_object")
+    | rows("logprobs top_logprobs", note="with --logits_all true")
+    | OURS
+    | AS_TOOLS
+    | {
+        "messages": Support("native", note="texts joined", form=narrow.plain_messages),
+        "n": ONE_EACH,
+        "stop": Support("native", form=narrow.texts_to_stop),
+        "seed": SEED,
+        "max_completion_tokens": Support("native", "max_tokens"),
+        "stream_options": COUNTED,
+        "response_format.json_schema": Support(
+            "native", note="since 0.2.34, as json_object with a schema", form=forms.schema_in_object
+        ),
+        "tools": Support("native", note=AUTO, form=narrow.chosen_tools),
+        "tool_choice.none": WITHOUT_TOOLS,
+        "tool_choice.function": Support("native", note="in every chat format"),
+        "tool_choice.required": Support(
+            "emulated", note="one tool by its name; 400 for several", form=narrow.only_tool_named
+        ),
+        "tool_choice.allowed_tools": ONLY_ALLOWED,
+        "parallel_tool_calls": FIRST_CALL,
+        "messages.developer": AS_SYSTEM,
+        "messages.image_url": Support(
+            "native", note="with the --chat_format of a model that reads images"
+        ),
+    }
+    | rows("reasoning_effort", "refused", note="Its templates take no variables: leave it out.")
+    | rows("messages.input_audio messages.file", "refused", note="Send text or images.")
+    | rows("tools.custom", "refused", note="Offer a function with one string as parameter.")
+    | rows("verbosity", "refused", note="Ask for it in the system message.")
+    | rows("modalities audio web_search_options", "refused")
+)
+COMPLETIONS: Final = (
+    rows("model prompt stream max_tokens temperature top_p logit_bias")
+    | rows("frequency_penalty presence_penalty")
+    | rows("logprobs echo", note="logprobs with --logits_all true")
+    | {"stop": Support("native", form=narrow.texts_to_stop), "seed": SEED}
+    | rows("user", "accepted")
+    | {"n": ONE_EACH, "best_of": BEST_OF}
+    | {"stream_options": COUNTED}
+    | rows("prompt.ids", "refused", note="Send its text.")
+    | rows(
+        "suffix",
+        "refused",
+        note="Since 0.3.7 its infill tokens are wrong: put the model's infill prompt together.",
+    )
+)
 
 LLAMA_CPP_PYTHON: Final = Backend(
     name="llama-cpp-python",
     title="llama-cpp-python",
-    deviations="legacy chat logprobs (0.2.58 to 0.3.2), bytes null (later), max_tokens alone",
     aliases=("llama_cpp_python", "llamacpp-python"),
-    limit="max_tokens",
-    many=False,
+    chat_table=CHAT,
+    completion_table=COMPLETIONS,
     together=1,  # another request ends the one that runs (its issue #867)
-    token_ids=False,
+    tokenize=Tokenize(path="/extras/tokenize/count", text="input"),
     least_tokens=1,  # 0 means no limit
     unstreamed=frozenset({"logprobs", "echo"}),
-    knows=frozenset({"suffix", "user"}),
+    passes=(
+        "/v1/embeddings",
+        "/extras/tokenize",
+        "/extras/tokenize/count",
+        "/extras/detokenize",
+    ),
     versions="0.2.58 to 0.3.36",
-    scores="backend",
 )

@@ -8,13 +8,28 @@ Known deviations of /v1/chat/completions:
 - a character that is cut over tokens is one entry that holds all its bytes.
 - a body's last entry may be the end-of-text token (token "", bytes []).
 - with a stop string as many entries are dropped as that string has tokens.
-- tools, `stream` and `logprobs` together are a 400.
+- tools, `stream` and `logprobs` together are a 400, whatever `tool_choice` says.
+- a part of a message that the model cannot read (an image) is a 500.
+- a seed is taken modulo 2**32, of which the greatest means a random one.
+- penalties look at the last 64 tokens, the prompt's too.
+- `parallel_tool_calls: false` does not bind (b11549; the calls stage keeps one).
+- `reasoning_effort` is known since 2026 (b11549); b7376 ignores it, and takes
+  `chat_template_kwargs`.
+- b7376: JSON without a schema is any value; beside tools it is put into an object of its own, which
+  is content at `tool_choice: "none"` and else, where it is no call, a 500 "Content path".
 - 2024-04 to mid-2025: usage and timings, unrequested, on the finish chunk; `created` differs
   between chunks.
+- what a broken character leaves at an answer's end is U+FFFD in the text, without an entry.
+- a stream's connection is closed after its end, although the head says keep-alive (b7376, b11549).
 - errors have an int `code` and no `param`; up to late 2025 a failure in a stream is a nonstandard
   SSE field `error:` after the 200, and a context overflow may be its first event.
 - before pull request ggml-org/llama.cpp#19831 (2026-02) `max_completion_tokens` is ignored and the
   answer is unlimited (issue #13700); `max_tokens` works in every version.
+
+Known deviations of /v1/embeddings: `dimensions` is ignored; a base64 entry says `encoding_format`
+too; NaN is null (issue #14812); before 2024-12 base64 is ignored (issue #10887) and usage is zeros
+(issue #5987). Its own /embeddings answers a bare list, each vector in a list of its own (without
+pooling one vector for each token), without usage. Errors of /v1/messages are not Anthropic's.
 
 Sources: captures of b11549, the samples of b4240 and later, the issues named above.
 """
@@ -24,25 +39,107 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from wellspoken.adapters import forms
 from wellspoken.adapters.backend import Backend
+from wellspoken.adapters.counting import COMMON, Tokenize
+from wellspoken.adapters.parameters import (
+    AS_SYSTEM,
+    AS_TOOLS,
+    BEST_OF,
+    ONE_EACH,
+    ONLY_ALLOWED,
+    OURS,
+    Support,
+    rows,
+)
 
 PAGE: Final = re.compile(
     r"/(_app/[\w./-]+|props|([\w-]+\.)+(css|html|ico|js|png|svg|webmanifest))?", re.ASCII
 )
 """The web page of 2023 to b11549: /, files beside it, SvelteKit's /_app/; it reads /props."""
 
+CHAT: Final = (
+    rows("model messages stream stop max_tokens temperature top_p")
+    | rows("frequency_penalty presence_penalty", note="over the last 64 tokens, the prompt's too")
+    | rows("logprobs top_logprobs tool_choice tool_choice.required response_format")
+    | rows("response_format.json_object response_format.json_schema", form=forms.schema_of_object)
+    | rows("messages.image_url messages.input_audio")
+    | OURS
+    | AS_TOOLS
+    | {
+        "n": ONE_EACH,
+        "seed": Support("native", form=forms.never_random),
+        "max_completion_tokens": Support("native", "max_tokens"),
+        "stream_options": Support("native", form=forms.usage_alone),
+        "logit_bias": Support("native", form=forms.bias_pairs),
+        "tools": Support("native", form=forms.described_tools),  # b7376 answers 500 without
+        "tool_choice.none": Support("native", form=forms.no_tools_beside_format),
+        "parallel_tool_calls": Support("native", note="further calls are dropped at false"),
+        "tool_choice.function": Support("emulated", form=forms.only_named_tool),
+        "tool_choice.allowed_tools": ONLY_ALLOWED,
+        "messages.developer": AS_SYSTEM,
+        "reasoning_effort": Support("native", form=forms.effort_for_template),
+    }
+    | rows("messages.file tools.custom verbosity modalities audio web_search_options", "refused")
+)
+COMPLETIONS: Final = (
+    rows("model prompt prompt.ids stream stop max_tokens temperature top_p logprobs")
+    | rows("frequency_penalty presence_penalty", note="over the last 64 tokens, the prompt's too")
+    | {"n": ONE_EACH, "best_of": BEST_OF}
+    | {
+        "seed": Support("native", form=forms.never_random),
+        "echo": Support("emulated", note="computed from the prompt's tokens"),
+        "logit_bias": Support("native", form=forms.bias_pairs),
+        "stream_options": Support("native", form=forms.usage_alone),
+    }
+    | rows("user", "accepted")
+    | rows("suffix", "refused", note="Leave it out; llama.cpp fills in at POST /infill.")
+)
+TOKENIZE: Final = Tokenize(
+    path="/tokenize",
+    text="content",
+    special="add_special",
+    chat="/apply-template",
+    templates=True,
+    reads=(
+        *COMMON,
+        *("tool_choice", "parallel_tool_calls", "response_format", "json_schema", "grammar"),
+        *("enable_thinking", "reasoning_format", "reasoning_effort"),
+    ),
+    ends=True,
+)
+
+PASSES: Final = (
+    "/v1/embeddings",
+    "/embeddings",
+    "/v1/responses",
+    "/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/tokenize",
+    "/detokenize",
+    "/rerank",
+    "/reranking",
+    "/v1/rerank",
+    "/v1/reranking",
+)
+"""As of 2026-07 (tools/server/server.cpp at 00dd081); an older one answers 404 to what it lacks."""
+
 LLAMACPP: Final = Backend(
     name="llamacpp",
     title="llama.cpp",
-    deviations="no refusal, timings and ids, EOS entry, entries lost to stop strings, error: field",
     aliases=("llama.cpp", "llama-cpp", "llama-server"),
-    limit="max_tokens",
+    chat_table=CHAT,
+    completion_table=COMPLETIONS,
     detokenize="/detokenize",
+    computes=True,
+    sizes="/v1/models",
+    tokenize=TOKENIZE,
     versions="b4240 to b11549",
     native="/completion",
-    scores="proxy",
     loses_entries=True,
     counting="timings_per_token",
-    describes=True,  # b7376 answers 500 without
+    apart=(frozenset({"tools", "logprobs"}), frozenset({"functions", "logprobs"})),
+    passes=PASSES,
     ui=PAGE,
 )

@@ -29,36 +29,92 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import DecodeError, Raw, Struct, json
 
-from wellspoken.adapters.backend import SPECIAL, Backend, Endpoint, prepare
+from wellspoken.adapters import forms
+from wellspoken.adapters.backend import Backend, Endpoint, translated
 from wellspoken.adapters.completions import COMPLETION_KEYS, CompletionRequest
-from wellspoken.adapters.llamacpp import PAGE
+from wellspoken.adapters.llamacpp import PAGE, PASSES, TOKENIZE
 from wellspoken.adapters.openai import (
     ALL_ALTERNATIVES,
     OPENAI_KEYS,
     OUR_KEYS,
     ChatRequest,
 )
-from wellspoken.adapters.request_error import RequestError, short, unsupported_value
+from wellspoken.adapters.parameters import (
+    AS_SYSTEM,
+    BEST_OF,
+    ONE_EACH,
+    OURS,
+    WITHOUT_TOOLS,
+    Support,
+    refuse,
+    rows,
+    used,
+)
+from wellspoken.adapters.request_error import RequestError, unsupported_value
 
 if TYPE_CHECKING:
     Request = ChatRequest | CompletionRequest
     Prompt = str | Sequence[int]
 
+_CALLS: Final = (
+    "Its chat endpoint does this: set adapter llamacpp for this backend, or leave the parameter "
+    "out."
+)
+_TEXT: Final = "Send text only, or set adapter llamacpp for this backend."
+CHAT: Final = (
+    rows("model messages stream stop temperature top_p seed logit_bias")
+    | rows("frequency_penalty presence_penalty", note="over the last 64 tokens, the prompt's too")
+    | rows("response_format.json_object response_format.json_schema", form=forms.schema_of_object)
+    | OURS
+    | {
+        "n": ONE_EACH,
+        "max_tokens": Support("native", "n_predict"),
+        "max_completion_tokens": Support("native", "n_predict"),
+        "logprobs": Support("native", "n_probs"),
+        "top_logprobs": Support("native", "n_probs"),
+        "response_format": Support("native", note="as json_schema"),
+        "stream_options": Support("emulated", note="from the answer's counts"),
+        "tool_choice.none": WITHOUT_TOOLS,
+        "parallel_tool_calls": Support("accepted", note="there are no calls"),
+        "messages.developer": AS_SYSTEM,
+        "reasoning_effort": Support("native", form=forms.effort_for_template),
+    }
+    | rows("tools tool_choice tool_choice.required tool_choice.function", "refused", note=_CALLS)
+    | rows("tool_choice.allowed_tools tools.custom", "refused", note=_CALLS)
+    | rows("functions function_call", "refused", note=_CALLS)
+    | rows("messages.image_url messages.input_audio messages.file", "refused", note=_TEXT)
+    | rows("verbosity modalities audio web_search_options", "refused")
+)
+COMPLETIONS: Final = (
+    rows("model prompt prompt.ids stream stop temperature top_p seed logit_bias")
+    | rows("frequency_penalty presence_penalty", note="over the last 64 tokens, the prompt's too")
+    | {
+        "max_tokens": Support("native", "n_predict"),
+        "logprobs": Support("native", "n_probs"),
+        "echo": Support("emulated", note="computed from the prompt's tokens"),
+        "stream_options": Support("emulated", note="from the answer's counts"),
+    }
+    | {"n": ONE_EACH, "best_of": BEST_OF}
+    | rows("user", "accepted")
+    | rows("suffix", "refused", note="Leave it out; llama.cpp fills in at POST /infill.")
+)
+
 LLAMACPP_NATIVE: Final = Backend(
     name="llamacpp-native",
     title="llama.cpp (native /completion)",
-    deviations="native keys and counts, completion_probabilities, no [DONE], text held back",
     aliases=("llama.cpp-native",),
-    limit="n_predict",
-    alternatives="n_probs",
-    asks_logprobs=False,
+    chat_table=CHAT,
+    completion_table=COMPLETIONS,
     versions="b4240 to b11549",
     chat=Endpoint("/completion", "llamacpp"),
     completions=Endpoint("/completion", "llamacpp"),
     native="/completion",
-    scores="proxy",
     detokenize="/detokenize",
+    computes=True,
+    sizes="/v1/models",
+    tokenize=TOKENIZE,
     loses_entries=True,
+    passes=PASSES,
     ui=PAGE,
 )
 
@@ -89,11 +145,6 @@ WITHHELD: Final = frozenset(
     )
 )
 """Vendor keys that are ours to set, would hide what is read, or are the template's."""
-
-RANDOM: Final = 2**32 - 1
-"""The seed by which llama.cpp means none."""
-BANNED: Final = -100
-"""The bias at which OpenAI bans a token; llama.cpp's word for it is false."""
 
 _NULL: Final = b"null"
 _encode = json.Encoder().encode
@@ -135,11 +186,11 @@ def prepare_native(
         sent["n_probs"] = count
     own_seed = request.seed if seed is None else seed
     if own_seed is not None:
-        sent["seed"] = min(own_seed & RANDOM, RANDOM - 1)
+        sent["seed"] = forms.seed_of(own_seed)
     if stops and request.stop:
         sent["stop"] = [request.stop] if isinstance(request.stop, str) else request.stop
     if request.logit_bias:
-        sent["logit_bias"] = _biases(request.logit_bias)
+        sent["logit_bias"] = forms.pairs_of(request.logit_bias)
     if n is None and isinstance(request, ChatRequest):
         n = request.n  # a completions request's choices are the proxy's to ask for, one by one
     if n is not None and n > 1:
@@ -159,47 +210,8 @@ def request_prompt(request: Request) -> Any:
 
 def refuse_unsupported(request: Request) -> None:
     """Raise `RequestError` 400 for what /completion does not do; tools above all."""
-    fields = request.fields
-    calls = {"tools": "tool_choice", "functions": "function_call"}
-    for key, choice in calls.items():
-        offered = _value(fields, key)
-        chosen = _value(fields, choice)
-        if offered and chosen != "none":
-            raise _unsupported(key, _CALLS)
-        if chosen is not None and chosen not in ("none", "auto"):
-            raise _unsupported(choice, _CALLS)
-    for key in sorted(SPECIAL):
-        if _value(fields, key) not in (None, ["text"]):
-            raise _unsupported(key, "Leave it out, or ask for a model whose server supports it.")
-    if _value(fields, "suffix"):
-        raise _unsupported("suffix", "Leave it out; llama.cpp fills in at POST /infill.")
-    for place, message in enumerate(getattr(request, "messages", ())):
-        for part in message.content if isinstance(message.content, list) else ():
-            if part.image_url is not None or part.input_audio is not None or part.file is not None:
-                raise _unsupported(
-                    f"messages[{place}].content",
-                    "Send text only, or set adapter llamacpp for this backend.",
-                    f"Content of type '{short(part.type or '')}' is",
-                )
-
-
-_CALLS: Final = (
-    "Its chat endpoint does this: set adapter llamacpp for this backend, or leave the parameter "
-    "out."
-)
-
-
-def _unsupported(param: str, advice: str, what: str = "") -> RequestError:
-    subject = what or f"The '{param}' parameter is"
-    return RequestError(
-        f"{subject} not supported by {LLAMACPP_NATIVE.title}. {advice}",
-        param=param,
-        code="unsupported_parameter",
-    )
-
-
-def _value(fields: dict[str, Raw], key: str) -> Any:
-    return json.decode(fields[key]) if key in fields else None
+    table = CHAT if isinstance(request, ChatRequest) else COMPLETIONS
+    refuse(used(request, table), table, LLAMACPP_NATIVE.title)
 
 
 def _limit(request: Request) -> int | None:
@@ -221,21 +233,6 @@ def _n_probs(request: Request) -> int:
     return ALL_ALTERNATIVES if wanted < 0 else wanted
 
 
-def _biases(given: dict[str, Any] | list[Any]) -> list[Any]:
-    """Return llama.cpp's pairs; a name that is no token id stays a text, which it tokenizes."""
-    if isinstance(given, list):
-        return given
-    pairs = []
-    for name, bias in given.items():
-        token = int(name) if name.isascii() and name.isdigit() else name
-        pairs.append([token, False if _bans(bias) else bias])
-    return pairs
-
-
-def _bans(bias: Any) -> bool:
-    return bias is False or (isinstance(bias, int | float) and bias <= BANNED)
-
-
 def _constrain(fields: dict[str, Raw], sent: dict[str, Any]) -> None:
     """Say `response_format` by `json_schema`, which is what the chat endpoint makes of it."""
     given = _fields_of(fields.get("response_format", Raw(_NULL)))
@@ -243,9 +240,9 @@ def _constrain(fields: dict[str, Raw], sent: dict[str, Any]) -> None:
     if kind == "text":
         return
     if kind == "json_object":
-        schema = given.get("schema", Raw(b'{"type":"object"}'))  # `schema` is llama.cpp's own
+        schema = given.get("schema", Raw(_NULL))  # llama.cpp's own
     elif kind == "json_schema":
-        schema = _fields_of(given.get("json_schema", Raw(_NULL))).get("schema", Raw(b"{}"))
+        schema = _fields_of(given.get("json_schema", Raw(_NULL))).get("schema", Raw(_NULL))
     else:
         allowed = ("text", "json_object", "json_schema")
         raise unsupported_value("response_format.type", str(kind), allowed)
@@ -256,19 +253,19 @@ def _constrain(fields: dict[str, Raw], sent: dict[str, Any]) -> None:
                 param=key,
                 code="invalid_value",
             )
-    sent["json_schema"] = schema
+    sent["json_schema"] = Raw(b'{"type":"object"}') if bytes(schema) == _NULL else schema
 
 
 def _fields_of(value: Raw) -> dict[str, Raw]:
     return json.decode(value, type=dict[str, Raw] | None) or {}
 
 
-def template_request(request: ChatRequest) -> bytes:
+def template_request(backend: Backend, request: ChatRequest) -> bytes:
     """Return the JSON for POST /apply-template; raise `RequestError` as `prepare` does.
 
     Tools are in it, since a prompt that is scored has them; `functions` are rewritten to tools.
     """
-    whole = json.decode(prepare(LLAMACPP_NATIVE, request, model=None), type=dict[str, Raw])
+    whole = translated(backend, request)
     return _encode({key: whole[key] for key in TEMPLATE if key in whole})
 
 

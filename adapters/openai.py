@@ -7,15 +7,15 @@ no vendor's key is lost or reformatted. Types are checked by the Structs, values
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from msgspec import DecodeError, Raw, Struct, ValidationError, field, json
+from msgspec import Raw, Struct, field, json
 
 from wellspoken.adapters import openai_bounds
 from wellspoken.adapters.exchange import Exchange, Extensions
-from wellspoken.adapters.request_error import RequestError, error_json, wrong_type
+from wellspoken.adapters.parsing import parse
+from wellspoken.adapters.request_error import RequestError, error_json
 
 if TYPE_CHECKING:
     from wellspoken.adapters.tokens import TokenTable
@@ -32,7 +32,6 @@ __all__ = [
 ]
 
 Bounds = Literal["openai", "backend"]
-Decoded = TypeVar("Decoded")
 
 ALL_ALTERNATIVES: Final = 1 << 20
 """`k` of a request whose top_logprobs is negative (vLLM: the whole vocabulary)."""
@@ -146,11 +145,13 @@ class ChatRequest(Struct, kw_only=True):
     max_tokens: int | None = None
     metadata: dict[str, Any] | None = None
     modalities: list[str] | None = None
+    moderation: dict[str, Raw] | None = None
     n: int | None = None
     parallel_tool_calls: bool | None = None
     prediction: dict[str, Raw] | None = None
     presence_penalty: float | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Raw] | None = None
     prompt_cache_retention: str | None = None
     reasoning_effort: str | None = None
     response_format: ResponseFormat | None = None
@@ -176,6 +177,9 @@ class ChatRequest(Struct, kw_only=True):
 OUR_KEYS: Final = frozenset({"oai_compat"})
 """Keys that speak to the proxy and never reach a backend."""
 
+OFF: Final = (b"null", b"false")
+"""Values of a key by which nothing is asked for."""
+
 OPENAI_KEYS: Final = frozenset(ChatRequest.__struct_fields__) - OUR_KEYS - {"fields"}
 """The top-level keys of OpenAI's request; every other one is a vendor's."""
 
@@ -197,27 +201,6 @@ class ModelList(Struct, kw_only=True):
 
 
 _decode_typed = json.Decoder(ChatRequest).decode
-_decode_fields = json.Decoder(dict[str, Raw]).decode
-
-_OFF: Final = (b"null", b"false")
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_FAILURE = re.compile(
-    r"Expected `(?P<expected>[^`]+)`, got `(?P<got>\w+)`(?: - at `\$(?P<at>.*)`)?"
-)
-_TYPES: Final = {
-    "int": "an integer",
-    "float": "a number",
-    "str": "a string",
-    "bool": "a boolean",
-    "array": "an array",
-    "object": "an object",
-    "null": "null",
-}
-_ELEMENTS: Final = {
-    "stop": "an array of strings",
-    "modalities": "an array of strings",
-    "content": "an array of content parts",
-}
 
 
 def decode_chat(body: bytes, *, bounds: Bounds = "openai") -> ChatRequest:
@@ -234,80 +217,6 @@ def decode_chat(body: bytes, *, bounds: Bounds = "openai") -> ChatRequest:
     return request
 
 
-def parse(
-    body: bytes, decode: Callable[[bytes], Decoded], example: str
-) -> tuple[Decoded, dict[str, Raw]]:
-    """Return what `decode` makes of `body`, and its top-level values as sent.
-
-    Raises `RequestError` 400 in OpenAI's words; `example` is a body for who sends no object.
-    """
-    try:
-        if not body.isascii():
-            body.decode()  # the skipping of unread values does not look at their encoding
-        fields = _decode_fields(body)
-        return decode(body), fields
-    except ValidationError as error:
-        raise _refused(str(error), example) from None
-    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _malformed(body, error) from None
-
-
-def _malformed(body: bytes, error: Exception) -> RequestError:
-    """Say why the body is not JSON."""
-    if not body.strip():
-        why = "it is empty"
-    elif isinstance(error, RecursionError):
-        why = "it is nested too deeply"
-    elif isinstance(error, UnicodeDecodeError):
-        why = f"byte {error.start} is not UTF-8"
-    else:
-        why = str(error).removeprefix("JSON is malformed: ").lower()
-        if _SURROGATE.search(body):  # msgspec says it in several ways, "truncated" among them
-            why += ", perhaps since a \\ud800-\\udfff escape lacks its other half"
-    return RequestError(
-        f"The body of the request could not be parsed as JSON: {why}. "
-        "Send one JSON object, encoded as UTF-8.",
-        code="invalid_json",
-    )
-
-
-def _refused(text: str, example: str) -> RequestError:
-    """Turn msgspec's description of a wrong type into OpenAI's."""
-    found = _FAILURE.fullmatch(text)
-    if found is None:  # "Number out of range - at `$.temperature`"
-        what, _, at = text.partition(" - at `$.")
-        param = at.rstrip("`") or None
-        return RequestError(
-            f"Invalid value for '{param}': {what.lower()}. Send a number of ordinary size.",
-            param=param,
-            code="invalid_value",
-        )
-    param = (found["at"] or "").lstrip(".").replace("[...]", "")
-    got = "a decimal number" if found["got"] == "float" else _TYPES[found["got"]]
-    if not param:
-        return RequestError(
-            f"The body of the request has to be a JSON object, but it is {got}. Send {example}.",
-            code="invalid_type",
-        )
-    if param == "model" and got == "null":
-        return openai_bounds.no_model()
-    return wrong_type(param, _expected(param, found["expected"]), got)
-
-
-def _expected(param: str, union: str) -> str:
-    """Spell msgspec's `str | array | null`; null is not named, since absent is the same."""
-    if param == "logit_bias":  # an array is a form that only llama.cpp knows
-        return "an object of token ids and numbers"
-    names = []
-    for name in union.split(" | "):
-        if name == "array":
-            last = param.rpartition(".")[2]
-            names.append(_ELEMENTS.get(last, "an array of objects"))
-        elif name != "null":
-            names.append(_TYPES[name])
-    return " or ".join(names)
-
-
 def exchange_for(
     request: ChatRequest,
     *,
@@ -322,7 +231,7 @@ def exchange_for(
     limit = request.max_completion_tokens
     if limit is None:
         limit = request.max_tokens
-    return Exchange(
+    exchange = Exchange(
         model=request.model,
         now=now,
         new_id=new_id,
@@ -344,6 +253,21 @@ def exchange_for(
         switches=switches_of(request.fields, OPENAI_KEYS),
         prompt_size=prompt_size(request.messages),
     )
+    one = request.parallel_tool_calls is False or exchange.functions  # a function_call is one
+    exchange.parallel_calls = not one
+    exchange.parts = _parts(request.messages)
+    return exchange
+
+
+def _parts(messages: list[Message]) -> dict[str, str]:
+    """Return the kinds of content parts that are no text, each with the place of its first."""
+    found: dict[str, str] = {}
+    for place, message in enumerate(messages):
+        if isinstance(message.content, list):
+            for at, part in enumerate(message.content):
+                if part.type is not None and part.type != "text":
+                    found.setdefault(part.type, f"messages[{place}].content[{at}]")
+    return found
 
 
 def _tool_names(request: ChatRequest) -> tuple[str, ...]:
@@ -375,7 +299,7 @@ def switches_of(fields: dict[str, Raw], known: frozenset[str]) -> frozenset[str]
     return frozenset(
         key
         for key, value in fields.items()
-        if key not in known and key not in OUR_KEYS and bytes(value) not in _OFF
+        if key not in known and key not in OUR_KEYS and bytes(value) not in OFF
     )
 
 

@@ -45,7 +45,7 @@ MAX_VALUE: Final = 512
 INT64: Final = 2**63
 
 GUARDS: Final = (("n", 1, MAX_N), ("seed", -INT64, INT64 - 1))
-_INTEGERS: Final[tuple[tuple[str, int, int | None], ...]] = (
+INTEGERS: Final[tuple[tuple[str, int, int | None], ...]] = (
     ("top_logprobs", 0, 20),
     ("max_tokens", 1, None),
     ("max_completion_tokens", 1, None),
@@ -59,22 +59,22 @@ DECIMALS: Final = (
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 _PLAIN_ROLES: Final = frozenset({"system", "developer", "user"})
-_PARTS: Final = {
+PARTS: Final = {
     "system": ("text",),
     "developer": ("text",),
     "user": ("text", "image_url", "input_audio", "file"),
     "assistant": ("text", "refusal"),
     "tool": ("text",),
 }
-_VENDOR_PARTS: Final = frozenset(
+VENDOR_PARTS: Final = frozenset(
     {"video_url", "audio_url", "image_embeds", "audio_embeds", "image", "video", "audio"}
 )
 """Kinds that open servers (vLLM, SGLang) added; forwarded, as vendors' keys are."""
 
-_FORMATS: Final = ("text", "json_object", "json_schema")
-_VENDOR_FORMATS: Final = frozenset({"structural_tag", "grammar", "regex"})
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
-_TOKEN_ID: Final = re.compile(r"[0-9]{1,10}")
+FORMATS: Final = ("text", "json_object", "json_schema")
+VENDOR_FORMATS: Final = frozenset({"structural_tag", "grammar", "regex"})
+NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
+TOKEN_ID: Final = re.compile(r"[0-9]{1,10}")
 
 
 def no_model() -> RequestError:
@@ -90,14 +90,15 @@ def check(request: ChatRequest, *, strict: bool) -> None:
         raise missing("messages", "Send an array of message objects.")
     for name, low, high in GUARDS:
         number(request, name, "integer", low, high)
-    _metadata(request.metadata, strict)
+    if strict or request.store:  # else nobody reads it: no backend is sent it
+        _metadata(request.metadata, strict)
     stop(request, MAX_STOPS if strict else MAX_STOPS_ANY)
     if strict:
         _openai(request)
 
 
 def _openai(request: ChatRequest) -> None:
-    for name, low, most in _INTEGERS:
+    for name, low, most in INTEGERS:
         number(request, name, "integer", low, most)
     for name, low, high in DECIMALS:
         number(request, name, "decimal", low, high)
@@ -116,7 +117,8 @@ def _openai(request: ChatRequest) -> None:
     if not request.messages:
         raise empty("messages", "array")
     for index, message in enumerate(request.messages):
-        if message.role not in _PLAIN_ROLES or type(message.content) is not str:
+        plain = message.role in _PLAIN_ROLES and type(message.content) is str
+        if not plain or message.tool_calls or message.function_call is not None:
             _message(message, f"messages[{index}]")
 
 
@@ -133,6 +135,12 @@ def number(
     if value is not None and (value < low or (high is not None and value > high)):
         param = sent_as or name
         raise out_of_range(param, kind, bytes(request.fields[param]).decode(), low, high)
+
+
+def seed_of_choice(seed: int, choice: int) -> int:
+    """Return the seed of one of several choices: one more for each, within 64 bits."""
+    further = seed + choice
+    return further if further < INT64 else further - INT64
 
 
 def stop(request: ChatRequest | CompletionRequest, most: int) -> None:
@@ -172,7 +180,7 @@ def logit_bias(bias: dict[str, Any] | list[Any]) -> None:
     if isinstance(bias, list):
         raise wrong_type("logit_bias", "an object of token ids and numbers", "an array")
     for key, value in bias.items():
-        if not _TOKEN_ID.fullmatch(key):
+        if not TOKEN_ID.fullmatch(key):
             raise RequestError(
                 f"Invalid key in 'logit_bias': '{short(key)}'. Keys have to be token ids: "
                 'non-negative integers written as strings, as in {"50256": -100}.',
@@ -189,9 +197,9 @@ def logit_bias(bias: dict[str, Any] | list[Any]) -> None:
 
 def _response_format(wanted: ResponseFormat) -> None:
     if wanted.type is None:
-        raise missing("response_format.type", f"It is one of {', '.join(_FORMATS)}.")
-    if wanted.type not in _FORMATS and wanted.type not in _VENDOR_FORMATS:
-        raise unsupported_value("response_format.type", wanted.type, _FORMATS)
+        raise missing("response_format.type", f"It is one of {', '.join(FORMATS)}.")
+    if wanted.type not in FORMATS and wanted.type not in VENDOR_FORMATS:
+        raise unsupported_value("response_format.type", wanted.type, FORMATS)
     if wanted.type == "json_schema":
         if wanted.json_schema is None:
             raise missing("response_format.json_schema", "Send an object with name and schema.")
@@ -206,10 +214,10 @@ def _name(name: str | None, param: str) -> None:
         raise empty(param, "string")
     if len(name) > MAX_KEY:
         raise too_long(param, "string", MAX_KEY, len(name))
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise RequestError(
             f"Invalid '{param}': string does not match pattern. Expected a string that matches "
-            f"the pattern '^{_NAME.pattern}$'.",
+            f"the pattern '^{NAME.pattern}$'.",
             param=param,
             code="invalid_value",
         )
@@ -268,6 +276,8 @@ def _tool_choice(choice: str | ToolChoice, tools: list[Tool]) -> None:
 def _functions(request: ChatRequest) -> None:
     functions = request.functions
     if functions is not None:
+        if request.tools:
+            raise not_allowed("functions", "'tools' are not specified")
         if not functions:
             raise empty("functions", "array")
         if len(functions) > MAX_TOOLS:
@@ -323,13 +333,13 @@ def _parts(parts: list[Part], role: str, param: str) -> None:
         raise wrong_type(param, "a string", "an array")
     if not parts:
         raise empty(param, "array")
-    allowed = _PARTS[role]
+    allowed = PARTS[role]
     for index, part in enumerate(parts):
         if part.type is None:
             raise missing(f"{param}[{index}].type", f"It is one of {', '.join(allowed)}.")
         if part.type in allowed:
             _part(part, part.type, f"{param}[{index}].{part.type}")
-        elif part.type not in _VENDOR_PARTS:
+        elif part.type not in VENDOR_PARTS:
             raise unsupported_value(f"{param}[{index}].type", part.type, allowed)
 
 

@@ -5,40 +5,108 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Final
 
-from wellspoken.adapters.backend import HELPFUL, SPECIAL, Backend
+from wellspoken.adapters import forms
+from wellspoken.adapters.backend import Backend
 from wellspoken.adapters.cortex import CORTEX
 from wellspoken.adapters.furiosa import FURIOSA
 from wellspoken.adapters.llama_cpp_python import LLAMA_CPP_PYTHON
 from wellspoken.adapters.llamacpp import LLAMACPP
 from wellspoken.adapters.llamacpp_native import LLAMACPP_NATIVE
+from wellspoken.adapters.lmstudio import LMSTUDIO
+from wellspoken.adapters.mlx_lm import MLX_LM
+from wellspoken.adapters.ollama import OLLAMA
+from wellspoken.adapters.parameters import (
+    AS_TOOLS,
+    BEST_OF,
+    ONLY_ALLOWED,
+    OURS,
+    Support,
+    rows,
+)
+from wellspoken.adapters.sglang import SGLANG
+from wellspoken.adapters.tgi import TGI
 from wellspoken.adapters.vllm import VLLM
+
+CHAT: Final = (
+    rows("model messages stream n stop max_tokens max_completion_tokens temperature top_p seed")
+    | rows("frequency_penalty presence_penalty logit_bias logprobs top_logprobs stream_options")
+    | rows("tools tools.custom tool_choice tool_choice.none tool_choice.required")
+    | rows("tool_choice.function tool_choice.allowed_tools parallel_tool_calls reasoning_effort")
+    | rows("response_format response_format.json_object response_format.json_schema verbosity")
+    | rows("messages.developer messages.image_url messages.input_audio messages.file")
+    | rows("modalities audio web_search_options")
+    | OURS
+    | rows("user safety_identifier prediction")
+    | rows("prompt_cache_key prompt_cache_options prompt_cache_retention")
+    | AS_TOOLS
+)
+COMPLETIONS: Final = (
+    rows("model prompt prompt.ids stream n stop max_tokens temperature top_p seed logit_bias echo")
+    | rows("frequency_penalty presence_penalty logprobs suffix user stream_options")
+    | {"best_of": BEST_OF}
+)
 
 OPENAI: Final = Backend(
     name="openai",
     title="a server that speaks OpenAI's API",
-    deviations="none is assumed; every repair looks at the answer's shape",
-    knows=HELPFUL | SPECIAL | {"suffix"},
+    chat_table=CHAT,
+    completion_table=COMPLETIONS,
+    passes=("/v1/embeddings", "/v1/responses"),
     versions="any",
-    several=True,
-    scores="backend",
 )
 """OpenAI's own requests, and the general repairs alone."""
+
+GENERAL: Final = Backend(
+    name="general",
+    title="an unknown server",
+    chat_table=CHAT
+    | OURS
+    | {
+        "max_completion_tokens": Support("native", "max_tokens", "the name that all servers know"),
+        "stream_options": Support("native", form=forms.usage_alone),
+        "tool_choice.allowed_tools": ONLY_ALLOWED,
+        "n": Support("native", note="what is missing is asked for in further requests"),
+    }
+    | rows("modalities audio web_search_options", "refused"),
+    completion_table=COMPLETIONS
+    | rows("user", "accepted")
+    | rows("n", note="what is missing is asked for in further requests"),
+    tops_up=True,
+    passes=(
+        "/v1/embeddings",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/tokenize",
+        "/detokenize",
+        "/rerank",
+        "/v1/rerank",
+    ),
+    versions="any",
+)
+"""What is asked of a server that was not recognised."""
 
 BACKENDS: Final = {
     backend.name: backend
     for backend in (
         OPENAI,
+        GENERAL,
         VLLM,
         FURIOSA,
         LLAMACPP,
         LLAMACPP_NATIVE,
         LLAMA_CPP_PYTHON,
         CORTEX,
+        SGLANG,
+        TGI,
+        OLLAMA,
+        MLX_LM,
+        LMSTUDIO,
     )
 }
 
 _BY_NAME: Final = {
-    "auto": OPENAI,  # until the server is asked what it is
+    "auto": GENERAL,  # until the server is asked what it is
     **{alias: backend for backend in BACKENDS.values() for alias in backend.aliases},
     **BACKENDS,
 }

@@ -25,8 +25,19 @@ Known deviations of /v1/chat/completions:
   arguments are spaced in a body only; a named call ends in "stop".
 - up to about 0.10: errors are flat objects with an int `code`; before 0.4.1 a logprob of -inf is a
   plain-text 500.
-- before 0.6.4 `max_completion_tokens` is unknown (vllm-project/vllm pull request #9837, 2024-10-31)
-  and several of those versions refuse unknown keys; every version up to 0.32 takes `max_tokens`.
+- a model that reads text alone: "... is not a multimodal model", 400. 0.32 names a parameter of a
+  wrong type or value from the body on (`body.tools.0.type`).
+
+What its versions know of a request (vllm-project/vllm, pull requests): unknown keys are ignored up
+to 0.4.1 and from 0.6.5, refused in between (#4355, #10463). `seed` from 0.3.2 (#2514), `logit_bias`
+and a chat's logprobs 0.3.3 (#3027, #2918), `response_format` json_object 0.4.0 (#3211) and
+json_schema 0.6.0 (#7654; before, `guided_json`), `stream_options` 0.5.0 (#5135, #5319), tools 0.5.0
+if named (#5032), 0.6.0 with parsers (#5649), `tool_choice` none 0.6.4, required 0.8.3 (#13483),
+`max_completion_tokens` 0.6.4 (#9837), `parallel_tool_calls` taken from 0.6.0 and heeded from 0.12.0
+(#26233). `reasoning_effort` from 0.10.1 for gpt-oss alone (#22342), then for templates (#31956,
+2026-01; "none" #36238; enable_thinking #43401, 2026-05). A template that does not know the role
+developer gets system from 0.28 at the latest (#43590); before, most of them dropped the message.
+`best_of` and `guided_*` went in 0.12 (#29090, #29326), and are ignored since.
 
 Known deviations of /v1/completions, 0.32:
 
@@ -34,28 +45,166 @@ Known deviations of /v1/completions, 0.32:
   is "" in `tokens`, and all parts among the alternatives share that one key.
 - `echo` beside `return_token_ids` leaves the prompt out of the text, not out of the logprobs.
 - `echo` with `n` above 1, streamed: the second choice fails, its error's message a token id.
-- `echo` with `max_tokens: 0` counts one completion token.
+- `echo` with `max_tokens: 0` counts one completion token; the answer has none.
+
+Known deviations of /v1/embeddings: `id`, `created` and a completion's usage (0.32); base64 is
+refused up to 0.5.0 (pull request #5935).
 
 Sources: captures of 0.3.3 and 0.4.2 (their serving code over a stub engine) and of 0.32.0 on a CPU,
-the project's issues and release notes, and `make live-vllm` (tests/live/vllm, 0.32.0) for all that
-says 0.32.
+the project's history, issues and release notes, and `make live-vllm` (tests/live/vllm, 0.32.0) for
+all that says 0.32.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from wellspoken.adapters import forms
 from wellspoken.adapters.backend import Backend
+from wellspoken.adapters.counting import Tokenize
+from wellspoken.adapters.parameters import (
+    AS_SYSTEM,
+    AS_TOOLS,
+    BEST_OF,
+    COUNTED,
+    ONLY_ALLOWED,
+    OURS,
+    WITHOUT_TOOLS,
+    Support,
+    rows,
+)
+
+CALLS_DROPPED: Final = "the calls after the first are dropped, as vLLM does from 0.12 on"
+
+TOOLS: Final = Support(
+    "native",
+    note="with --enable-auto-tool-choice and a parser that knows the model's calls",
+    since="0.6.5",
+    older=Support(
+        "native",
+        note="without `strict`, which these versions refuse",
+        form=forms.lax_tools,
+        since="0.6.0",
+        older=Support(
+            "native",
+            note="only beside a tool_choice that names one",
+            form=forms.named_tool_alone,
+            since="0.5.0",
+        ),
+    ),
+)
+EFFORT: Final = Support(
+    "native",
+    note="for models whose template knows it",
+    since="0.24.0",  # from 0.14 to 0.23 template by template: none, minimal, enable_thinking
+    older=Support(
+        "native",
+        note="also as a variable of the template",
+        form=forms.effort_in_both,
+        since="0.6.5",
+        older=Support(
+            "native",
+            note="as a variable of the template",
+            form=forms.effort_for_template,
+            since="0.5.1",
+        ),
+    ),
+)
+USAGE: Final = Support(
+    "native",
+    note="include_obfuscation is not sent",
+    form=forms.usage_alone,
+    since="0.5.0",
+    older=COUNTED,
+)
+USER: Final = Support("native", note="taken and ignored")
+
+CHAT: Final = (
+    rows("model messages stream n stop max_tokens temperature top_p")
+    | rows("frequency_penalty presence_penalty tool_choice tool_choice.function")
+    | rows("messages.image_url messages.input_audio", note="400 for a model that reads text alone")
+    | OURS
+    | AS_TOOLS
+    | {
+        "user": USER,
+        "seed": Support("native", since="0.3.2"),
+        "logit_bias": Support("native", since="0.3.3"),
+        "logprobs": Support("native", since="0.3.3"),
+        "top_logprobs": Support("native", since="0.3.3"),
+        "max_completion_tokens": Support("native", "max_tokens"),
+        "stream_options": USAGE,
+        "tools": TOOLS,
+        "tool_choice.none": Support(
+            "native",
+            since="0.6.4",
+            older=WITHOUT_TOOLS,
+        ),
+        "tool_choice.required": Support("native", since="0.8.3"),
+        "tool_choice.allowed_tools": ONLY_ALLOWED,
+        "parallel_tool_calls": Support(
+            "native", since="0.12.0", older=Support("emulated", note=CALLS_DROPPED)
+        ),
+        "reasoning_effort": EFFORT,
+        "response_format": Support("native", since="0.4.0"),
+        "response_format.json_object": Support("native", since="0.4.0"),
+        "response_format.json_schema": Support(
+            "native",
+            since="0.6.0",
+            older=Support("native", note="as guided_json", form=forms.schema_as_guide),
+        ),
+        "messages.developer": Support(
+            "native",
+            note="as system, for a template that does not know it",
+            since="0.28.0",
+            older=AS_SYSTEM,
+        ),
+    }
+    | rows("messages.file tools.custom verbosity modalities audio web_search_options", "refused")
+)
+COMPLETIONS: Final = (
+    rows("model prompt prompt.ids stream n stop max_tokens temperature top_p")
+    | rows("frequency_penalty presence_penalty logprobs")
+    | {
+        "user": USER,
+        "seed": Support("native", since="0.3.2"),
+        "logit_bias": Support("native", since="0.3.3"),
+        "echo": Support("native", since="0.3.0"),
+        "best_of": BEST_OF,
+        "stream_options": USAGE,
+        "suffix": Support(
+            "native", note="400 by vLLM for a model that fills no gaps, and by older versions"
+        ),
+    }
+)
+TOKENIZE: Final = Tokenize(
+    path="/tokenize",
+    text="prompt",
+    special="add_special_tokens",
+    chat="/tokenize",
+    names_model=True,
+    ends=True,
+)
 
 VLLM: Final = Backend(
     name="vllm",
     title="vLLM",
-    deviations="legacy chat logprobs (<= 0.4.2), stop_reason, token_id:N, abort, flat errors",
-    limit="max_tokens",
+    chat_table=CHAT,
+    completion_table=COMPLETIONS,
     detokenize="/detokenize",
+    passes=(
+        "/v1/embeddings",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/tokenize",
+        "/detokenize",
+        "/score",
+        "/v1/score",
+        "/rerank",
+        "/v1/rerank",
+        "/v2/rerank",
+    ),
+    tokenize=TOKENIZE,
     unstreamed=frozenset({"prompt_logprobs", "echo"}),  # a 400; with n an error in mid-stream
-    knows=frozenset({"user"}),
     versions="0.2 to 0.33",
-    several=True,
-    scores="backend",
 )

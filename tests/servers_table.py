@@ -28,6 +28,7 @@ END = "<!-- end of what is made -->"
 KINDS = {
     "chat": "/v1/chat/completions",
     "completions": "/v1/completions",
+    "embeddings": "/v1/embeddings",
     "native": "a native endpoint",
 }
 
@@ -37,17 +38,13 @@ OTHERS = {
     "fastchat": "FastChat",
     "koboldcpp": "KoboldCpp",
     "lmdeploy": "LMDeploy",
-    "lmstudio": "LM Studio",
     "localai": "LocalAI",
     "mistralrs": "mistral.rs",
     "mlc-llm": "MLC-LLM",
-    "mlx-lm": "mlx-lm server",
-    "ollama": "Ollama",
     "openllm": "OpenLLM",
-    "sglang": "SGLang",
     "tabbyapi": "TabbyAPI",
+    "tei": "huggingface/text-embeddings-inference",
     "textgen-webui": "text-generation-webui",
-    "tgi": "TGI",
     "together": "Together",
     "trtllm": "TensorRT-LLM trtllm-serve / NIM",
     "constructed": "others, and shapes that only the contract tells of",
@@ -144,6 +141,7 @@ def _place(item: tuple[str, list[Shown]]) -> tuple[bool, str]:
 
 def _endpoints(backend: Backend) -> str:
     found = [endpoint.path for endpoint in (backend.chat, backend.completions) if endpoint]
+    found += backend.passes
     if backend.native is not None:
         found.append(backend.native)
     return _listed(dict.fromkeys(found))
@@ -179,12 +177,12 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |".replace("| --- ", "|---") for row in cells)
 
 
-def rewritten(text: str, made: str) -> str:
+def rewritten(text: str, made: str, marks: tuple[str, str] = (BEGIN, END)) -> str:
     """Return a README with `made` in its section; raise ValueError where the marks are not."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = text.partition(marks[0])
+    _, end, after = rest.partition(marks[1])
     if not (begin and end):
-        raise ValueError(f"{README.name} lacks the marks {BEGIN} and {END} under ## Servers")
+        raise ValueError(f"{README.name} lacks the marks {marks[0]} and {marks[1]}")
     return f"{before}{made}{after}"
 
 

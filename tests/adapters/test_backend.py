@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec import json
+from msgspec import json, structs
 
-from wellspoken.adapters.backend import Backend, lacks_in_streams, prepare
+from wellspoken.adapters.backend import lacks_in_streams, prepare
 from wellspoken.adapters.openai import RequestError, decode_chat
+from wellspoken.adapters.parameters import rows
 from wellspoken.adapters.registry import BACKENDS, find
 
 USER = [{"role": "user", "content": "hi"}]
-OLD_LIMIT = ["vllm", "furiosa", "llamacpp", "llama-cpp-python", "cortex"]
+OLD_LIMIT = ["general", "vllm", "furiosa", "llamacpp", "llama-cpp-python", "cortex"]
 
 
 def send(adapter: str, *, model: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -50,10 +51,9 @@ def test_what_the_proxy_keeps_is_not_sent(adapter: str) -> None:
         "metadata": {"a": "b"},
         "service_tier": "auto",
     }
-    assert send(adapter, max_completion_tokens=5, **fields) == {
-        "model": "m",
-        find(adapter).limit: 5,
-    }
+    backend = find(adapter)
+    limit = backend.chat_table["max_completion_tokens"].key or "max_completion_tokens"
+    assert send(adapter, max_completion_tokens=5, **fields) == {"model": "m", limit: 5}
 
 
 def test_a_default_that_cuts_answers_is_lifted() -> None:
@@ -74,12 +74,23 @@ def test_what_a_stream_lacks_is_asked_for_in_a_body() -> None:
         assert lacks_in_streams(backend, request.fields) is lacks
     usage = {"include_usage": True}
     body = {"model": "m", "messages": USER, "stream": True, "stream_options": usage}
-    sent = json.decode(prepare(backend, decode_chat(json.encode(body)), model=None, body=True))
+    sent = json.decode(prepare(backend, decode_chat(json.encode(body)), model=None, stream=False))
     assert sent == {"model": "m", "messages": USER}
 
 
+def test_what_comes_as_a_stream_alone_is_asked_for_one_that_counts() -> None:
+    body = {"model": "m", "messages": USER}
+    stream = {"stream": True, "stream_options": {"include_usage": True}}
+    for more in ({}, {"stream": False}, stream):
+        request = decode_chat(json.encode({**body, **more}))
+        sent = json.decode(prepare(find("vllm"), request, model=None, stream=True))
+        assert sent == {**body, **stream}
+
+
 def test_a_backend_may_declare_to_know_what_the_proxy_keeps() -> None:
-    backend = Backend(name="b", title="b", deviations="", knows=frozenset({"store", "metadata"}))
+    openai = find("openai")
+    table = {**openai.chat_table, **rows("store metadata")}
+    backend = structs.replace(openai, chat_table=table)
     body = json.encode({"model": "m", "messages": USER, "store": True, "metadata": {"a": "b"}})
     sent = json.decode(prepare(backend, decode_chat(body), model=None))
     assert sent["store"] is True and sent["metadata"] == {"a": "b"}
@@ -87,6 +98,7 @@ def test_a_backend_may_declare_to_know_what_the_proxy_keeps() -> None:
 
 def test_helpful_keys_go_only_where_they_are_known() -> None:
     fields: dict[str, Any] = {"user": "u", "safety_identifier": "s", "prompt_cache_key": "k"}
+    fields["prompt_cache_options"] = {"mode": "explicit"}
     assert send("openai", **fields) == {"model": "m", **fields}
     assert send("vllm", **fields) == {"model": "m", "user": "u"}
     assert send("llamacpp", **fields) == {"model": "m"}
@@ -101,7 +113,7 @@ def test_the_limit_has_the_backends_name() -> None:
         assert send(adapter, max_completion_tokens=5) == {"model": "m", "max_tokens": 5}
         assert send(adapter, max_tokens=5) == {"model": "m", "max_tokens": 5}
         assert send(adapter, **both) == {"model": "m", "max_tokens": 5}
-    native = Backend(name="n", title="n", deviations="", limit="n_predict")
+    native = find("llamacpp-native")
     for key in both:
         body = json.encode({"model": "m", "messages": USER, key: 7})
         assert json.decode(prepare(native, decode_chat(body), model=None))["n_predict"] == 7
@@ -153,8 +165,8 @@ def test_functions_become_tools() -> None:
     named = {"type": "function", "function": {"name": "f"}}
     sent = send("vllm", functions=[function], function_call={"name": "f"})
     assert sent == {"model": "m", "tools": tools, "tool_choice": named}
-    sent = send("vllm", functions=[function], tools=tools)
-    assert sent == {"model": "m", "functions": [function], "tools": tools}
+    with pytest.raises(RequestError, match="only allowed when 'tools' are not specified"):
+        send("vllm", functions=[function], tools=tools)
 
 
 def test_past_function_calls_become_tool_calls() -> None:
@@ -185,16 +197,16 @@ def test_past_function_calls_become_tool_calls() -> None:
 
 
 def test_backends_by_name() -> None:
-    assert set(BACKENDS) == {"openai", "llamacpp-native", *OLD_LIMIT}
+    assert set(BACKENDS) >= {"openai", "llamacpp-native", *OLD_LIMIT}
     for name, backend in BACKENDS.items():
-        assert backend.name == name and backend.deviations
+        assert backend.name == name and backend.versions
         for alias in (name, *backend.aliases, name.upper()):
             assert find(alias) is backend
-    assert find("auto") is find("openai")
+    assert find("auto") is find("general")
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"Did you mean 'vllm'\? Known: auto, openai, vllm"):
+    with pytest.raises(ValueError, match=r"Did you mean 'vllm'\? Known: auto, openai, general, "):
         find("vlm")
     with pytest.raises(ValueError, match=r"'zzz'\. Known: auto"):
         find("zzz")
@@ -211,3 +223,27 @@ def test_llamacpp_is_sent_description_and_parameters_of_every_function() -> None
     assert sent == [{**bare, "function": full}, told]
     assert send("vllm", tools=[bare])["tools"] == [bare]
     assert send("llamacpp", functions=[{"name": "f"}])["tools"] == sent[:1]
+
+
+@pytest.mark.parametrize("name", ["openai", "llamacpp", "vllm"])
+def test_a_past_call_without_arguments_has_an_empty_object(name: str) -> None:
+    """llama.cpp b11549 answers 500: "Failed to parse tool call arguments as JSON"."""
+
+    def past(*arguments: str) -> dict[str, Any]:
+        calls = [
+            {"id": f"call_{at}", "type": "function", "function": {"name": "f", "arguments": one}}
+            for at, one in enumerate(arguments)
+        ]
+        return {"role": "assistant", "content": None, "tool_calls": calls}
+
+    given = [*USER, past('{"a":1}'), past("", '{"b": 2.50}')]
+    wanted = [*USER, past('{"a":1}'), past("{}", '{"b": 2.50}')]
+    assert messages_sent(name, given) == wanted
+    old = {"role": "assistant", "function_call": {"name": "f", "arguments": ""}}
+    sent = messages_sent(name, [*USER, old])
+    assert sent[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+
+
+def messages_sent(name: str, messages: list[dict[str, Any]]) -> Any:
+    body = json.encode({"model": "m", "messages": messages})
+    return json.decode(prepare(find(name), decode_chat(body), model=None))["messages"]

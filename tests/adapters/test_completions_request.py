@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import json
+from msgspec import json, structs
 
 from wellspoken.adapters import completions_bounds
 from wellspoken.adapters.backend import Backend
@@ -21,10 +21,15 @@ from wellspoken.adapters.completions import (
 )
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.openai import ALL_ALTERNATIVES, RequestError
-from wellspoken.adapters.registry import BACKENDS, find
+from wellspoken.adapters.parameters import rows
+from wellspoken.adapters.registry import BACKENDS, COMPLETIONS, find
 
-PLAIN = Backend(name="p", title="a plain server", deviations="")
-FILLS = Backend(name="f", title="f", deviations="", knows=frozenset({"suffix", "user"}))
+FILLS = find("openai")
+PLAIN = structs.replace(
+    FILLS,
+    title="a plain server",
+    completion_table=COMPLETIONS | rows("user", "accepted") | rows("suffix", "refused"),
+)
 INT64 = 2**63
 
 
@@ -119,6 +124,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": [1, -1]}, "prompt[1]", "integer_below_min_value"),
     ({"prompt": [[1], [2**31]]}, "prompt[1][0]", "integer_above_max_value"),
     ({"prompt": ["x"] * 129}, "prompt", "array_above_max_length"),
+    ({"prompt": [[1]] * 128 + [[]]}, "prompt", "array_above_max_length"),  # not looked at each
     ({"prompt": ["x"] * 65, "n": 2}, "n", "invalid_value"),
     ({"prompt": ["x"] * 65, "best_of": 2}, "best_of", "invalid_value"),
     ({"n": 0}, "n", "integer_below_min_value"),
@@ -278,7 +284,7 @@ def test_values_go_out_as_sent_and_in_order() -> None:
 
 
 def test_the_limit_is_always_said() -> None:
-    for adapter in BACKENDS:
+    for adapter in (name for name, backend in BACKENDS.items() if backend.completions):
         assert send(decode(), find(adapter)) == {"model": "m", "prompt": "hi", "max_tokens": 16}
     assert send(decode(max_tokens=0), model="served")["max_tokens"] == 0
     assert send(decode(), model="served")["model"] == "served"

@@ -43,7 +43,6 @@ def test_the_exchange_of_a_full_request() -> None:
             stop=["a", ""],
             service_tier="auto",
             tools=[TOOL, {"type": "custom", "custom": {"name": "c"}}],
-            functions=[{"name": "g"}],
             tool_choice={"type": "function", "function": {"name": "f"}},
             return_token_ids=True,
             prompt_logprobs=0,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from wellspoken.adapters.completions import decode_completion
+from wellspoken.adapters.forms import RANDOM
 from wellspoken.adapters.llamacpp_native import (
     LLAMACPP_NATIVE,
-    RANDOM,
     prepare_native,
     template_request,
     templated,
@@ -109,7 +109,8 @@ def test_an_untouched_request_stays_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "wanted"), [(0, 0), (-1, RANDOM - 1), (RANDOM, RANDOM - 1), (2**40 + 3, 3)]
+    ("seed", "wanted"),
+    [(0, 0), (-2, RANDOM - 1), (-1, RANDOM // 2), (RANDOM, RANDOM // 2), (2**40 + 3, 3)],
 )
 def test_no_seed_means_a_random_one(seed: int, wanted: int) -> None:
     assert sent(chat(seed=seed))["seed"] == wanted
@@ -152,7 +153,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
         ({"tools": [TOOL], "tool_choice": "required"}, "tools"),
         ({"functions": [TOOL["function"]]}, "functions"),
         ({"web_search_options": {}}, "web_search_options"),
-        ({"messages": [*MESSAGES, {"role": "user", "content": [IMAGE]}]}, "messages[1].content"),
+        ({"messages": [*MESSAGES, {"role": "user", "content": [IMAGE]}]}, "messages[1].content[0]"),
     ],
 )
 def test_what_the_endpoint_cannot_do_is_refused(more: Json, param: str) -> None:
@@ -179,10 +180,8 @@ def test_the_template_is_asked_with_what_it_reads() -> None:
         stream=True,
         temperature=0,
     )
-    assert json.loads(template_request(request)) == {
+    assert json.loads(template_request(LLAMACPP_NATIVE, request)) == {
         "messages": MESSAGES,
-        "tools": [TOOL],
-        "tool_choice": "none",
         "chat_template_kwargs": {"x": 1},
     }
 

@@ -92,7 +92,7 @@ def test_a_changed_file_is_read(tmp_path: Path) -> None:
 def test_in_the_mixed_folder_the_file_names_the_server(tmp_path: Path) -> None:
     folder = tmp_path / "chat" / MIXED
     folder.mkdir(parents=True)
-    names = {"vllm-x.json": "vllm", "sglang-y.sse": "sglang", "vllmish.json": MIXED}
+    names = {"vllm-x.json": "vllm", "lmdeploy-y.sse": "lmdeploy", "vllmish.json": MIXED}
     entry = {"provenance": "constructed after X 1: y"}
     (folder / "index.json").write_text(json.dumps(dict.fromkeys(names, entry)))
     (folder / "expected.json").write_text(json.dumps({key: {"repairs": {}} for key in names}))

@@ -1,0 +1,161 @@
+"""Forms of requests for servers that read narrowly: llama-cpp-python, cortex, Furiosa-LLM.
+
+llama-cpp-python refuses every null and every array of parts that its types do not know; cortex
+reads of an array the first text alone, and stops as a list alone; Furiosa-LLM answers 400 for a
+forced call beside a response_format.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Raw, json
+
+from wellspoken.adapters.forms import (
+    LEAST_TOP_P,
+    Messages,
+    decoded,
+    described_tools,
+    effort_for_template,
+    fields_of,
+    messages_in,
+    text_in,
+    tools_in,
+)
+from wellspoken.adapters.request_error import RequestError, short
+
+_encode = json.Encoder().encode
+_NULL: Final = b"null"
+_TEXTS: Final = ("text", "refusal")
+LARGEST_INT: Final = 2**31 - 1
+
+
+def joined_texts(sent: dict[str, Any]) -> None:
+    """`messages`: an array of texts as one text, a line each, as vLLM and llama.cpp join them."""
+    sent["messages"] = _joined(messages_in(sent))
+
+
+def plain_messages(sent: dict[str, Any]) -> None:
+    """`messages`: joined texts, and no null but a content's, which an assistant's may not be."""
+    messages = _joined(messages_in(sent))
+    sent["messages"] = [_without_nulls(message) for message in messages]
+
+
+def _joined(messages: Messages) -> Messages:
+    for message in messages:
+        content = bytes(message.get("content", _NULL))
+        if content.lstrip().startswith(b"["):
+            parts = json.decode(content, type=list[dict[str, Raw]])
+            texts = [_text_of(part) for part in parts]
+            if None not in texts:
+                message["content"] = Raw(_encode("\n".join(text for text in texts if text)))
+    return messages
+
+
+def _text_of(part: dict[str, Raw]) -> str | None:
+    """Return the text of a part that is one, None for any other."""
+    kind = text_in(part, "type")
+    return text_in(part, kind) if kind in _TEXTS else None
+
+
+def _without_nulls(message: dict[str, Raw]) -> dict[str, Any]:
+    said: dict[str, Any] = {key: value for key, value in message.items() if bytes(value) != _NULL}
+    if json.decode(message.get("role", _NULL)) == "assistant":
+        said.setdefault("content", "")
+    elif "content" in message:
+        said["content"] = message["content"]
+    return said
+
+
+def texts_to_stop(sent: dict[str, Any]) -> None:
+    """`stop`: a list, also of one; without "", at which these servers end at once."""
+    given = decoded(sent, "stop")
+    stops = [stop for stop in ([given] if isinstance(given, str) else given) if stop]
+    if stops:
+        sent["stop"] = stops
+    else:
+        del sent["stop"]
+
+
+def chosen_tools(sent: dict[str, Any]) -> None:
+    """`tools`: described, and a choice beside them: one chat format leaves them out without."""
+    described_tools(sent)
+    sent.setdefault("tool_choice", "auto")
+
+
+def only_tool_named(sent: dict[str, Any]) -> None:
+    """`tool_choice: "required"`: the only tool by its name.
+
+    Raises `RequestError` 400 where there are several.
+    """
+    tools = tools_in(sent)
+    if len(tools) != 1:
+        raise RequestError(
+            "The value 'required' of 'tool_choice' is not supported by llama-cpp-python for "
+            "several tools. Name the one to call, or offer it alone.",
+            param="tool_choice",
+            code="unsupported_parameter",
+        )
+    name = text_in(fields_of(tools[0].get("function")), "name")
+    sent["tool_choice"] = {"type": "function", "function": {"name": name}}
+
+
+def small_seed(sent: dict[str, Any]) -> None:
+    """`seed`: one that fits into 31 bits, since cortex fails at others and takes -1 for none."""
+    sent["seed"] = decoded(sent, "seed") & LARGEST_INT
+
+
+def counted_stream(sent: dict[str, Any]) -> None:
+    """`stream`: with its usage, which alone tells whether the limit ended it."""
+    sent["stream_options"] = {"include_usage": True}
+
+
+def bias_by_id(sent: dict[str, Any]) -> None:
+    """`logit_bias`: numbers by token id, for servers that read no pairs and fail at texts.
+
+    Raises `RequestError` 400 for what is no token id.
+    """
+    given = decoded(sent, "logit_bias")
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    biases = {}
+    for pair in pairs:
+        token, bias = pair if isinstance(pair, list | tuple) and len(pair) == 2 else ("", 0)
+        name = str(token)
+        if not name.isascii() or not name.isdigit():
+            raise RequestError(
+                f"Invalid 'logit_bias': {short(str(pair))} names no token id, and this server "
+                "takes no texts. Name token ids.",
+                param="logit_bias",
+                code="unsupported_parameter",
+            )
+        biases[name] = -100 if bias is False else bias
+    sent["logit_bias"] = biases
+
+
+def call_without_format(sent: dict[str, Any]) -> None:
+    """`tool_choice` that forces a call: no `response_format`, which is about texts alone."""
+    sent.pop("response_format", None)
+
+
+NEAREST_EFFORTS: Final = {
+    "none": "low",
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+}
+
+
+def nearest_effort(sent: dict[str, Any]) -> None:
+    """`reasoning_effort`: the nearest of three for gpt-oss, for other models by their template."""
+    effort = decoded(sent, "reasoning_effort")
+    effort_for_template(sent)
+    if effort in NEAREST_EFFORTS:
+        sent["reasoning_effort"] = NEAREST_EFFORTS[effort]
+
+
+def above_zero(sent: dict[str, Any]) -> None:
+    """`top_p`: above 0, at which the best token alone is left too."""
+    if decoded(sent, "top_p") <= 0:
+        sent["top_p"] = LEAST_TOP_P
