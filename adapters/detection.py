@@ -1,7 +1,7 @@
 """What a backend is, told from its answers to a few cheap GETs: a table of small rules.
 
 A rule looks at what only one server says of itself. Servers that have no file of their own here are
-named all the same, and are spoken with as `openai`. No rule picks a backend's native endpoint.
+named all the same, and are spoken with as `general`. No rule picks a backend's native endpoint.
 
 Sources, by server:
 
@@ -33,10 +33,16 @@ from wellspoken.adapters.cortex import CORTEX
 from wellspoken.adapters.furiosa import FURIOSA
 from wellspoken.adapters.llama_cpp_python import LLAMA_CPP_PYTHON
 from wellspoken.adapters.llamacpp import LLAMACPP
-from wellspoken.adapters.registry import OPENAI
+from wellspoken.adapters.lmstudio import LMSTUDIO
+from wellspoken.adapters.mlx_lm import MLX_LM
+from wellspoken.adapters.ollama import OLLAMA
+from wellspoken.adapters.registry import GENERAL
+from wellspoken.adapters.sglang import SGLANG
+from wellspoken.adapters.tgi import TGI
+from wellspoken.adapters.versions import for_version
 from wellspoken.adapters.vllm import VLLM
 
-MODELS: Final = OPENAI.models_path
+MODELS: Final = GENERAL.models_path
 VERSION: Final = "/version"
 PROPS: Final = "/props"
 ROOT: Final = "/"
@@ -125,7 +131,7 @@ class Found(Struct, frozen=True):
         return f"{name}, {self.why}" if name else self.why
 
 
-NOTHING: Final = Found(OPENAI, "nothing recognised; general repairs")
+NOTHING: Final = Found(GENERAL, "nothing recognised; general repairs")
 
 Look = Callable[[Signs], str]
 
@@ -137,7 +143,9 @@ def recognise(signs: Signs) -> Found:
         if why:
             general = "; general repairs" if rule.server else ""
             server = rule.server or rule.backend.title
-            return Found(rule.backend, why + general, rule.version(signs), server)
+            version = rule.version(signs)
+            backend = for_version(rule.backend, version)
+            return Found(backend, why + general, version, server)
     return NOTHING
 
 
@@ -240,13 +248,13 @@ RULES: Final = (
     Rule(_furiosa_owner, FURIOSA, version=_VERSION),
     Rule(_owned_by("vllm"), VLLM, version=_VERSION),
     Rule(_owned_by("llamacpp"), LLAMACPP, version=_build),
-    Rule(_owned_by("sglang"), OPENAI, "SGLang"),
-    Rule(_owned_by("organization_owner"), OPENAI, "LM Studio"),
+    Rule(_owned_by("sglang"), SGLANG),
+    Rule(_owned_by("organization_owner"), LMSTUDIO),
     Rule(_llama_cpp_python, LLAMA_CPP_PYTHON),
-    Rule(_ollama, OPENAI, "Ollama", _version_at(OLLAMA_VERSION)),
-    Rule(_tgi, OPENAI, "TGI", _version_at(INFO)),
+    Rule(_ollama, OLLAMA, version=_version_at(OLLAMA_VERSION)),
+    Rule(_tgi, TGI, version=_version_at(INFO)),
     Rule(_cortex, CORTEX),
     Rule(_vllm_guarded, VLLM, version=_VERSION),
-    Rule(_mlx_lm, OPENAI, "mlx-lm"),
+    Rule(_mlx_lm, MLX_LM),
 )
 """The most certain first: what a server says of itself alone, then what needs two signs."""

@@ -54,6 +54,7 @@ class _Tokens(Struct):
 class _Detokenized(Struct):
     content: str | None = None
     prompt: str | None = None  # vLLM's name
+    text: str | None = None  # SGLang's
 
 
 def read_tokens(data: bytes) -> list[tuple[int, bytes]]:
@@ -96,7 +97,7 @@ def read_text(data: bytes) -> str:
         found = json.decode(data, type=_Detokenized)
     except (DecodeError, UnicodeDecodeError) as error:
         raise ValueError("a text as content") from error
-    text = found.content if found.prompt is None else found.prompt
+    text = next((x for x in (found.prompt, found.content, found.text) if x is not None), None)
     if text is None:
         raise ValueError("a text as content")
     return text

@@ -18,7 +18,13 @@ from wellspoken.adapters.detection import NOTHING, ROUNDS, RULES, Observation, S
 from wellspoken.adapters.furiosa import FURIOSA
 from wellspoken.adapters.llama_cpp_python import LLAMA_CPP_PYTHON
 from wellspoken.adapters.llamacpp import LLAMACPP
-from wellspoken.adapters.registry import OPENAI
+from wellspoken.adapters.lmstudio import LMSTUDIO
+from wellspoken.adapters.mlx_lm import MLX_LM
+from wellspoken.adapters.ollama import OLLAMA
+from wellspoken.adapters.registry import GENERAL
+from wellspoken.adapters.sglang import SGLANG
+from wellspoken.adapters.tgi import TGI
+from wellspoken.adapters.versions import for_version
 from wellspoken.adapters.vllm import VLLM
 
 CAPTURED = Path(__file__).parents[1] / "fixtures" / "detection"
@@ -65,7 +71,7 @@ FURIOSA_VERSION = {
 # llama.cpp's GET /props as tools/server/README.md has it, without the settings themselves
 PROPS = {"default_generation_settings": {"n_ctx": 1024}, "total_slots": 1, "build_info": "b4240-1a"}
 # TGI's Info in router/src/lib.rs, of 1.4; `router` came with 2
-TGI = {
+TGI_INFO = {
     "model_id": "m",
     "max_best_of": 2,
     "max_total_tokens": 2048,
@@ -144,11 +150,11 @@ RECOGNISED: list[tuple[str, dict[str, Observation], Any, str, str, str]] = [
         "0.11.0",
         "guarded",
     ),
-    ("SGLang", {"/v1/models": models("sglang")}, OPENAI, "SGLang", "", "owner"),
+    ("SGLang", {"/v1/models": models("sglang")}, SGLANG, "SGLang", "", "owner"),
     (
         "LM Studio",
         {"/v1/models": models("organization_owner", "organization_owner")},
-        OPENAI,
+        LMSTUDIO,
         "LM Studio",
         "",
         "owner",
@@ -156,16 +162,16 @@ RECOGNISED: list[tuple[str, dict[str, Observation], Any, str, str, str]] = [
     (
         "Ollama",
         {"/": said("Ollama is running"), "/api/version": said({"version": "0.12.3"})},
-        OPENAI,
+        OLLAMA,
         "Ollama",
         "0.12.3",
         "GET /",
     ),
-    ("TGI 1.4", {"/info": said(TGI)}, OPENAI, "TGI", "1.4.0", "GET /info"),
+    ("TGI 1.4", {"/info": said(TGI_INFO)}, TGI, "TGI", "1.4.0", "GET /info"),
     (
         "TGI 3",
         {"/info": said({"router": "text-generation-router", "version": "3.3.5"})},
-        OPENAI,
+        TGI,
         "TGI",
         "3.3.5",
         "GET /info",
@@ -187,7 +193,7 @@ RECOGNISED: list[tuple[str, dict[str, Observation], Any, str, str, str]] = [
                 "BaseHTTP/0.6 Python/3.12.4",
             )
         },
-        OPENAI,
+        MLX_LM,
         "mlx-lm",
         "",
         "Server header",
@@ -233,7 +239,9 @@ NEAR_MISSES = {
     "info of an embeddings server": {
         "/info": said({"router": "text-embeddings-router", "model_id": "m", "version": "1.6.0"})
     },
-    "info without a bound": {"/info": said({k: TGI[k] for k in TGI if k != "max_best_of"})},
+    "info without a bound": {
+        "/info": said({k: TGI_INFO[k] for k in TGI_INFO if k != "max_best_of"})
+    },
     "a page that speaks of Ollama": {"/": said("Welcome. Ollama is running here.")},
     "Ollama's version without its greeting": {"/api/version": said({"version": "0.12.3"})},
     "another health page": {"/healthz": said("ok")},
@@ -267,9 +275,10 @@ def test_servers_are_recognised(
     answers: dict[str, Observation], backend: Any, server: str, version: str, why: str
 ) -> None:
     found = recognise(Signs(answers))
-    assert (found.backend, found.server, found.version) == (backend, server, version)
+    assert (found.server, found.version) == (server, version)
+    assert found.backend == for_version(backend, version)
     assert why in found.why
-    assert found.why.endswith("; general repairs") == (backend is OPENAI)
+    assert found.why.endswith("; general repairs") == (backend is GENERAL)
 
 
 @pytest.mark.parametrize("answers", NEAR_MISSES.values(), ids=NEAR_MISSES.keys())
@@ -279,7 +288,7 @@ def test_what_only_looks_like_a_server_is_not_taken_for_it(
     found = recognise(Signs(answers))
     assert found is NOTHING
     assert (found.backend, found.described) == (
-        OPENAI,
+        GENERAL,
         "nothing recognised; general repairs",
     )
 
@@ -335,7 +344,16 @@ def test_the_line_for_people() -> None:
     )
     assert found.described == "llama.cpp b11549, from its Server header"
     found = recognise(Signs({"/v1/models": models("sglang")}))
-    assert found.described == "SGLang, from its models' owner; general repairs"
+    assert found.described == "SGLang, from its models' owner"
+
+
+def test_an_old_server_is_sent_what_it_knows() -> None:
+    """Ollama before 0.12.11 has no logprobs, and TGI before 2.3 no stream_options."""
+    answers = {"/": said("Ollama is running"), "/api/version": said({"version": "0.12.3"})}
+    assert recognise(Signs(answers)).backend.chat_table["logprobs"].how == "refused"
+    old = recognise(Signs({"/info": said(TGI_INFO)})).backend
+    assert old.chat_table["stream_options"].how == "emulated"
+    assert (OLLAMA.chat_table["logprobs"].how, TGI.chat_table["logprobs"].how) == ("native",) * 2
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.proxy.conftest import CHAT, Proxy, StartProxy
 from tests.proxy.test_chat_body import PLAIN
 from wellspoken.adapters.detection import NOTHING, ROUNDS
 from wellspoken.adapters.llamacpp import LLAMACPP
-from wellspoken.adapters.registry import OPENAI
+from wellspoken.adapters.registry import GENERAL
 from wellspoken.adapters.vllm import VLLM
 from wellspoken.proxy import detect
 from wellspoken.proxy.detect import Detector
@@ -70,7 +70,7 @@ async def test_the_first_request_finds_out(upstream: Upstream, start_proxy: Star
     play(upstream, "vllm")
     proxy = await start_proxy(upstream, adapter="auto")
     target = target_of(proxy)
-    assert (target.backend, target.detected) == (OPENAI, None)
+    assert (target.backend, target.detected) == (GENERAL, None)
     await chat(proxy, prediction={"type": "content", "content": "x"})
     assert target.backend is VLLM
     assert target.detected is not None
@@ -109,7 +109,7 @@ async def test_an_unknown_server_is_asked_everything_once(
     await chat(proxy)
     await chat(proxy)
     assert sorted(asked(upstream)) == sorted(PATHS)
-    assert target_of(proxy).backend is OPENAI
+    assert target_of(proxy).backend is GENERAL
     assert target_of(proxy).detected is NOTHING
     lines = [line for line in caplog.messages if line.startswith("backend ")]
     assert lines == ["backend default: nothing recognised; general repairs"]
@@ -156,7 +156,7 @@ async def test_a_backend_that_hangs_holds_a_request_up_for_two_seconds_at_most(
     everywhere(upstream, [Stall()])
     proxy = await start_proxy(upstream, adapter="auto", timeouts={"probe": probe})
     assert least < await chat(proxy) < most
-    assert target_of(proxy).backend is OPENAI
+    assert target_of(proxy).backend is GENERAL
     assert target_of(proxy).detected is None
     assert await chat(proxy) < 0.5  # the next asking is not due yet
     assert len(asked(upstream)) == len(ROUNDS[0])
@@ -238,7 +238,7 @@ async def test_two_backends_are_told_apart(start_proxy: StartProxy) -> None:
             {"name": "two", "url": two.url, "models": ["b"], "adapter": "auto"},
         )
         await chat(proxy, model="b")
-        assert (target_of(proxy).backend, target_of(proxy, 1).backend) == (OPENAI, LLAMACPP)
+        assert (target_of(proxy).backend, target_of(proxy, 1).backend) == (GENERAL, LLAMACPP)
         assert asked(one) == []
         await chat(proxy, model="a")
         assert (target_of(proxy).backend, target_of(proxy, 1).backend) == (VLLM, LLAMACPP)

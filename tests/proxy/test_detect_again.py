@@ -27,7 +27,7 @@ from tests.proxy.test_detect import (
 from tests.proxy.test_run import Running
 from wellspoken.adapters.detection import ROUNDS
 from wellspoken.adapters.llamacpp import LLAMACPP
-from wellspoken.adapters.registry import OPENAI
+from wellspoken.adapters.registry import GENERAL
 from wellspoken.adapters.vllm import VLLM
 from wellspoken.proxy import detect
 from wellspoken.proxy.config import load
@@ -46,7 +46,7 @@ async def test_a_backend_that_is_down_is_asked_again_but_not_at_every_request(
     await upstream.listen()
     await chat(proxy)
     assert asked(upstream) == []
-    assert target_of(proxy).backend is OPENAI
+    assert target_of(proxy).backend is GENERAL
     await asyncio.sleep(0.5)
     await chat(proxy)
     assert target_of(proxy).backend is VLLM

@@ -1,0 +1,110 @@
+"""mlx-lm's server (`mlx_lm.server`, ml-explore/mlx-lm), from 0.31.3 to 0.32.2.
+
+Known deviations of /v1/chat/completions:
+
+- no logprobs in streams. In a body the entries are {id, logprob} of the sampled tokens, or, where
+  `top_logprobs` was asked for (0.30.6 and later), the first of the best tokens, which need not be
+  the sampled one, spelled as the vocabulary does and without bytes.
+- to 0.30.4 the arrays of the completions endpoint instead, of ids; finish_reason "tool_call".
+- a role in every delta; `reasoning`; an id is a UUID; no `refusal`; arguments that the model broke
+  pass as they are.
+- a stream waits as comments that tell the prompt's progress.
+- errors are {"error": text}, 400 for what it cannot read and 404 for a model that it cannot load: a
+  `model` that it does not have it tries to fetch, so a route should say its name for it.
+
+Known deviations of /v1/completions: the same; logprobs have the form of the chat endpoint, and are
+asked for as there. A prompt is one text.
+
+Of the request it does not read n, best_of, echo, suffix, user, tool_choice, parallel_tool_calls,
+response_format, reasoning_effort and what is newer. Without `max_tokens` an answer is cut at 512
+tokens (--max-tokens), and nothing cuts it at the model's context. `top_logprobs` is 11 at most.
+`stream_options` without `include_usage` breaks its stream.
+
+Sources: mlx_lm/server.py of the wheels 0.24.0, 0.26.0, 0.28.0, 0.30.4, 0.31.0, 0.31.3 and 0.32.2;
+the samples of 0.30.4 and 0.31.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wellspoken.adapters import forms
+from wellspoken.adapters.backend import Backend
+from wellspoken.adapters.parameters import (
+    AS_SYSTEM,
+    AS_TOOLS,
+    ECHOED,
+    FIRST_CALL,
+    ONE_EACH,
+    OURS,
+    WITHOUT_TOOLS,
+    Support,
+    rows,
+)
+
+UNREAD: Final = "mlx-lm does not read it. Leave it out."
+NO_LIMIT: Final = 32_768
+"""What is asked for where the client sets no limit: it has to be a number, and 512 is too few."""
+
+PENALTY: Final = Support("native", since="0.31.3")
+SEED: Final = Support("native", form=forms.natural_seed, since="0.28.0")
+
+CHAT: Final = (
+    rows("model messages stream stop max_tokens temperature top_p logit_bias logprobs tool_choice")
+    | OURS
+    | AS_TOOLS
+    | {
+        "n": ONE_EACH,
+        "max_completion_tokens": Support("native", "max_tokens"),
+        "seed": SEED,
+        "frequency_penalty": PENALTY,
+        "presence_penalty": PENALTY,
+        "top_logprobs": Support("native", note="11 at most", since="0.31.3"),
+        "stream_options": Support("native", form=forms.usage_alone),
+        "reasoning_effort": Support(
+            "native",
+            note="as a variable of the template",
+            form=forms.effort_for_template,
+            since="0.31.0",
+        ),
+        "tools": Support("native", form=forms.described_tools),
+        "tool_choice.none": WITHOUT_TOOLS,
+        "tool_choice.allowed_tools": Support("emulated", form=forms.allowed_if_any),
+        "messages.developer": AS_SYSTEM,
+        "messages.image_url": Support("native", since="0.32.0"),
+    }
+    | rows("tool_choice.required tool_choice.function", "refused", note='Send "auto".')
+    | {"parallel_tool_calls": FIRST_CALL}
+    | rows("response_format response_format.json_object", "refused", note=UNREAD)
+    | rows("response_format.json_schema", "refused", note=UNREAD)
+    | rows("messages.input_audio messages.file tools.custom", "refused")
+    | rows("verbosity modalities audio web_search_options", "refused")
+)
+COMPLETIONS: Final = (
+    rows("model prompt stream stop max_tokens temperature top_p logit_bias")
+    | {
+        "n": ONE_EACH,
+        "seed": SEED,
+        "frequency_penalty": PENALTY,
+        "presence_penalty": PENALTY,
+        "stream_options": Support("native", form=forms.usage_alone),
+        "echo": ECHOED,
+    }
+    | rows("user", "accepted")
+    | rows("prompt.ids", "refused", note="Send its text.")
+    | rows("logprobs", "refused", note="Ask for them at POST /v1/chat/completions.")
+    | rows("best_of", "refused", note="It goes by logprobs, which are not told. Send n alone.")
+    | rows("suffix", "refused", note="Put it into the prompt, in the model's own form.")
+)
+
+MLX_LM: Final = Backend(
+    name="mlx-lm",
+    title="mlx-lm",
+    aliases=("mlx_lm", "mlx"),
+    chat_table=CHAT,
+    completion_table=COMPLETIONS,
+    no_limit=NO_LIMIT,
+    least_tokens=1,
+    unstreamed=frozenset({"logprobs"}),
+    versions="0.31.3 to 0.32.2",
+)
