@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import copy
 from typing import Literal
 
+from wellspoken.adapters.counting import Tokenize
 from wellspoken.adapters.events import Usage
 from wellspoken.adapters.tokens import TokenTable
 
@@ -52,6 +53,9 @@ class Exchange:
     `echoed`: the backend is not asked for the prompt that `echo` wants; it is put before.
     `enforced`: the backend is not told the stop strings, so the answer is over when every choice
     has met one; each of its chunks carries the token counts so far.
+    `parallel_calls`: whether a choice may call more than one tool. `parts`: the kinds of content
+    parts that are no text, each with where the first is in the request.
+    `tokenize`: where the backend counts tokens, None where it is not to be asked.
     `pairs_best`: the backend gives each entry its best alternative's value (Backend). `origin`
     names backend and request in messages. `now`: epoch seconds. `new_id`: a fresh suffix of at
     least 8 url-safe characters, new each call.
@@ -80,12 +84,15 @@ class Exchange:
         "now",
         "origin",
         "pairs_best",
+        "parallel_calls",
+        "parts",
         "prompt_size",
         "prompts",
         "service_tier",
         "stops",
         "stream",
         "switches",
+        "tokenize",
         "tokens",
         "tools",
         "usage",
@@ -124,6 +131,9 @@ class Exchange:
         self.pairs_best = False
         self.echoed = False
         self.enforced = False
+        self.parallel_calls = True
+        self.parts: dict[str, str] = {}
+        self.tokenize: Tokenize | None = None
         self.prompts = prompts
         self.model = model
         self.now = now
@@ -146,7 +156,12 @@ class Exchange:
         self.prompt_size = prompt_size
         self.notes = Notes()
         self.usage: Usage | None = None  # what was answered, set by the usage stage
-        self.usage_source = ""  # backend, tokenizer, tokens or estimate
+        self.usage_source = ""  # one of the usage stage's SOURCES
+
+    @property
+    def keeps_stop(self) -> bool:
+        """Whether the text is to end with the stop string that ends it (vLLM, SGLang)."""
+        return "include_stop_str_in_output" in self.switches
 
     def prompt_of(self, choice: int) -> str | None:
         """Return the prompt's text that a choice of a completions answer belongs to, if known."""
@@ -158,6 +173,7 @@ class Exchange:
         """Return the exchange of one choice that is asked for by itself; its notes are these."""
         part = copy(self)
         part.n = 1
+        part.switches = self.switches - {"n_cmpl"}  # it is one choice, whatever that says
         part.prompts = (prompt,)
         part.prompt_size = self.prompt_size // max(len(self.prompts), 1)
         return part

@@ -23,6 +23,7 @@ from wellspoken.adapters.readers.text import text_choice
 from wellspoken.adapters.readers.tolerant import Tolerant
 from wellspoken.adapters.repairs import envelope, errors
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.made_body import made_body
 from wellspoken.adapters.repairs.usage import usage as repaired_usage
 from wellspoken.adapters.sse import EventTooLarge, ServerEvent, SSEDecoder
 
@@ -105,6 +106,8 @@ class NearOpenAI:
                 self.pieces.extra("answer", None, name, getattr(body, name))
             for choice in ordered:
                 self.emit(choice, None)
+        self.pieces.out = made_body(self.pieces.out, self.context)
+        self.ended = self.ended or any(type(x) is Fault for x in self.pieces.out)
         if not self.ended:
             self.ended = True
             self.pieces.out.append(End(True))

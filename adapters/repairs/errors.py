@@ -19,8 +19,13 @@ _CONTEXT = re.compile(
 _NO_MODEL = re.compile(
     r"model.{0,200}(does not exist|not found|not exist)", re.IGNORECASE | re.DOTALL
 )
+_NO_INPUT = re.compile(r"(image|audio|video) input is not supported", re.IGNORECASE)
+_NO_LOGITS = re.compile(r"logprobs is not supported for models created with logits_all=False")
+_TEXT_ALONE = re.compile(r"\S++ is not a multimodal model")  # vLLM, with the name of the model
+_PARTS = {"image": "image_url", "audio": "input_audio", "video": "video_url"}
 _TAG = re.compile(r"<(/?+)([a-z]*+)[^<>]*+>?", re.IGNORECASE)  # possessive: linear
 _UNSEEN = ("script", "style")
+_PLACE = re.compile(r"\.([0-9]+)(?=\.|$)")
 _SPACE = re.compile(r"\s+")
 LONGEST = 2_000  # characters of a backend's message that are worth a client's time
 LONGEST_PAGE = 16_384  # characters of a page that are searched for a message
@@ -107,15 +112,28 @@ def fault_from(payload: Any, status: int, context: Context) -> Fault:
         overflow = _is_overflow(message, code, kind)
         unsaid = 400 if overflow else _TYPED.get(kind, 502)
         status = own if own is not None and own in _STATUSES else unsaid
-    param = body.get("param")
     return fault(
         status,
         message or f"The backend answered status {status} without saying why; see its log.",
-        param if isinstance(param, str) and param else None,
+        _param(body.get("param"), context),
         code,
         kind,
         context,
     )
+
+
+def _param(given: Any, context: Context) -> str | None:
+    """Return a parameter's name; vLLM 0.32 names it as pydantic does (`error_param_path`).
+
+    What is no JSON at all has a place there and no parameter: `body.9`.
+    """
+    if not isinstance(given, str) or not given:
+        return None
+    if not given.startswith("body."):
+        return given
+    context.note("error_param_path")
+    path = given.removeprefix("body.")
+    return None if path.isdecimal() else _PLACE.sub(r"[\1]", path)
 
 
 _MESSAGES = ("message", "msg", "error_message", "text")
@@ -173,9 +191,50 @@ def fault(
             "Set the backend's key in the proxy's configuration (--upstream-key env:NAME)."
         )
         return Fault(502, message, "server_error", None, "backend_auth_failed")
+    if found := _NO_INPUT.match(message):
+        return _no_input(_PARTS[found[1].lower()], message, context)
+    if context.exchange.parts and _TEXT_ALONE.match(message):
+        return _no_input(next(iter(context.exchange.parts)), message, context)
+    if _NO_LOGITS.match(message):
+        return _no_logprobs(message, context)
     if not 400 <= status <= 599:
         status = 502
     return Fault(status, message, _type(status), param, _code(status, message, code, kind, context))
+
+
+def _no_input(part: str, message: str, context: Context) -> Fault:
+    """Return the fault of a content part that the model cannot read (`error_content_part`).
+
+    llama.cpp answers 500 for it, whatever the build (b4240 to b11549), as if it could be tried
+    again, vLLM 400 without the part; whether a model reads images is known only to the server that
+    has loaded it.
+    """
+    context.note("error_content_part")
+    return Fault(
+        400,
+        f"Content of type '{part}' is not supported by this model. Leave it out, or ask for a "
+        f"model that takes it. The backend said: {message}",
+        "invalid_request_error",
+        context.exchange.parts.get(part, "messages"),
+        "unsupported_parameter",
+    )
+
+
+def _no_logprobs(message: str, context: Context) -> Fault:
+    """Return the fault of logprobs that a server was not started for (`error_no_logits`).
+
+    llama-cpp-python (0.2.58 to 0.3.36, llama.py) answers 500, as if it could be tried again.
+    """
+    context.note("error_no_logits")
+    return Fault(
+        400,
+        "The 'logprobs' parameter is not supported by this server as it was started. Start it with "
+        f"--logits_all true, or leave the parameter out. The backend said: {message}",
+        "invalid_request_error",
+        "logprobs",
+        "unsupported_parameter",
+        retry=False,
+    )
 
 
 def _type(status: int) -> str:

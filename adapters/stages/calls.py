@@ -5,6 +5,10 @@ wait. A piece belongs to the call of its index; without an index a name opens a 
 else continues the last. A name at a used index is a new call if it comes with another id (Ollama
 0.5 gives every call index 0), or if the arguments there are complete and it is another name or
 brings arguments of its own.
+
+Where the request allows one call at a time, the first of a choice is kept and the others are
+dropped (`tool_calls_parallel`): llama.cpp and others ignore `parallel_tool_calls: false`. A limit
+that is met in one of those did not cut what is kept.
 """
 
 from __future__ import annotations
@@ -18,10 +22,11 @@ class _Known:
     """One call: what the backend said of it, and what of that was written.
 
     `n` is our index, -1 until it is open; `given` the backend's own id; `waiting` the arguments
-    until then. `unfilled`: its arguments were an empty object, and nothing followed yet.
+    until then. `unfilled`: its arguments were an empty object, and nothing followed yet. `dropped`:
+    the client does not get it.
     """
 
-    __slots__ = ("arguments", "given", "index", "n", "name", "unfilled", "waiting")
+    __slots__ = ("arguments", "dropped", "given", "index", "n", "name", "unfilled", "waiting")
 
     def __init__(self, index: int | None) -> None:
         self.index = index
@@ -30,6 +35,7 @@ class _Known:
         self.n = -1
         self.waiting: list[str] = []
         self.unfilled = False
+        self.dropped = False
         self.arguments = _Json()
 
     def take(self, text: str) -> str:
@@ -136,8 +142,17 @@ class Calls:
                 if not isinstance(event, Finish) or event.alone:
                     for choice in choices:
                         self._fill(choice, out)
+                if isinstance(event, Finish) and event.reason == "length":
+                    event = self._limited(event)
             out.append(event)
         return out
+
+    def _limited(self, event: Finish) -> Finish:
+        """Return the end of a choice whose limit was met; not in what the client gets of it."""
+        known = self.choices.get(event.choice)
+        if known is None or known.last is None or not known.last.dropped:
+            return event
+        return Finish(event.choice, "tool_calls", event.alone)
 
     def _unnamed(self, choice: int) -> bool:
         known = self.choices.get(choice)
@@ -156,8 +171,19 @@ class Calls:
         known = self.choices.get(event.choice)
         if known is None:
             known = self.choices[event.choice] = _Choice()
-        call = self._find(event, known) or known.new(event.n)
+        call = self._find(event, known)
+        if call is None:
+            call = known.new(event.n)
+            if known.size > 1 and not self.exchange.parallel_calls:
+                self.notes.add("tool_calls_parallel")
+                call.dropped = True
+                known.size -= 1
         known.last = call
+        if call.dropped:
+            call.given = call.given or event.id
+            call.name = call.name or event.name
+            call.take(event.arguments)  # which tell where the next one begins
+            return
         added = call.take(event.arguments)
         if call.unfilled and call not in known.unfilled:
             known.unfilled.append(call)

@@ -3,6 +3,9 @@
 Most backends cut there already; some leave the stop string in, some honour only the first few.
 Text is held back only while it may be the beginning of a stop string, so a stream waits for less
 than the longest one. Entries run ahead of held text; the tiling stage cuts them to what is written.
+
+With vLLM's and SGLang's `include_stop_str_in_output` the text ends behind the stop string instead.
+Then nothing is held back: all that a stop string may begin with is the client's anyway.
 """
 
 from __future__ import annotations
@@ -21,6 +24,10 @@ class Stop:
         self.held: dict[int, str] = {}
         self.prompts = Prompts(exchange) if exchange.echo and not exchange.echoed else None
         self.stopped: set[int] = set()
+        self.keeps = exchange.keeps_stop
+        self.enforced = exchange.enforced
+        self.most = max(map(len, self.stops), default=1) - 1  # of a stop string that is not whole
+        self.ended: set[int] = set()  # with its stop string, though not told so yet
 
     @property
     def over(self) -> bool:
@@ -35,7 +42,13 @@ class Stop:
             if choice in self.stopped and isinstance(event, Text | Call | Finish):
                 continue
             if type(event) is Text:
-                self._text(event, out)
+                (self._keep if self.keeps else self._text)(event, out)
+                continue
+            if choice in self.ended and isinstance(event, Call | Finish):
+                self._end(event, out)
+                continue
+            if self.keeps:
+                out.append(event)
                 continue
             if type(event) is Finish or type(event) is Call:
                 self._release(event.choice, out)
@@ -67,11 +80,57 @@ class Stop:
             self.held[event.choice] = text[len(text) - size :]
         out.append(Text(event.choice, text[: len(text) - size], event.lp))
 
+    def _keep(self, event: Text, out: list[Event]) -> None:
+        """Write the text up to the end of the first stop string; `held` is what was written."""
+        choice = event.choice
+        begin = self.prompts.taken(event) if self.prompts is not None else 0
+        if begin is None:
+            out.append(event)
+            return
+        if choice in self.ended:
+            if event.text:
+                self._cut(choice, out)
+            else:
+                out.append(event)
+            return
+        before = self.held.get(choice, "")
+        text = before + event.text[begin:]
+        found = self._found(text, 0)
+        if found is None:
+            self.held[choice] = text[max(len(text) - self.most, 0) :]
+            out.append(event)
+            return
+        self.ended.add(choice)
+        size = found[0] - len(before) + begin
+        if size == len(event.text):
+            out.append(event)
+        else:
+            out.append(Text(choice, event.text[:size], event.lp))
+        if size < len(event.text) or self.enforced:
+            self._cut(choice, out)
+
+    def _cut(self, choice: int, out: list[Event]) -> None:
+        """End a choice whose text went on behind its stop string."""
+        self.notes.add("stop_enforced")
+        self.stopped.add(choice)
+        out.append(Finish(choice, "stop", False))
+
+    def _end(self, event: Call | Finish, out: list[Event]) -> None:
+        """Write the end of a choice that its backend ended with its stop string, as a stop."""
+        if type(event) is Finish and event.reason == "stop":
+            out.append(event)
+        else:
+            self._cut(event.choice, out)
+
     def _first(self, text: str, begin: int) -> int:
         """Return where the stop string begins that is the first to be complete, -1 if none is."""
+        found = self._found(text, begin)
+        return -1 if found is None else found[1]
+
+    def _found(self, text: str, begin: int) -> tuple[int, int] | None:
+        """Return the end and the start of the stop string that is the first to be complete."""
         places = ((text.find(stop, begin), stop) for stop in self.stops)
-        ends = [(at + len(stop), at) for at, stop in places if at >= 0]
-        return min(ends)[1] if ends else -1
+        return min(((at + len(stop), at) for at, stop in places if at >= 0), default=None)
 
     def _opening(self, text: str) -> int:
         """Return the length of the longest end of `text` that begins a stop string."""

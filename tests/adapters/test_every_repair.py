@@ -14,6 +14,8 @@ import pytest
 
 from tests.adapters.test_repair_names import documented, rows
 from tests.corpus import FIXTURES, Fixture, fixtures, text_fixtures
+from tests.embeddings import ROOT as EMBEDDINGS
+from tests.embeddings import fixtures as embeddings_fixtures
 
 ALL = [*fixtures(), *text_fixtures()]
 ROOT = Path(__file__).parents[2]
@@ -21,8 +23,13 @@ ROOT = Path(__file__).parents[2]
 # What an answer alone does not tell: name -> where it is counted or tested instead. The first needs
 # several answers, the second what the server's own file says (`Exchange.pairs_best`).
 BESIDE = {
+    "choice_unasked": "tests/adapters/test_order.py",
+    "embedding_base64_refused": "tests/proxy/test_embeddings.py",
+    "n_ignored": "tests/proxy/test_rest.py",
+    "n_refused": "tests/proxy/test_rest.py",
     "prompt_logprobs_computed": "proxy/scoring.py",
     "prompt_text_unknown": "proxy/scoring.py",
+    "reasoning_tokens_counted": "tests/adapters/test_usage_counted.py",
     "logprobs_own_unknown": "tests/adapters/test_cortex.py",
 }
 
@@ -36,13 +43,19 @@ def counted(found: Iterable[Fixture] = ALL) -> dict[str, dict[str, int]]:
     return summaries
 
 
+def counted_of_embeddings() -> dict[str, dict[str, int]]:
+    """Return the same of the embeddings' fixtures."""
+    return {f"{one.server}/{one.name}": one.outcome["repairs"] for one in embeddings_fixtures()}
+
+
 def unseen(names: Iterable[str], seen: Mapping[str, Mapping[str, int]]) -> set[str]:
     """Return the names that no fixture counts."""
     return set(names) - {name for repairs in seen.values() for name in repairs}
 
 
 def test_every_documented_repair_is_counted_by_a_fixture() -> None:
-    assert unseen(documented(), counted()) - BESIDE.keys() == set()
+    seen = counted() | counted_of_embeddings()
+    assert unseen(documented(), seen) - BESIDE.keys() == set()
 
 
 def test_a_repair_without_a_fixture_would_be_seen() -> None:
@@ -67,7 +80,8 @@ def test_a_fixture_has_its_provenance(fixture: Fixture) -> None:
 
 def test_no_expected_output_is_left_of_a_fixture_that_is_gone() -> None:
     there = {f.expected_path for f in ALL}
-    assert set(FIXTURES.rglob("*.expected")) == there
+    embedded = {EMBEDDINGS / x.server / f"{x.name}.expected" for x in embeddings_fixtures()}
+    assert set(FIXTURES.rglob("*.expected")) == there | embedded
     for index in {path.with_name("expected.json") for path in there}:
         keys = {f.key for f in ALL if f.expected_path.parent == index.parent}
         assert json.loads(index.read_text()).keys() == keys, index

@@ -142,3 +142,120 @@ def test_any_split_stops_alike_and_holds_less_than_a_stop_string(
     found = fold(seen)["choices"][0]
     assert found["message"]["content"] == wanted
     assert found["finish_reason"] == ("stop" if places else "length")
+
+
+TOKENS = st.lists(st.text("ab#", min_size=1, max_size=4), min_size=1, max_size=8)
+
+
+def rows_of(tokens: list[str]) -> list[dict[str, object]]:
+    """Return an entry for each token, each with a number of its own."""
+    return [entry(token, -1.0 - place) for place, token in enumerate(tokens)]
+
+
+def told(seen: bytes) -> tuple[str, list[str]]:
+    """Return the text and the tokens that a client has after these bytes of a stream."""
+    choices = fold(seen)["choices"]
+    if not choices:
+        return "", []
+    rows = (choices[0]["logprobs"] or {}).get("content", ())
+    return choices[0]["message"]["content"], [row["token"] for row in rows]
+
+
+def ends(text: str, stops: list[str]) -> list[tuple[int, int]]:
+    """Return end and start of each stop string's first place in a text, the first end first."""
+    return sorted((text.find(x) + len(x), text.find(x)) for x in stops if x in text)
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(TOKENS, STOPS)
+def test_entries_end_with_the_text_whatever_the_tokens(tokens: list[str], stops: list[str]) -> None:
+    """No number before the stop string is lost; none waits longer than the text it covers."""
+    places = ends("".join(tokens), stops)
+    wanted = "".join(tokens)[: places[0][1]] if places else "".join(tokens)
+    rows, asked = rows_of(tokens), scored(stop=stops)
+    given = {"content": rows, "refusal": None}
+    parts = [
+        say(token, logprobs={"content": [row], "refusal": None})
+        for token, row in zip(tokens, rows, strict=True)
+    ]
+    for said in (
+        body(completion(choice("".join(tokens), logprobs=given, finish_reason="length")), asked),
+        stream([role(), *parts, end("length")], asked),
+    ):
+        assert said.message["content"] == wanted
+        assert said.choice["finish_reason"] == ("stop" if places else "length")
+        kept = said.entries if wanted else []  # none at all may be null
+        assert [row["logprob"] for row in kept] == [-1.0 - place for place in range(len(kept))]
+        assert "".join(row["token"] for row in kept) == wanted
+    translator = StreamTranslator(exchange(asked | {"stream": True}))
+    seen, sent = translator.feed(data(role())), ""
+    for token, part in zip(tokens, parts, strict=True):
+        sent += token
+        seen += translator.feed(data(part))
+        text, spelled = told(seen)
+        assert wanted.startswith(text) and "".join(spelled) == text
+        held = min(len(sent), len(wanted)) - len(text)
+        # less than a stop string, and what else the token has that it begins in
+        assert held <= max(map(len, stops)) - 1 + len(max(tokens, key=len)) - 1
+        opens = any(sent.endswith(x[:size]) for x in stops for size in range(1, len(x)))
+        assert opens or places or not held
+
+
+KEEPING = {"include_stop_str_in_output": True}
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(TOKENS, STOPS, st.booleans(), st.sampled_from(["stop", "length"]))
+def test_a_kept_stop_string_ends_the_text_and_holds_nothing_back(
+    tokens: list[str], stops: list[str], logprobs: bool, reason: str
+) -> None:
+    places = ends("".join(tokens), stops)
+    text = "".join(tokens)
+    wanted = text[: places[0][0]] if places else text
+    asked = (scored if logprobs else ask)(stop=stops, **KEEPING)
+    given = {"content": rows_of(tokens), "refusal": None} if logprobs else None
+    parts = [
+        say(token, logprobs={"content": [row], "refusal": None} if logprobs else None)
+        for token, row in zip(tokens, rows_of(tokens), strict=True)
+    ]
+    whole = completion(choice(text, logprobs=given, finish_reason=reason))
+    for said in (
+        body(whole, asked, waived=["stop"]),
+        stream([role(), *parts, end(reason)], asked, waived=["stop"]),
+    ):
+        assert said.message["content"] == wanted
+        assert said.choice["finish_reason"] == ("stop" if places else reason)
+        cut = wanted != text or (bool(places) and reason != "stop")
+        assert ("stop_enforced" in said.repairs) == cut
+        if logprobs:
+            assert said.joined == wanted.encode()
+    translator = StreamTranslator(exchange(asked | {"stream": True}))
+    seen, sent = translator.feed(data(role())), ""
+    for part, token in zip(parts, tokens, strict=True):
+        sent += token
+        seen += translator.feed(data(part))
+        assert told(seen)[0] == sent[: len(wanted)]
+
+
+def test_a_kept_stop_string_ends_a_choice_that_goes_on_to_a_call() -> None:
+    delta = chunk({"tool_calls": [{"index": 0, **call()}]})
+    asked = ask(stop=["###"], tools=[TOOL], **KEEPING)
+    said = stream([role(), say("Hi###"), delta, end("tool_calls")], asked, waived=["stop"])
+    assert (said.message["content"], said.choice["finish_reason"]) == ("Hi###", "stop")
+    assert "tool_calls" not in said.message
+    for part in (message("Hi###more"), message("Hi###")):
+        said = body(completion(choice(message=part)), asked, waived=["stop"])
+        assert said.message["content"] == "Hi###"
+
+
+def test_an_enforced_stop_string_that_is_kept_is_the_end() -> None:
+    """Nobody else would end it: the backend was not told the stop strings."""
+    wanted = exchange(ask(stop=["###"], stream=True, **KEEPING))
+    wanted.enforced = True
+    translator = StreamTranslator(wanted)
+    seen = translator.feed(data(role()) + data(say("Hi##")))
+    assert told(seen)[0] == "Hi##" and not translator.done
+    seen += translator.feed(data(say("#")))
+    assert translator.done and seen.endswith(b"data: [DONE]\n\n")
+    assert fold(seen)["choices"][0]["message"]["content"] == "Hi###"
+    assert fold(seen)["choices"][0]["finish_reason"] == "stop"
