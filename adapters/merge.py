@@ -7,7 +7,9 @@ as 0, 1, 2, ...
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from msgspec import Raw, json
 
 from wellspoken.adapters.events import (
     UNKNOWN,
@@ -24,9 +26,7 @@ from wellspoken.adapters.events import (
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
-
-SOURCES = ("", "backend", "tokenizer", "tokens", "estimate")
-"""Where a usage comes from, the best first."""
+from wellspoken.adapters.stages.usage import SOURCES
 
 _OF_CHOICE = Open | Text | Reasoning | Refusal | Call | Finish
 
@@ -59,8 +59,7 @@ class Merge:
                 self.open -= 1
                 if not self.open:
                     self.exchange.usage = self.usage
-                    sources = {part.usage_source for part in self.parts}
-                    self.exchange.usage_source = max(sources, key=SOURCES.index)
+                    self.exchange.usage_source = weakest(x.usage_source for x in self.parts)
                     out += [self.usage, event]
             elif type(event) is Extra:
                 event.choice = place if event.choice is not None else None
@@ -75,9 +74,7 @@ class Merge:
         return out
 
     def _count(self, event: Usage, place: int) -> None:
-        self.usage.completion = (self.usage.completion or 0) + (event.completion or 0)
-        if place % self.each == 0:
-            self.usage.prompt = (self.usage.prompt or 0) + (event.prompt or 0)
+        add_usage(self.usage, event, prompt=place % self.each == 0)
 
 
 class Best:
@@ -138,6 +135,30 @@ class Best:
             for entry in event.lp.entries
         ][self.leading[place] :]
         return sum(values) / len(values) if values else UNKNOWN
+
+
+def add_usage(usage: Usage, other: Usage, *, prompt: bool) -> None:
+    """Add another answer's counts to a usage; its prompt's only with `prompt`."""
+    usage.completion = (usage.completion or 0) + (other.completion or 0)
+    usage.completion_details = _sum(usage.completion_details, other.completion_details)
+    if prompt:
+        usage.prompt = (usage.prompt or 0) + (other.prompt or 0)
+        usage.prompt_details = _sum(usage.prompt_details, other.prompt_details)
+
+
+def weakest(sources: Iterable[str]) -> str:
+    """Return the least certain of the usage's sources."""
+    return max(sources, key=SOURCES.index)
+
+
+def _sum(one: Raw, other: Raw) -> Raw:
+    """Return two details objects as one, each count the sum; one that is in one alone stays."""
+    if not bytes(one) or not bytes(other):
+        return other if bytes(other) else one
+    total = json.decode(one, type=dict[str, int])
+    for key, count in json.decode(other, type=dict[str, int]).items():
+        total[key] = total.get(key, 0) + count
+    return Raw(json.encode(total))
 
 
 def entries_in(events: list[Event]) -> int:

@@ -1,6 +1,7 @@
 """Backend bytes in, OpenAI's bytes out: reader | stages | writer, for a body and for a stream.
 
 translate_body         a whole answer (or an error, HTML, or a stream though a body was asked)
+BodyTranslator         the same in two steps, with a count of tokens in between
 StreamTranslator       a stream, as it arrives, into a stream or (`fold`) into a body
 translate_stream_body  a whole answer where the client asked for a stream
 
@@ -15,7 +16,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from wellspoken.adapters.backend import Dialect
-from wellspoken.adapters.events import End, Event, Fault, Finish, Start, Usage
+from wellspoken.adapters.counting import NOTHING, Counted, Wanted
+from wellspoken.adapters.events import End, Event, Fault, Finish, Start, Text, Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.lenient import parse
 from wellspoken.adapters.readers.llamacpp import LlamaCppNative, TextOrNative
@@ -81,14 +83,15 @@ def stages(exchange: Exchange) -> tuple[Stage, ...]:
     """Return the stages that this exchange needs, in order."""
     echo = (Echo(exchange),) if exchange.echo and not exchange.echoed else ()
     stop = (Stop(exchange),) if exchange.stops else ()
-    tiling = (Tiling(exchange),) if exchange.logprobs else ()
+    usage = UsageStage(exchange)
+    tiling = (usage.seen, Tiling(exchange)) if exchange.logprobs else ()
     return (
         Calls(exchange),
         *echo,
         *stop,
         *tiling,
         FinishStage(exchange),
-        UsageStage(exchange),
+        usage,
         Order(exchange, merged=bool(echo)),
     )
 
@@ -103,19 +106,49 @@ def translate_body(
 ) -> Answer:
     """Return the client's answer for a backend's whole answer of any kind.
 
+    Nobody is asked for a count that it lacks.
+    """
+    translator = BodyTranslator(exchange, dialect)
+    answer = translator.translate(status, content_type, data)
+    return translator.counted(NOTHING) if answer is None else answer
+
+
+class BodyTranslator:
+    """A whole answer into a body: `translate`, then `counted` where a count is wanted.
+
     The backend's own bytes go out if nothing had to be repaired.
     """
-    if status >= 300:
-        return fault_answer(error_of(exchange, status, data))
-    before = exchange.notes.changes
-    events = whole_events(exchange, reader_of(exchange, dialect), content_type, data)
-    writer = body_writer(exchange)
-    writer(through(stages(exchange), events))
-    if writer.fault is not None:
-        return fault_answer(writer.fault)
-    if exchange.notes.changes == before and _passes(exchange, dialect):
-        return Answer(200, data)
-    return Answer(200, writer.body())
+
+    def __init__(self, exchange: Exchange, dialect: Dialect = "chat") -> None:
+        self.exchange = exchange
+        self.dialect = dialect
+        self.source = Source(exchange, dialect)
+        self.writer = body_writer(exchange)
+
+    @property
+    def wanted(self) -> Wanted | None:
+        """What the backend has to be asked before the answer is complete."""
+        return self.source.wanted
+
+    def translate(self, status: int, content_type: str, data: bytes) -> Answer | None:
+        """Return the client's answer, None where a count is wanted."""
+        before = self.exchange.notes.changes
+        self.writer(self.source.whole(status, content_type, data))
+        if self.wanted is not None:
+            return None
+        unchanged = self.exchange.notes.changes == before and self.writer.fault is None
+        if unchanged and _passes(self.exchange, self.dialect):
+            return Answer(200, data)
+        return self._answer()
+
+    def counted(self, found: Counted) -> Answer:
+        """Return the client's answer, with what was found of the counts that were wanted."""
+        self.writer(self.source.counted(found))
+        return self._answer()
+
+    def _answer(self) -> Answer:
+        fault = self.writer.fault
+        return Answer(200, self.writer.body()) if fault is None else fault_answer(fault)
 
 
 def _passes(exchange: Exchange, dialect: Dialect) -> bool:
@@ -137,7 +170,10 @@ def translate_stream_body(
     """Return the client's stream for a whole answer, or the fault that it is."""
     exchange.notes.add("body_for_stream")
     writer = stream_writer(exchange)
-    written = writer(Source(exchange, dialect).whole(200, content_type, data))
+    source = Source(exchange, dialect)
+    written = writer(source.whole(200, content_type, data))
+    if source.wanted is not None:
+        written += writer(source.counted(NOTHING))
     return written if writer.fault is None else writer.fault
 
 
@@ -145,7 +181,8 @@ class Source:
     """One answer of a backend, as the events that the client's answer is made of.
 
     `ended`: its stream has said all it has to say; `clean`: since the backend ended it, and nothing
-    has to be cancelled. `prelude`: events that come before all others but the `Start`.
+    has to be cancelled. `prelude`: events that come before all others but the `Start`. Where the
+    backend told no count, the answer's end waits until what is `wanted` was `counted`.
     """
 
     def __init__(
@@ -157,6 +194,7 @@ class Source:
         self.exchange = exchange
         self.reader = reader_of(exchange, dialect)
         self.stages = stages(exchange)
+        self.usage = next(x for x in self.stages if isinstance(x, UsageStage))
         enforces = (x for x in self.stages if exchange.enforced and isinstance(x, Stop))
         self.stop = next(enforces, None)
         self.prelude = list(prelude)
@@ -167,9 +205,10 @@ class Source:
         """Return the events of these bytes of a stream."""
         events = self.reader.feed(data)
         events = self._enforced(events) if self.stop else through(self.stages, events)
-        if events and not self.ended and type(events[-1]) in (End, Fault):
-            self.ended = True
-            self.clean = type(events[-1]) is End
+        if (not events or type(events[-1]) is not Text) and not self.ended:
+            last = type(events[-1]) if events else None
+            self.clean = last is End or self.usage.wanted is not None
+            self.ended = self.clean or last is Fault
         return self._begun(events) if self.prelude else events
 
     def _enforced(self, events: list[Event]) -> list[Event]:
@@ -194,13 +233,23 @@ class Source:
         events = whole_events(self.exchange, self.reader, content_type, data)
         return self._begun(through(self.stages, events))
 
-    def nothing(self, prompt: int) -> list[Event]:
+    @property
+    def wanted(self) -> Wanted | None:
+        """What the backend has to be asked before the answer can end."""
+        return self.usage.wanted
+
+    def counted(self, found: Counted) -> list[Event]:
+        """Return the events that waited for what was wanted."""
+        behind = self.stages[self.stages.index(self.usage) + 1 :]
+        return self._begun(through(behind, self.usage.counted(found)))
+
+    def nothing(self, prompt: int, source: str = "backend") -> list[Event]:
         """Return the events of an answer without tokens, for which no backend is asked.
 
-        `prompt`: how many tokens the prompt has.
+        `prompt`: how many tokens the prompt has; `source`: who says so.
         """
         exchange = self.exchange
-        exchange.usage_source = "backend"
+        exchange.usage_source = source
         start = Start(PREFIXES[exchange.kind] + exchange.new_id(), exchange.now, exchange.model)
         return [start, *self.prelude, Finish(0, "length"), Usage(prompt, 0), End(True)]
 
@@ -217,7 +266,8 @@ class StreamTranslator:
     `done`: the last event was written ([DONE] or an error); nothing more will come. `fault`: the
     answer failed; if nothing was written before (`started` False) it is not in the stream, and a
     proper error answer can still be given. `fold`: the client wants a body, the `answer`. Several
-    `sources` become one answer by `merge`, which takes (place, events).
+    `sources` become one answer by `merge`, which takes (place, events). Where a source's bytes end
+    and a count is `wanted`, it ends with what was `counted`.
     """
 
     def __init__(
@@ -264,9 +314,17 @@ class StreamTranslator:
         """Return what the client gets for a whole answer."""
         return self._write(self.sources[place].whole(status, content_type, data), place)
 
-    def nothing(self, prompt: int, place: int = 0) -> bytes:
+    def wanted(self, place: int = 0) -> Wanted | None:
+        """Return what the backend has to be asked before this answer of it can end."""
+        return self.sources[place].wanted
+
+    def counted(self, found: Counted, place: int = 0) -> bytes:
+        """Return what the client gets once that is known, as far as it is."""
+        return self._write(self.sources[place].counted(found), place)
+
+    def nothing(self, prompt: int, place: int = 0, source: str = "backend") -> bytes:
         """Return what the client gets where no token was asked for."""
-        return self._write(self.sources[place].nothing(prompt), place)
+        return self._write(self.sources[place].nothing(prompt, source), place)
 
     def fail(self, fault: Fault, place: int = 0) -> bytes:
         """Return what the client gets when the connection to a backend fails."""

@@ -109,7 +109,8 @@ def from_timings(payload: dict[str, Any], context: Context) -> Usage | None:
     """Return the counts that stand beside `choices`, None if there are none there.
 
     llama.cpp's `timings` {prompt_n, cache_n, predicted_n} or its /completion's counts, Ollama's
-    `prompt_eval_count` and `eval_count`; counted `usage_from_timings`.
+    `prompt_eval_count` and `eval_count`; counted `usage_from_timings`, except where stops are
+    enforced, since then the proxy itself asks for the timings.
     """
     timings = payload.get("timings")
     if isinstance(timings, dict):
@@ -123,7 +124,8 @@ def from_timings(payload: dict[str, Any], context: Context) -> Usage | None:
         )
     if prompt is None and completion is None:
         return None
-    context.note("usage_from_timings")
+    if not context.exchange.enforced:
+        context.note("usage_from_timings")
     return Usage(prompt, completion)
 
 

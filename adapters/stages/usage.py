@@ -1,93 +1,230 @@
 """Usage (contract rule 10): one count, at the end, from the best source there is.
 
-Sources in order: the backend; a configured tokenizer that can count; the logprob entries seen; an
-estimate of four bytes a token. The source is kept on the exchange and counted as a metric.
+Sources in order: the backend; its tokenize endpoint; a configured tokenizer that can count; the
+logprob entries seen; an estimate of four bytes a token. The source is kept on the exchange and
+counted as a metric.
+
+No I/O happens here. Where the exchange names a tokenize endpoint and a count is missing, the stage
+holds the `End` back and tells what is `wanted`; `counted` takes what was found and lets it go.
+
+The reasoning's tokens are told where they are known: by the backend, by the entries that came with
+the reasoning alone, or by a count of its text; they are never estimated.
 """
 
 from __future__ import annotations
 
-from msgspec import structs
+from collections import defaultdict
+from typing import Any, Final
 
-from wellspoken.adapters.events import Call, End, Event, Reasoning, Refusal, Text, Usage
+from msgspec import Raw, json, structs
+
+from wellspoken.adapters.counting import NOTHING, Counted, Wanted
+from wellspoken.adapters.events import (
+    Call,
+    End,
+    Event,
+    Finish,
+    Reasoning,
+    Refusal,
+    Text,
+    Usage,
+)
 from wellspoken.adapters.exchange import Exchange
 
 BYTES_PER_TOKEN = 4
 
+SOURCES: Final = ("", "backend", "tokenize", "tokenizer", "tokens", "estimate")
+"""Where a usage comes from, the best first; one of several counts is as good as its worst."""
+
 
 class UsageStage:
-    """The stage; one for an answer."""
+    """The stage; one for an answer.
+
+    `wanted`: what the tokenize endpoint has to be asked, and the `End` waits for `counted`.
+    """
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.notes = exchange.notes
         self.usage: Usage | None = None
-        self.pieces: list[str] = []
+        self.texts: defaultdict[int, list[str]] = defaultdict(list)
+        self.reasoning: defaultdict[int, list[str]] = defaultdict(list)
         self.entries = 0
-        self.reasoned = False
+        self.reasoned = 0  # of these, those that came with reasoning alone
+        self.ends = 0  # choices that a token ended which is in no text
+        self.end: End | None = None
+        self.wanted: Wanted | None = None
+
+    def seen(self, events: list[Event]) -> list[Event]:
+        """Count the entries before the tiling stage drops those outside the content."""
+        if len(events) == 1:
+            event = events[0]
+            if type(event) is Text and event.lp is not None:
+                self.entries += len(event.lp.entries)
+            return events
+        for place, event in enumerate(events):
+            if type(event) is Text and event.lp is not None:
+                self.entries += len(event.lp.entries)
+                after = events[place + 1] if place + 1 < len(events) else None
+                if not event.text and type(after) is Reasoning and after.choice == event.choice:
+                    self.reasoned += len(event.lp.entries)
+        return events
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with one `Usage`, just before the `End`."""
-        if len(events) == 1 and type(events[0]) is Text:
-            self._text(events[0])
-            return events
+        if len(events) == 1:
+            event = events[0]
+            if type(event) is Text:
+                self.texts[event.choice].append(event.text)
+                return events
         out: list[Event] = []
         for event in events:
-            if type(event) is Text:
-                self._text(event)
-            elif type(event) is Reasoning or type(event) is Refusal:
-                self.reasoned = self.reasoned or type(event) is Reasoning
-                self.pieces.append(event.text)
+            if type(event) is Text or type(event) is Refusal:
+                self.texts[event.choice].append(event.text)
+            elif type(event) is Reasoning:
+                self.reasoning[event.choice].append(event.text)
             elif type(event) is Call:
-                self.pieces.append((event.name or "") + event.arguments)
+                self.texts[event.choice].append((event.name or "") + event.arguments)
+            elif type(event) is Finish:
+                self.ends += event.reason != "length"
             elif type(event) is Usage:
                 if self.usage is not None and not self.exchange.enforced:
                     self.notes.add("usage_repeated")
                 self.usage = event if self.usage is None else _merged(self.usage, event)
                 continue
             elif type(event) is End:
-                out.append(self._final())
+                if not self._ending(event):
+                    continue
+                out.append(self._final(NOTHING))
             out.append(event)
         return out
 
-    def _text(self, event: Text) -> None:
-        self.pieces.append(event.text)
-        if event.lp is not None:
-            self.entries += len(event.lp.entries)
+    def counted(self, found: Counted) -> list[Event]:
+        """Return the `Usage` and the `End` that waited for these counts."""
+        assert self.end is not None
+        self.wanted = None
+        return [self._final(found), self.end]
 
-    def _final(self) -> Usage:
+    def _ending(self, end: End) -> bool:
+        """Say whether the end may go out, or waits for what the backend is to be asked."""
+        if self.end is not None:
+            return False
+        self.end = end
         usage = self.usage
-        if usage is not None and self._is_constant(usage):
+        if usage is not None and usage.completion and self.exchange.max_tokens == 0:
+            # vLLM 0.32 counts the token that it makes beside an echoed prompt, and leaves it out.
+            self.notes.add("usage_without_tokens")
+            self.usage = structs.replace(usage, completion=0, raw=None)
+        elif usage is not None and self._is_constant(usage):
             self.notes.add("usage_constant")
-            usage = None if not usage.prompt or usage.completion else Usage(usage.prompt, None)
+            self.usage = (
+                Usage(usage.prompt, None) if usage.prompt and not usage.completion else None
+            )
+        self.wanted = self._wanting()
+        return self.wanted is None
+
+    def _wanting(self) -> Wanted | None:
+        """Return what the tokenize endpoint could tell that nobody else has told."""
+        exchange, usage = self.exchange, self.usage
+        if exchange.tokenize is None or not self._asked():
+            return None
+        prompt = usage is None or usage.prompt is None
+        total = usage is None or usage.completion is None
+        reasoning = tuple(self._thoughts())
+        if not total and (self._tells_reasoning() or self.reasoned or self._vocabulary_counts()):
+            reasoning = ()
+        texts = tuple(text for text in self._contents() if text) if total else ()
+        if not (prompt or total or reasoning):
+            return None
+        return Wanted(prompt, total, texts, reasoning)
+
+    def _asked(self) -> bool:
+        """Say whether the client gets the usage."""
+        return self.exchange.include_usage or not self.exchange.stream
+
+    def _contents(self) -> list[str]:
+        """Return what each choice said besides reasoning, an echoed prompt left out."""
+        exchange = self.exchange
+        found = []
+        for choice, pieces in sorted(self.texts.items()):
+            text = "".join(pieces)
+            if exchange.echo and not exchange.echoed:
+                text = text.removeprefix(exchange.prompt_of(choice) or "")
+            found.append(text)
+        return found
+
+    def _thoughts(self) -> list[str]:
+        """Return the reasoning of each choice that had any."""
+        return [text for text in map("".join, self.reasoning.values()) if text]
+
+    def _vocabulary_counts(self) -> bool:
+        vocabulary = self.exchange.tokens.vocabulary
+        return vocabulary is not None and vocabulary.counts
+
+    def _final(self, found: Counted) -> Usage:
+        exchange, usage = self.exchange, self.usage
         if usage is None or usage.prompt is None or usage.completion is None:
-            if self.exchange.include_usage or not self.exchange.stream:
+            if self._asked():
                 self.notes.add("usage_missing")
-            usage = self._counted(usage)
+            usage = self._counted(usage or Usage(None, None), found)
         else:
-            self.exchange.usage_source = "backend"
-            if self.exchange.stream and not self.exchange.include_usage:
+            exchange.usage_source = "backend"
+            if not self._asked():
                 self.notes.add("usage_unasked")
-        self.exchange.usage = usage
+        if self._asked() and self._thoughts() and not self._tells_reasoning():
+            usage = self._with_reasoning(usage, found)
+        exchange.usage = usage
         return usage
 
-    def _counted(self, given: Usage | None) -> Usage:
-        vocabulary = self.exchange.tokens.vocabulary
-        text = "".join(self.pieces)
-        completion = given.completion if given else None
-        source = "backend" if completion is not None else ""
-        if completion is None and vocabulary is not None:
-            completion, source = vocabulary.count(text), "tokenizer"
-        if completion is None and self.entries and not self.exchange.echo:
-            completion, source = self.entries, "tokens"
+    def _counted(self, given: Usage, found: Counted) -> Usage:
+        """Return the usage with the counts that it lacks, each from the best source."""
+        prompt, completion = given.prompt, given.completion
+        sources = ["backend"] if prompt is not None or completion is not None else []
         if completion is None:
-            completion, source = _estimate(len(text.encode())), "estimate"
-        prompt = given.prompt if given else None
+            completion, source = self._completion(found)
+            sources.append(source)
         if prompt is None:
-            prompt, source = _estimate(self.exchange.prompt_size), "estimate"
-        self.exchange.usage_source = source
-        if given is None:
-            return Usage(prompt, completion)
+            prompt, source = found.prompt, "tokenize"
+            if prompt is None:
+                prompt, source = _estimate(self.exchange.prompt_size), "estimate"
+            sources.append(source)
+        self.exchange.usage_source = max(sources, key=SOURCES.index)
         return Usage(prompt, completion, given.prompt_details, given.completion_details)
+
+    def _completion(self, found: Counted) -> tuple[int, str]:
+        """Return how many tokens were made, and who says so."""
+        form = self.exchange.tokenize
+        thoughts = self._thoughts()
+        if form is not None and found.texts is not None:
+            if found.reasoning is not None or not thoughts:
+                said = found.texts + (found.reasoning or 0)
+                return said + (self.ends if form.ends else 0), "tokenize"
+        vocabulary = self.exchange.tokens.vocabulary
+        texts = [*thoughts, *self._contents()]
+        if vocabulary is not None and vocabulary.counts:
+            return sum(vocabulary.count(text) or 0 for text in texts), "tokenizer"
+        if self.entries and not (self.exchange.echo and not self.exchange.echoed):
+            return self.entries, "tokens"
+        return _estimate(sum(len(text.encode()) for text in texts)), "estimate"
+
+    def _tells_reasoning(self) -> bool:
+        details = b"" if self.usage is None else bytes(self.usage.completion_details)
+        return b'"reasoning_tokens"' in details
+
+    def _with_reasoning(self, usage: Usage, found: Counted) -> Usage:
+        """Return the usage with the reasoning's tokens, if they are known."""
+        count: int | None = self.reasoned or found.reasoning
+        vocabulary = self.exchange.tokens.vocabulary
+        if count is None and vocabulary is not None and vocabulary.counts:
+            count = sum(vocabulary.count(text) or 0 for text in self._thoughts())
+        made = usage.completion or 0
+        if count is None or (count >= made and not self.reasoned and any(self._contents())):
+            return usage  # a text that the model wrote in longer tokens leaves none for the rest
+        self.notes.add("reasoning_tokens_counted")
+        told = bytes(usage.completion_details)
+        details: dict[str, Any] = json.decode(told) if told else {}
+        details["reasoning_tokens"] = min(count, made)
+        return structs.replace(usage, completion_details=Raw(json.encode(details)), raw=None)
 
     def _is_constant(self, usage: Usage) -> bool:
         """Say whether the counts are the same for every answer, since they cannot be this one's.
@@ -95,14 +232,15 @@ class UsageStage:
         KoboldCpp <= 1.76 always says 100, 100, 200; others 0 where a text was written. A model
         writes a byte or more for a token, unless it reasoned where nobody sees it.
         """
+        pieces = [*self.texts.values(), *self.reasoning.values()]
         if usage.completion == 0:
-            return any(self.pieces) and not self.exchange.echo
-        if (usage.prompt, usage.completion) != (100, 100) or self.reasoned or self.entries >= 100:
+            return any(map(any, pieces)) and not self.exchange.echo
+        if (usage.prompt, usage.completion) != (100, 100) or self.reasoning or self.entries >= 100:
             return False
         details = bytes(usage.prompt_details) or bytes(usage.completion_details)
         if details or "reasoning_content" in self.notes.fields:
             return False
-        return sum(len(piece.encode()) for piece in self.pieces) < 100
+        return sum(len(piece.encode()) for texts in pieces for piece in texts) < 100
 
 
 def _estimate(size: int) -> int:

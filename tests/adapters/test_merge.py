@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec import Raw, json
 
 from tests.text_events import START, asked, entry, lp
 from wellspoken.adapters.events import (
@@ -69,12 +70,30 @@ def test_each_prompt_counts_once_and_every_completion() -> None:
     assert [event for event in events if isinstance(event, Usage)] == [exchange.usage]
 
 
+def test_details_add_up_as_the_counts_do() -> None:
+    exchange = asked(n=3)
+    merge = Merge(exchange, parts_of(exchange), 3)
+    given = (
+        Usage(5, 4, Raw(b'{"cached_tokens":3}'), Raw(b'{"reasoning_tokens":2}')),
+        Usage(5, 4, Raw(b'{"cached_tokens":5}')),
+        Usage(5, 4, Raw(), Raw(b'{"reasoning_tokens":1,"audio_tokens":0}')),
+    )
+    for place, usage in enumerate(given):
+        merge(place, [usage, End(True)])
+    assert exchange.usage is not None
+    assert json.decode(exchange.usage.prompt_details) == {"cached_tokens": 3}
+    told = json.decode(exchange.usage.completion_details)
+    assert told == {"reasoning_tokens": 3, "audio_tokens": 0}
+
+
 @pytest.mark.parametrize(
     ("sources", "worst"),
     [
         (("backend", "backend"), "backend"),
         (("backend", "tokens"), "tokens"),
         (("estimate", "tokenizer"), "estimate"),
+        (("tokenizer", "tokenize"), "tokenizer"),
+        (("tokenize", "backend"), "tokenize"),
     ],
 )
 def test_the_usage_is_as_good_as_its_worst_part(sources: tuple[str, str], worst: str) -> None:

@@ -1,0 +1,174 @@
+"""Asks a backend how many tokens a prompt or an answer has, where its answer did not tell.
+
+An answer never fails for this, and waits `timeouts.probe` at most: what is not found is left to the
+next source (a configured tokenizer, the entries seen, an estimate).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Raw, json
+
+from wellspoken.adapters import counting
+from wellspoken.adapters.counting import NOTHING, Counted, Tokenize, Wanted
+from wellspoken.proxy.asking import send
+from wellspoken.proxy.failures import UpstreamError
+from wellspoken.proxy.plan import Ask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wellspoken.proxy.plan import Plan
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Call
+
+ABSENT: Final = (404, 405, 501)
+MOST_ANSWERED: Final = 128
+"""Bytes of an answer for each byte that was asked about: a token has one at least, and its id and
+piece are some 60 of JSON. Without this bound a list of 64 MB would become 2 GB here."""
+
+
+def enable(target: Target, plan: Plan) -> None:
+    """Let an answer's translation want counts, if the backend has an endpoint that tells them."""
+    plan.exchange.tokenize = target.backend.tokenize
+    for source in plan.sources:
+        source.exchange.tokenize = target.backend.tokenize
+
+
+def told(call: Call, plan: Plan) -> None:
+    """Count what the answer needed, and who counted its tokens."""
+    exchange = plan.exchange
+    if plan.merge is None and plan.sources:  # else the merging has told the whole answer's
+        part = plan.sources[0].exchange
+        exchange.usage, exchange.usage_source = part.usage, part.usage_source
+    call.translated(exchange)
+
+
+class Counter:
+    """What is counted for one request of a client; each text and each prompt is asked for once."""
+
+    def __init__(self, call: Call, target: Target) -> None:
+        self.call = call
+        self.target = target
+        self.known: dict[bytes, int | None] = {}
+        self.prompts: dict[bytes, str | None] = {}
+        self.lock = asyncio.Lock()  # one question at a time, so that none is asked twice
+        self.absent = False
+
+    async def counted(self, ask: Ask, wanted: Wanted) -> Counted:
+        """Return what the backend tells of what is wanted for the answer to `ask`."""
+        form = self._form()
+        if form is None:
+            return NOTHING
+        prompt: int | None = None
+        texts: int | None = None
+        reasoning: int | None = None
+        try:
+            async with asyncio.timeout(self.call.service.config.timeouts.probe), self.lock:
+                fields = counting.sent_fields(ask.payload)
+                model = fields.get("model")
+                if wanted.reasoning:
+                    reasoning = await self._texts(form, wanted.reasoning, model)
+                if wanted.total:
+                    texts = await self._texts(form, wanted.texts, model)
+                if wanted.prompt:
+                    prompt = await self._prompt(form, fields)
+        except TimeoutError:
+            self.absent = True  # slow now is slow for the next choice too
+        return Counted(prompt, texts, reasoning)
+
+    async def size(self, prompt: str, model: str) -> int | None:
+        """Return how many tokens a prompt's text has, None where the backend does not tell."""
+        form = self._form()
+        if form is None:
+            return None
+        try:
+            async with asyncio.timeout(self.call.service.config.timeouts.probe), self.lock:
+                named = Raw(json.encode(model)) if model else None
+                return await self._text(form, prompt, named, prompt=True)
+        except TimeoutError:
+            return None
+
+    def _form(self) -> Tokenize | None:
+        """Return how the backend is asked, None where it is not to be."""
+        # Where another request ends the one that runs, a count must not cost a client its answer.
+        alone = self.target.backend.together > 1 or self.call.service.inflight == 1
+        return self.target.backend.tokenize if alone else None
+
+    async def _prompt(self, form: Tokenize, fields: dict[str, Raw]) -> int | None:
+        """Return the count of a chat's prompt, or of all prompts of a completions request."""
+        model = fields.get("model")
+        if "prompt" in fields:
+            total = 0
+            for prompt in counting.prompts_in(fields["prompt"]) or (None,):
+                size: int | None
+                if isinstance(prompt, str):
+                    size = await self._text(form, prompt, model, prompt=True)
+                else:
+                    size = prompt
+                if size is None:
+                    return None
+                total += size
+            return total
+        asked = counting.chat_request(form, fields)
+        if asked is None or not form.templates:
+            return None if asked is None else await self._count(form.chat, asked)
+        if asked not in self.prompts:
+            data = await self._asked(form.chat, asked)
+            try:
+                self.prompts[asked] = None if data is None else counting.read_prompt(data)
+            except ValueError:
+                self.prompts[asked] = None
+        text = self.prompts[asked]
+        return None if text is None else await self._text(form, text, model, prompt=True)
+
+    async def _texts(self, form: Tokenize, texts: Sequence[str], model: Raw | None) -> int | None:
+        """Return the sum of the texts' tokens, None if one is not known."""
+        total = 0
+        for text in texts:
+            found = await self._text(form, text, model, prompt=False)
+            if found is None:
+                return None
+            total += found
+        return total
+
+    async def _text(
+        self, form: Tokenize, text: str, model: Raw | None, *, prompt: bool
+    ) -> int | None:
+        found = await self._count(
+            form.path, counting.text_request(form, text, model, prompt=prompt)
+        )
+        if found is None or prompt or form.special:
+            return found
+        around = await self._count(form.path, counting.text_request(form, "", model, prompt=True))
+        return None if around is None else max(found - around, 0)
+
+    async def _count(self, path: str, body: bytes) -> int | None:
+        key = path.encode() + b" " + body
+        if key not in self.known:
+            data = await self._asked(path, body)
+            try:
+                self.known[key] = None if data is None else counting.read_count(data)
+            except ValueError:
+                self.known[key] = None
+        return self.known[key]
+
+    async def _asked(self, path: str, body: bytes) -> bytes | None:
+        """Return the body of a helping answer, None for any failure."""
+        if self.absent:
+            return None
+        try:
+            answer = await send(self.call, self.target, Ask(path, body, False))
+            try:
+                limit = self.call.service.config.limits.response
+                data = await answer.read(min(limit, 65_536 + MOST_ANSWERED * len(body)))
+            finally:
+                answer.close()
+        except UpstreamError as error:
+            self.call.upstream_failed(error)
+            self.absent = True
+            return None
+        self.absent = answer.status in ABSENT
+        return data if answer.status < 300 else None
