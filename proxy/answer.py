@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from wellspoken.adapters import translate
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.request_error import RequestError
-from wellspoken.proxy import several
+from wellspoken.proxy import counting, several
 from wellspoken.proxy.asking import KEY_REFUSED, LARGE, clients_key, opened, send
 from wellspoken.proxy.failures import UpstreamError
 from wellspoken.proxy.replies import EventStream, Reply
@@ -31,13 +31,15 @@ async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> 
     """Answer one request. Raises RequestError, UpstreamError: then nothing was sent."""
     if not streams:
         made = await plan()
+        counting.enable(target, made)
         if made.simple:
             return await _whole(call, target, made)
         return await several.folded(call, target, made)
     stream = call.stream(heartbeat=call.service.config.timeouts.heartbeat)
     try:
         made = await plan()
-        if len(made.asks) > 1 or made.asks[0].nothing is not None:
+        counting.enable(target, made)
+        if made.merge is not None or made.asks[0].nothing is not None:
             return await several.interleaved(call, target, made, stream)
         return await _stream(call, target, made, stream)
     except (RequestError, UpstreamError) as error:
@@ -73,13 +75,19 @@ async def _whole(call: Call, target: Target, plan: Plan) -> Reply:
     data = await answer.read(call.service.config.limits.response)
     if target.auth_pass and answer.status in KEY_REFUSED:
         return call.fault(clients_key(answer.status))
-    arguments = (exchange, answer.status, answer.content_type, data, plan.dialect)
+    translator = translate.BodyTranslator(exchange, plan.dialect)
+    arguments = (answer.status, answer.content_type, data)
     if len(data) < LARGE:
-        result = translate.translate_body(*arguments)
+        result = translator.translate(*arguments)
     else:
         # A thread gives the interpreter back every few milliseconds, so the loop stays answerable.
-        result = await asyncio.to_thread(translate.translate_body, *arguments)
-    call.translated(exchange)
+        result = await asyncio.to_thread(translator.translate, *arguments)
+    if result is None:
+        wanted = translator.wanted
+        assert wanted is not None
+        counter = counting.Counter(call, target)
+        result = translator.counted(await counter.counted(plan.asks[0], wanted))
+    counting.told(call, plan)
     body = call.hide(result.body) if result.status >= 400 else result.body
     return call.reply(result.status, body, explained(exchange, result.retry, answer))
 
@@ -90,14 +98,14 @@ async def _stream(
     answer = await send(call, target, plan.asks[0])
     events, data = await opened(answer, call.service.config.limits.response)
     if events:
-        return await _relay(call, answer, data, plan, stream)
+        return await _relay(call, target, answer, data, plan, stream)
     if target.auth_pass and answer.status in KEY_REFUSED:
         return await broken(call, stream, clients_key(answer.status))
-    return await _not_a_stream(call, answer, data, plan, stream)
+    return await _not_a_stream(call, target, answer, data, plan, stream)
 
 
 async def _relay(
-    call: Call, answer: Answer, data: bytes, plan: Plan, stream: EventStream
+    call: Call, target: Target, answer: Answer, data: bytes, plan: Plan, stream: EventStream
 ) -> Reply | EventStream:
     """Translate events as they come: all complete ones of one read leave in one write."""
     exchange, translator = plan.exchange, plan.translator()
@@ -107,13 +115,13 @@ async def _relay(
         while True:
             data = data or await answer.chunk()
             out = translator.feed(data) if data else translator.close()
-            if translator.done or not data:
+            if translator.done or not data or translator.wanted() is not None:
                 break
             if out:
                 await stream.write(out)
                 call.first_token()
             data = b""
-        complete = translator.done and b"[DONE]" in data[-24:]
+        complete = bool(data) and b"[DONE]" in data[-24:]
     except UpstreamError as error:
         call.upstream_failed(error)
         fault = error.fault
@@ -124,7 +132,12 @@ async def _relay(
             answer.finish()
         else:
             answer.close()
-    call.translated(exchange)
+    if translator.wanted() is not None and fault is None:
+        if out:
+            await stream.write(out)
+            call.first_token()
+        out = await _counted(call, target, plan, translator)
+    counting.told(call, plan)
     if not translator.started:
         fault = fault or translator.fault
         if fault is not None:
@@ -138,8 +151,19 @@ async def _relay(
     return stream
 
 
+async def _counted(
+    call: Call, target: Target, plan: Plan, translator: translate.StreamTranslator
+) -> bytes:
+    """Return the end of a stream that waits for its counts, once the backend was asked for them."""
+    wanted = translator.wanted()
+    if wanted is None:
+        return b""
+    found = await counting.Counter(call, target).counted(plan.asks[0], wanted)
+    return translator.counted(found)
+
+
 async def _not_a_stream(
-    call: Call, answer: Answer, data: bytes, plan: Plan, stream: EventStream
+    call: Call, target: Target, answer: Answer, data: bytes, plan: Plan, stream: EventStream
 ) -> Reply | EventStream:
     """Answer a client that asked for a stream from a body: an answer, or an error."""
     exchange = plan.exchange
@@ -147,7 +171,8 @@ async def _not_a_stream(
         exchange.notes.add("body_for_stream")
         translator = plan.translator()
         out = translator.whole(answer.status, answer.content_type, data)
-        call.translated(exchange)
+        out += await _counted(call, target, plan, translator)
+        counting.told(call, plan)
         fault = translator.fault
         if fault is not None:
             return await broken(call, stream, fault, explained(exchange, fault.retry, answer))
@@ -157,7 +182,7 @@ async def _not_a_stream(
         call.first_token()
         return stream
     result = translate.translate_body(exchange, answer.status, answer.content_type, data)
-    call.translated(exchange)
+    counting.told(call, plan)
     if not stream.left:
         stream.stop()
         lines = explained(exchange, result.retry, answer)
@@ -168,13 +193,21 @@ async def _not_a_stream(
 
 async def untouched(call: Call, target: Target, ask: Ask) -> Reply | EventStream:
     """Pass an answer through as it is: bytes, status and content type (`"oai_compat": false`)."""
-    stream = ask.stream
     answer = await send(call, target, ask)
+    if ask.stream and answer.status < 400:
+        return await relayed(call, answer)
     kind = answer.content_type_header.encode("utf-8", "replace")
-    if not stream or answer.status >= 400:
-        data = await answer.read(call.service.config.limits.response)
-        data = call.hide(data) if answer.status >= 400 else data
-        return call.reply(answer.status, data, content_type=kind)
+    data = await answer.read(call.service.config.limits.response)
+    data = call.hide(data) if answer.status >= 400 else data
+    return call.reply(answer.status, data, content_type=kind)
+
+
+async def relayed(call: Call, answer: Answer) -> EventStream:
+    """Pass an answer's bytes on as they come, with its status and content type.
+
+    Raises UpstreamError: then nothing was sent.
+    """
+    kind = answer.content_type_header.encode("utf-8", "replace")
     relay = call.stream(answer.status, kind)
     try:
         while data := await answer.chunk():

@@ -19,11 +19,13 @@ from wellspoken.adapters.llamacpp_native import (
 from wellspoken.adapters.merge import Merge
 from wellspoken.adapters.openai import decode_chat, exchange_for
 from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.translate import Source
 from wellspoken.proxy import scoring
+from wellspoken.proxy.admission import admit
 from wellspoken.proxy.answer import respond, untouched
-from wellspoken.proxy.plan import Ask, Plan
-from wellspoken.proxy.requests import extensions_of, keep_of, read_body
+from wellspoken.proxy.plan import Ask, Plan, streamed, without_stops
+from wellspoken.proxy.requests import body_of, extensions_of, keep_of
 
 if TYPE_CHECKING:
     from wellspoken.adapters.events import Event
@@ -40,10 +42,7 @@ TEMPLATE = "/apply-template"
 async def chat(call: Call) -> Reply | EventStream:
     """Answer one chat completion. Raises RequestError, UpstreamError: then nothing was sent."""
     service, request = call.service, call.request
-    limits, timeouts = service.config.limits, service.config.timeouts
-    call.phase = "request"
-    body = await read_body(request, limits.body, timeouts.client_body)
-    call.phase = "waiting"
+    body = await body_of(call)
     wanted = decode_chat(body, bounds=service.router.bounds)
     target = service.router.find(wanted.model)
     if target.bounds != service.router.bounds:
@@ -52,6 +51,7 @@ async def chat(call: Call) -> Reply | EventStream:
     call.routed(target, wanted.model, streams)
     extensions, keep = extensions_of(request, target.extensions), keep_of(request, target.keep)
     await target.ready()
+    wanted = await admit(call, target, wanted)
     if wanted.oai_compat is False:
         payload = prepare(target.backend, wanted, model=target.model_for(wanted.model))
         endpoint = _endpoint(target)
@@ -85,49 +85,90 @@ def _endpoint(target: Target) -> Endpoint:
 async def _plan(call: Call, target: Target, wanted: ChatRequest, exchange: Exchange) -> Plan:
     """Return what to ask of the backend."""
     backend, endpoint = target.backend, _endpoint(target)
-    model = target.model_for(wanted.model)
-    # llama.cpp's chat endpoint refuses to stream logprobs beside tools; so it is told the stops.
-    streamable = endpoint.dialect == "llamacpp" or not (wanted.tools or wanted.functions)
-    exchange.enforced = bool(
-        backend.loses_entries and exchange.logprobs and exchange.stops and streamable
-    )
+    # With a stop string the backend's logprobs would lack entries, and its text that string.
+    lost = backend.loses_entries and bool(exchange.stops)
+    if lost and (exchange.logprobs or exchange.keeps_stop):
+        whole = target.streams == "never" or lacks_in_streams(backend, wanted.fields)
+        exchange.enforced = not whole
+        wanted = without_stops(wanted) if whole else wanted
     prompt = ""
     tells = "prompt_logprobs" in exchange.switches and exchange.keeps("prompt_logprobs")
     scores = tells and backend.scores == "proxy"
     if endpoint.dialect == "llamacpp":
         refuse_unsupported(wanted)
     if endpoint.dialect == "llamacpp" or scores:
-        template = template_request(wanted)
+        template = template_request(backend, wanted)
         prompt = templated(await scoring.asked(call, target, exchange, TEMPLATE, template))
     prelude: list[Event] = []
     if scores:
         k = scoring.count_of(wanted.fields["prompt_logprobs"])
         found = await scoring.score(call, target, exchange, prompt, k, "prompt_logprobs")
         prelude = [scoring.prompt_logprobs(exchange, found, k)]
-    # A choice that has met its stop is cancelled by itself, so each has a request of its own.
-    each = 1 if backend.many and not exchange.enforced else exchange.n
-    whole = lacks_in_streams(backend, wanted.fields) and not exchange.enforced
-    asks, sources = [], []
-    for sample in range(each):
-        one = wanted if each == 1 else _one_choice(wanted, sample)
-        part = exchange if each == 1 else exchange.part(None)
-        stream = part.enforced or (part.stream and not whole)
-        if endpoint.dialect == "llamacpp":
-            payload = prepare_native(one, prompt=prompt, stream=stream, stops=not part.enforced)
+    asking = _Asking(target, wanted, exchange, endpoint, prompt)
+    return asking.plan(prelude)
+
+
+class _Asking:
+    """How one request of a client is asked for: for the whole answer, or choice by choice."""
+
+    def __init__(
+        self,
+        target: Target,
+        wanted: ChatRequest,
+        exchange: Exchange,
+        endpoint: Endpoint,
+        prompt: str,
+    ) -> None:
+        self.target = target
+        self.wanted = wanted
+        self.exchange = exchange
+        self.endpoint = endpoint
+        self.prompt = prompt
+        self.whole = lacks_in_streams(target.backend, wanted.fields) and not exchange.enforced
+
+    def plan(self, prelude: list[Event]) -> Plan:
+        """Return the plan; `prelude` comes before the answer."""
+        exchange, dialect, n = self.exchange, self.endpoint.dialect, self.exchange.n
+        # A choice that has met its stop is cancelled by itself, so each has a request of its own.
+        together = self.target.backend.many and not (exchange.enforced or self.target.lone)
+        if n > 1 and not together:
+            asks, sources = self.choices(range(n))
+            sources[0].prelude = prelude
+            merge = Merge(exchange, [x.exchange for x in sources], n)
+            return Plan(exchange, dialect, asks, sources, merge)
+        asks = [self._ask(self.wanted, exchange)]
+        if n > 1 and self.target.backend.tops_up:
+            sources = [Source(exchange, dialect, prelude=prelude)]
+            return Plan(exchange, dialect, asks, sources, Rest(exchange), self.choices)
+        sources = []
+        if exchange.enforced or prelude:
+            sources = [Source(exchange, dialect, prelude=prelude)]
+        return Plan(exchange, dialect, asks, sources)
+
+    def choices(self, choices: range) -> tuple[list[Ask], list[Source]]:
+        """Return what is asked for single choices, and what reads the answers."""
+        asks, sources = [], []
+        for choice in choices:
+            part = self.exchange.part(None)
+            asks.append(self._ask(_one_choice(self.wanted, choice), part))
+            sources.append(Source(part, self.endpoint.dialect))
+        return asks, sources
+
+    def _ask(self, wanted: ChatRequest, exchange: Exchange) -> Ask:
+        stream, enforced = streamed(self.target, exchange, whole=self.whole), exchange.enforced
+        if self.endpoint.dialect == "llamacpp":
+            payload = prepare_native(wanted, prompt=self.prompt, stream=stream, stops=not enforced)
         else:
-            payload = prepare(backend, one, model=model, enforced=part.enforced, body=whole)
-        asks.append(Ask(endpoint.path, payload, stream))
-        if each > 1 or part.enforced or prelude:
-            sources.append(Source(part, endpoint.dialect, prelude=prelude))
-        prelude = []
-    merge = Merge(exchange, [x.exchange for x in sources], each) if each > 1 else None
-    return Plan(exchange, endpoint.dialect, asks, sources, merge)
+            model = self.target.model_for(wanted.model)
+            backend = self.target.backend
+            payload = prepare(backend, wanted, model=model, enforced=enforced, stream=stream)
+        return Ask(self.endpoint.path, payload, stream)
 
 
 def _one_choice(wanted: ChatRequest, sample: int) -> ChatRequest:
     """Return the request for one of several choices, each with a seed of its own."""
     changed = {"n": 1}
     if wanted.seed is not None:
-        changed["seed"] = wanted.seed + sample
+        changed["seed"] = openai_bounds.seed_of_choice(wanted.seed, sample)
     fields = wanted.fields | {key: Raw(b"%d" % value) for key, value in changed.items()}
     return structs.replace(wanted, **changed, fields=fields)

@@ -20,15 +20,21 @@ from wellspoken.adapters.completions import (
 )
 from wellspoken.adapters.llamacpp_native import prepare_native
 from wellspoken.adapters.merge import Best, Merge, entries_in
+from wellspoken.adapters.openai_bounds import seed_of_choice
+from wellspoken.adapters.parameters import refuse, used
 from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
 from wellspoken.adapters.translate import Source
 from wellspoken.proxy import scoring
+from wellspoken.proxy.admission import admit
 from wellspoken.proxy.answer import respond, untouched
-from wellspoken.proxy.plan import Ask, Merging, Plan
-from wellspoken.proxy.requests import extensions_of, keep_of, read_body
+from wellspoken.proxy.counting import Counter
+from wellspoken.proxy.plan import Ask, Merging, Plan, streamed, without_stops
+from wellspoken.proxy.requests import body_of, extensions_of, keep_of
 
 if TYPE_CHECKING:
+    from wellspoken.adapters.backend import Backend
     from wellspoken.adapters.completions import CompletionRequest
     from wellspoken.adapters.events import Event
     from wellspoken.adapters.exchange import Exchange
@@ -37,16 +43,13 @@ if TYPE_CHECKING:
     from wellspoken.proxy.server import Call
 
 OPENAI_PATH = "/v1/completions"
-COMPUTED = frozenset({"echo", "prompt_logprobs"})  # what a backend that cannot do it is not sent
+COMPUTED = frozenset({"prompt_logprobs"})  # what a backend that cannot do it is not sent
 
 
 async def completions(call: Call) -> Reply | EventStream:
     """Answer one completion. Raises RequestError, UpstreamError: then nothing was sent."""
     service, request = call.service, call.request
-    limits, timeouts = service.config.limits, service.config.timeouts
-    call.phase = "request"
-    body = await read_body(request, limits.body, timeouts.client_body)
-    call.phase = "waiting"
+    body = await body_of(call)
     bounds = service.router.bounds
     wanted = decode_completion(body, bounds=bounds, native_names=call.path != OPENAI_PATH)
     target = service.router.find(wanted.model)
@@ -56,6 +59,7 @@ async def completions(call: Call) -> Reply | EventStream:
     call.routed(target, wanted.model, streams)
     extensions, keep = extensions_of(request, target.extensions), keep_of(request, target.keep)
     await target.ready()
+    wanted = await admit(call, target, wanted)
     endpoint = _endpoint(target)
     if wanted.oai_compat is False:
         native = target.backend.native is not None and call.path != OPENAI_PATH
@@ -99,19 +103,27 @@ async def _plan(
 ) -> Plan:
     """Return what to ask of the backend: one request, or one for each choice."""
     backend, given = target.backend, prompts(wanted)
-    computed = backend.scores == "proxy" and (bool(wanted.echo) or _tells(exchange))
-    _check(target, wanted, given)
+    computed = _computed(target, wanted, exchange)
+    _check(backend, wanted)
     if exchange.logprobs and None in exchange.prompts and not wanted.echo:
         model = target.model_for(wanted.model) or wanted.model
         exchange.prompts = await scoring.texts(call, target, exchange, given, model)
     each = max(wanted.best_of or 1, wanted.n or 1)
     best = each > (wanted.n or 1)
-    exchange.enforced = bool(backend.loses_entries and exchange.logprobs and exchange.stops)
-    several = backend.several and not best
+    entries = exchange.logprobs or exchange.keeps_stop
+    if backend.loses_entries and exchange.stops and entries:
+        exchange.enforced = target.streams != "never"
+        wanted = wanted if exchange.enforced else without_stops(wanted)
+    one_by_one = backend.tops_up and len(given) > 1  # whether it takes several is not known
+    several = backend.several and not (best or target.lone or one_by_one)
     nothing = wanted.limit == 0 and not (wanted.echo and backend.scores == "backend")
     if (several or each * len(given) == 1) and not (computed or nothing or exchange.enforced):
         whole = None if len(given) > 1 else given[0]
         ask = _ask(target, wanted, exchange, endpoint, whole, None)
+        if each > 1 and backend.tops_up and whole is not None:
+            more = partial(_choices, target, wanted, exchange, endpoint, whole)
+            source = Source(exchange, endpoint.dialect)
+            return Plan(exchange, endpoint.dialect, [ask], [source], Rest(exchange), more)
         return Plan(exchange, endpoint.dialect, [ask])
     parts = await _parts(call, target, wanted, exchange, endpoint, each)
     merge: Merging | None = None
@@ -121,6 +133,23 @@ async def _plan(
         merge = Merge(exchange, [x.source.exchange for x in parts], each)
     asks, sources = [x.ask for x in parts], [x.source for x in parts]
     return Plan(exchange, endpoint.dialect, asks, sources, merge)
+
+
+def _choices(
+    target: Target,
+    wanted: CompletionRequest,
+    exchange: Exchange,
+    endpoint: Endpoint,
+    prompt: Prompt,
+    choices: range,
+) -> tuple[list[Ask], list[Source]]:
+    """Return what is asked for single choices of one prompt, and what reads the answers."""
+    parts = [exchange.part(exchange.prompts[0]) for _ in choices]
+    asks = [
+        _ask(target, wanted, part, endpoint, prompt, sample)
+        for part, sample in zip(parts, choices, strict=True)
+    ]
+    return asks, [Source(part, endpoint.dialect) for part in parts]
 
 
 class _Part(NamedTuple):
@@ -141,14 +170,14 @@ async def _parts(
 ) -> list[_Part]:
     """Return what is asked for each choice, `each` of a prompt, in order."""
     backend, given = target.backend, prompts(wanted)
-    computed = backend.scores == "proxy" and (bool(wanted.echo) or _tells(exchange))
+    computed = _computed(target, wanted, exchange)
     nothing = wanted.limit == 0 and not (wanted.echo and backend.scores == "backend")
     parts = []
     for place, prompt in enumerate(given):
         found = await _scored(call, target, wanted, exchange, prompt) if computed else None
-        size = None
+        size: tuple[int | None, str] = (None, "")
         if nothing:
-            size = await _size(call, target, exchange, prompt, found)
+            size = await _size(call, target, wanted, exchange, prompt, found)
         for sample in range(each):
             part = exchange.part(exchange.prompts[place])
             part.logprobs = part.logprobs or each > (wanted.n or 1)  # `best_of` goes by them
@@ -156,10 +185,19 @@ async def _parts(
             prelude: list[Event] = []
             if found is not None and computed:
                 prelude = _prelude(wanted, part, found)
-            ask = _ask(target, wanted, part, endpoint, prompt, sample)._replace(nothing=size)
+            ask = _ask(target, wanted, part, endpoint, prompt, sample)._replace(
+                nothing=size[0], source=size[1]
+            )
             source = Source(part, endpoint.dialect, prelude=prelude)
             parts.append(_Part(ask, source, entries_in(prelude)))
     return parts
+
+
+def _computed(target: Target, wanted: CompletionRequest, exchange: Exchange) -> bool:
+    """Say whether the proxy puts the prompt before the answer, or computes its logprobs."""
+    if wanted.echo and target.backend.completion_table["echo"].how == "emulated":
+        return True
+    return target.backend.scores == "proxy" and _tells(exchange)
 
 
 def _tells(exchange: Exchange) -> bool:
@@ -167,20 +205,15 @@ def _tells(exchange: Exchange) -> bool:
     return "prompt_logprobs" in exchange.switches and exchange.keeps("prompt_logprobs")
 
 
-def _check(target: Target, wanted: CompletionRequest, given: tuple[Prompt, ...]) -> None:
+def _check(backend: Backend, wanted: CompletionRequest) -> None:
     """Raise RequestError 400 for what the backend cannot do."""
-    backend = target.backend
-    refused = ""
-    if wanted.echo and backend.scores == "nobody":
-        refused, advice = "echo", "The 'echo' parameter is not supported. Leave it out"
-    elif not backend.token_ids and not all(isinstance(prompt, str) for prompt in given):
-        refused, advice = "prompt", "A prompt of token ids is not supported. Send its text"
-    elif wanted.echo and wanted.limit is not None and wanted.limit < backend.least_tokens:
-        refused, advice = "max_tokens", "With 'echo' it has to be 1 at least. Send 1"
-    if refused:
+    table = backend.completion_table
+    refuse(used(wanted, table), table, backend.title)
+    native = bool(wanted.echo) and backend.scores == "backend"
+    if native and wanted.limit is not None and wanted.limit < backend.least_tokens:
         raise RequestError(
-            f"{advice}: so says what {backend.title} can do.",
-            param=refused,
+            f"With 'echo', {backend.title} needs 'max_tokens' of 1 at least. Send 1.",
+            param="max_tokens",
             code="unsupported_parameter",
         )
 
@@ -196,9 +229,9 @@ def _ask(
     """Return the request for the whole answer, or (`sample`) for one choice of a prompt."""
     seed = None
     if sample is not None and wanted.seed is not None:
-        seed = wanted.seed + sample
+        seed = seed_of_choice(wanted.seed, sample)
     body = lacks_in_streams(target.backend, wanted.fields) and not exchange.enforced
-    stream = exchange.enforced or (exchange.stream and not body)
+    stream = streamed(target, exchange, whole=body)
     k = max(wanted.logprobs or 0, 1) if exchange.logprobs else None  # `best_of` needs one
     if endpoint.dialect == "llamacpp":
         payload = prepare_native(
@@ -219,7 +252,7 @@ def _ask(
             n=None if sample is None else 1,
             seed=seed,
             enforced=exchange.enforced,
-            body=body,
+            stream=stream,
             logprobs=k,
             without=COMPUTED if target.backend.scores == "proxy" else frozenset(),
         )
@@ -242,20 +275,25 @@ async def _scored(
 async def _size(
     call: Call,
     target: Target,
+    wanted: CompletionRequest,
     exchange: Exchange,
     prompt: Prompt,
     found: scoring.Scored | None,
-) -> int:
-    """Return how many tokens a prompt has, by the best that there is to tell."""
+) -> tuple[int, str]:
+    """Return how many tokens a prompt has and who says so, by the best that there is to tell."""
     if not isinstance(prompt, str):
-        return len(prompt)
+        return len(prompt), "tokens"
     if found is not None and found.ids:
-        return len(found.ids)
-    if target.backend.scores == "proxy":
-        return len((await scoring.split(call, target, exchange, prompt)).ids)
+        return len(found.ids), "tokenize"
+    model = target.model_for(wanted.model) or wanted.model
+    told = await Counter(call, target).size(prompt, model)
+    if told is not None:
+        return told, "tokenize"
     vocabulary = exchange.tokens.vocabulary
     counted = vocabulary.count(prompt) if vocabulary is not None else None
-    return -(-len(prompt.encode()) // BYTES_PER_TOKEN) if counted is None else counted
+    if counted is not None:
+        return counted, "tokenizer"
+    return -(-len(prompt.encode()) // BYTES_PER_TOKEN), "estimate"
 
 
 def _prelude(wanted: CompletionRequest, exchange: Exchange, found: scoring.Scored) -> list[Event]:

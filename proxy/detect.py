@@ -154,6 +154,7 @@ class Detector:
         if sure or (self.found is None and (signs.up or recognised)):
             self._target.backend = found.backend
             if found != self.found:
+                self._target.lone = False
                 self._log.info("backend %s: %s", self._target.name, found.described)
             self.found = found
         if signs.up:

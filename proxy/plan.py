@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import structs
+
+from wellspoken.adapters.caps import Asked
 from wellspoken.adapters.translate import StreamTranslator
 
 if TYPE_CHECKING:
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from wellspoken.adapters.events import Event
     from wellspoken.adapters.exchange import Exchange
     from wellspoken.adapters.translate import Source
+    from wellspoken.proxy.routing import Target
 
 Merging = Callable[[int, list["Event"]], list["Event"]]
 
@@ -19,23 +23,29 @@ Merging = Callable[[int, list["Event"]], list["Event"]]
 class Ask(NamedTuple):
     """One request to a backend; `stream`: its answer is to be a stream.
 
-    `nothing`: no token is asked for, so no backend is; the number of the prompt's tokens.
+    `nothing`: no token is asked for, so no backend is; the number of the prompt's tokens, which
+    `source` tells, one of the usage's.
     """
 
     path: str
     payload: bytes
     stream: bool
     nothing: int | None = None
+    source: str = "backend"
+
+
+More = Callable[[range], tuple[list[Ask], list["Source"]]]
 
 
 class Plan:
     """One request to the backend, or several whose answers `merge` makes one.
 
     `sources` read the answers, one each; empty for the usual case, a single answer that needs no
-    more than its translation.
+    more than its translation. `more` asks for the choices that the answers turn out to lack, which
+    `merge`, a `Rest`, tells.
     """
 
-    __slots__ = ("asks", "dialect", "exchange", "merge", "sources")
+    __slots__ = ("asks", "dialect", "exchange", "merge", "more", "sources")
 
     def __init__(
         self,
@@ -44,12 +54,14 @@ class Plan:
         asks: Sequence[Ask],
         sources: Sequence[Source] = (),
         merge: Merging | None = None,
+        more: More | None = None,
     ) -> None:
         self.exchange = exchange
         self.dialect: Dialect = dialect
         self.asks = asks
         self.sources = sources
         self.merge = merge
+        self.more = more
 
     def translator(self, *, fold: bool = False) -> StreamTranslator:
         """Return what makes the client's stream, or (`fold`) its body."""
@@ -61,6 +73,22 @@ class Plan:
     def simple(self) -> bool:
         """Whether a body of the backend becomes a body of the client by itself."""
         return not self.sources and not self.asks[0].stream
+
+
+def streamed(target: Target, exchange: Exchange, *, whole: bool) -> bool:
+    """Say whether a backend is asked for a stream; `whole`: its streams lack what is wanted.
+
+    Enforced stops need one, and a route may say that its backend gives nothing else, or none.
+    """
+    if exchange.enforced or target.streams == "always":
+        return True
+    return exchange.stream and not whole and target.streams != "never"
+
+
+def without_stops(wanted: Asked) -> Asked:
+    """Return the request for a body that runs past the stop strings, which the stop stage cuts."""
+    fields = {key: value for key, value in wanted.fields.items() if key != "stop"}
+    return structs.replace(wanted, stop=None, fields=fields)
 
 
 Planning = Callable[[], Awaitable[Plan]]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wellspoken.adapters.caps import Caps
 from wellspoken.adapters.exchange import Extensions
 from wellspoken.adapters.openai import Bounds
 from wellspoken.adapters.request_error import RequestError, short
 from wellspoken.adapters.tokens import TokenTable
+from wellspoken.adapters.vendor import Policy
+from wellspoken.proxy.config import Streams
 from wellspoken.proxy.metrics import OTHER
+from wellspoken.proxy.vocabulary_size import VocabularySize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +30,9 @@ class Target:
     """One backend with everything a request to it needs.
 
     `upstream` is None while an engine that the proxy runs has no address; `state` then says why.
+    `endpoints` are the paths that pass through, None for the backend's own list.
     `tokens` belongs to this backend alone, since a token's bytes depend on its vocabulary.
+    `lone`: it was seen to give one choice whatever `n` says.
     `detector` is None where `backend` is configured; else read `backend` after `ready`.
     """
 
@@ -35,17 +41,23 @@ class Target:
         "auth_pass",
         "backend",
         "bounds",
+        "caps",
         "detector",
+        "endpoints",
         "extensions",
         "keep",
+        "lone",
         "models",
         "name",
         "state",
+        "streams",
         "tokenizer",
         "tokens",
         "ui",
         "upstream",
         "upstream_model",
+        "vendor",
+        "vocabulary_size",
     )
 
     def __init__(
@@ -63,8 +75,16 @@ class Target:
         bounds: Bounds = "openai",
         tokenizer: Tokenizer | None = None,
         ui: bool = False,
+        vendor: Policy = "pass",
+        streams: Streams = "both",
+        endpoints: Sequence[str] | None = None,
+        caps: Caps | None = None,
     ) -> None:
         self.name = name
+        self.vendor: Policy = vendor
+        self.streams: Streams = streams
+        self.endpoints = endpoints
+        self.caps = caps if caps is not None else Caps()
         self.ui = ui
         self.backend = backend
         self.upstream = upstream
@@ -78,12 +98,19 @@ class Target:
         self.bounds: Bounds = bounds
         self.tokenizer = tokenizer
         self.tokens = TokenTable()
+        self.vocabulary_size = VocabularySize(self)
         self.detector: Detector | None = None
+        self.lone = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """The models a client may name, as configured."""
         return (*self.models, *(alias for alias in self.aliases if alias not in self.models))
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """The paths that pass through to this backend."""
+        return self.backend.passes if self.endpoints is None else tuple(self.endpoints)
 
     def model_for(self, name: str) -> str | None:
         """Return what the backend calls the model that a client called `name`; None: the same."""

@@ -10,6 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from wellspoken.adapters.events import Fault
+from wellspoken.adapters.rest import Rest
+from wellspoken.proxy import counting
 from wellspoken.proxy.asking import KEY_REFUSED, LARGE, clients_key, opened, send
 from wellspoken.proxy.failures import UpstreamError
 from wellspoken.proxy.replies import EventStream, Reply
@@ -40,15 +42,28 @@ class _Gathering:
         self.translator = translator
         self.write = write
         self.slots = asyncio.Semaphore(target.backend.together)
+        self.counter = counting.Counter(call, target)
         self.lock = asyncio.Lock()  # the translator's: a large body goes through it in a thread
         self.failed: Answer | None = None
         self.last = b""  # what the last event makes, with which the reply ends
 
-    async def all(self, asks: list[Ask]) -> None:
-        """Send them all and translate what comes; return at the end of the answer."""
+    async def all(self, plan: Plan) -> None:
+        """Send what is planned and translate what comes; return at the end of the answer."""
+        await self._together(list(plan.asks), 0)
+        rest = plan.merge
+        if isinstance(rest, Rest) and rest.missing and plan.more is not None:
+            self.failed = None  # a refusal of `n` alone; what comes now decides
+            asks, sources = plan.more(rest.missing)
+            rest.expect([source.exchange for source in sources])
+            self.translator.sources = (*self.translator.sources, *sources)
+            await self._together(asks, 1)
+            if self.translator.fault is None and len(rest.seen) < 2:
+                self.target.lone = True
+
+    async def _together(self, asks: list[Ask], first: int) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                for place, ask in enumerate(asks):
+                for place, ask in enumerate(asks, first):
                     group.create_task(self._one(place, ask))
         except BaseExceptionGroup as errors:
             others: BaseException | None = errors.split(_Over)[1]
@@ -63,9 +78,10 @@ class _Gathering:
                 return
             try:
                 if ask.nothing is not None:
-                    await self._given(self.translator.nothing(ask.nothing, place))
+                    await self._given(self.translator.nothing(ask.nothing, place, ask.source))
                 else:
                     await self._asked(place, ask)
+                    await self._count(place, ask)
             except UpstreamError as error:
                 self.call.upstream_failed(error)
                 async with self.lock:
@@ -116,6 +132,16 @@ class _Gathering:
                 return
             data = b""
 
+    async def _count(self, place: int, ask: Ask) -> None:
+        """Let an answer end that waits for its counts, once the backend was asked for them."""
+        wanted = self.translator.wanted(place)
+        if wanted is None:
+            return
+        found = await self.counter.counted(ask, wanted)
+        async with self.lock:
+            out = self.translator.counted(found, place)
+        await self._given(out)
+
     async def _given(self, out: bytes) -> None:
         if self.translator.done:
             self.last = self.last or out  # of those that find it over, one has made the end
@@ -133,9 +159,9 @@ async def folded(call: Call, target: Target, plan: Plan) -> Reply:
     """Answer a body from all the answers of the plan."""
     exchange, translator = plan.exchange, plan.translator(fold=True)
     gathering = _Gathering(call, target, translator, None)
-    await gathering.all(list(plan.asks))
+    await gathering.all(plan)
     result = translator.answer()
-    call.translated(exchange)
+    counting.told(call, plan)
     body = call.hide(result.body) if result.status >= 400 else result.body
     lines = explained(exchange, result.retry, gathering.failed)
     return call.reply(result.status, body, lines)
@@ -147,8 +173,8 @@ async def interleaved(
     """Answer a stream from all the answers of the plan, as they come."""
     exchange, translator = plan.exchange, plan.translator()
     gathering = _Gathering(call, target, translator, stream.write)
-    await gathering.all(list(plan.asks))
-    call.translated(exchange)
+    await gathering.all(plan)
+    counting.told(call, plan)
     fault: Fault | None = translator.fault
     if fault is not None and not translator.started:
         lines = explained(exchange, fault.retry, gathering.failed)

@@ -1,8 +1,8 @@
 """Order (contract rule 5): choices first appear as 0, 1, 2, ...
 
 A choice that comes before a lower one is preceded by that one's role, if it came, or waits for it;
-at the end nothing waits any more. Numbers that
-a server never uses (a single choice called 1) are closed up.
+at the end nothing waits any more. Numbers that a server never uses (a single choice called 1) are
+closed up, and choices that nobody asked for are left out.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ class Order:
         self.notes = exchange.notes
         self.merged = merged
         self.n = exchange.n
+        self.any_number = "n_cmpl" in exchange.switches  # llama.cpp's own `n`
         self.numbers: dict[int, int] = {}  # the backend's number -> ours
         self.waiting: dict[int, list[Event]] = {}
         self.opens: dict[int, Open] = {}  # choices whose role came, and nothing else
+        self.extra: set[int] = set()  # choices that are more than were asked for
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events so that each choice first appears behind all lower ones."""
@@ -66,16 +68,30 @@ class Order:
         if choice in self.numbers:
             out.append(self._numbered(choice, event))
             return
+        if self._full:
+            self._left_out(choice)
+            return
         self.waiting.setdefault(choice, []).append(event)
         if self.n == 1:
             self._begin(choice, self.waiting.pop(choice), out)
-        while (following := len(self.numbers)) in self.waiting or (
-            following in self.opens and following < choice
+        while not self._full and (
+            (following := len(self.numbers)) in self.waiting
+            or (following in self.opens and following < choice)
         ):
             opened: list[Event] = [Open(following, now=True)]
             self._begin(following, self.waiting.pop(following, opened), out)
         if choice in self.waiting and not self.merged:
             self.notes.add("choices_out_of_order")
+
+    @property
+    def _full(self) -> bool:
+        return len(self.numbers) >= self.n and not self.any_number
+
+    def _left_out(self, choice: int) -> None:
+        """Note a choice, once, that is more than were asked for."""
+        if choice not in self.extra:
+            self.extra.add(choice)
+            self.notes.add("choice_unasked")
 
     def _begin(self, choice: int, events: list[Event], out: list[Event]) -> None:
         self.numbers[choice] = len(self.numbers)
@@ -95,4 +111,8 @@ class Order:
 
     def _flush(self, out: list[Event]) -> None:
         for choice in sorted(self.waiting):
-            self._begin(choice, self.waiting.pop(choice), out)
+            events = self.waiting.pop(choice)
+            if self._full:
+                self._left_out(choice)
+            else:
+                self._begin(choice, events, out)

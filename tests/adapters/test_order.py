@@ -149,6 +149,33 @@ def test_entries_stay_with_their_choice() -> None:
     assert found == ["a", "b"]
 
 
+def test_choices_that_nobody_asked_for_are_left_out() -> None:
+    parts = [role(), say("a"), role(1), say("b", index=1), end(), end(index=1)]
+    for said in (body(completion(choice("a"), choice("b", index=1))), stream(parts)):
+        assert texts(said) == ["a"]
+        assert said.repairs["choice_unasked"] == 1
+    assert texts(body(completion(choice("a"), choice("b", index=1)), N2)) == ["a", "b"]
+
+
+def test_llamacpps_own_name_of_n_asks_for_them() -> None:
+    both = completion(choice("a"), choice("b", index=1))
+    assert texts(body(both, ask(n_cmpl=2), waived=["5.count"])) == ["a", "b"]
+    part = exchange(ask(n_cmpl=2, n=2)).part(None)
+    assert "n_cmpl" not in part.switches  # it is one choice, whatever that says
+
+
+@settings(max_examples=80, deadline=None, database=None)
+@given(st.permutations([0, 0, 0, 1, 1, 1, 2, 2, 2]))
+def test_of_too_many_any_two_stay_whole(turns: list[int]) -> None:
+    made: dict[int, list[Json]] = {
+        n: [role(n), say(str(n), index=n), end(index=n)] for n in (0, 1, 2)
+    }
+    said = stream([made[n].pop(0) for n in turns], N2)
+    assert list(dict.fromkeys(indexes(said))) == [0, 1]
+    assert len(texts(said)) == 2 and set(texts(said)) < {"0", "1", "2"}
+    assert said.repairs["choice_unasked"] == 1
+
+
 @settings(max_examples=80, deadline=None, database=None)
 @given(st.permutations([0, 0, 0, 1, 1, 1, 2, 2, 2]))
 def test_any_order_gives_the_same_answer(turns: list[int]) -> None:

@@ -24,13 +24,13 @@ async def test_a_large_body_is_translated_beside_the_loop(
     aside: bool,
 ) -> None:
     seen: list[bool] = []
-    translate_body = translate.translate_body
+    original = translate.BodyTranslator.translate
 
     def noting(*arguments: Any) -> Any:
         seen.append(threading.current_thread() is not threading.main_thread())
-        return translate_body(*arguments)
+        return original(*arguments)
 
-    monkeypatch.setattr(translate, "translate_body", noting)
+    monkeypatch.setattr(translate.BodyTranslator, "translate", noting)
     answer = json.loads(json.dumps(BROKEN))
     answer["choices"][0]["message"]["content"] = "x" * size
     upstream.scripts = [whole(answer)]

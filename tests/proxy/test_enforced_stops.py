@@ -251,14 +251,16 @@ async def test_each_choice_is_stopped_by_itself(
     assert [(x.get("n", 1), x["seed"]) for x in sent] == [(1, 9), (1, 10)]
 
 
-async def test_tools_keep_the_stop_at_the_backend(
-    upstream: Upstream, start_proxy: StartProxy
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_beside_tools_a_body_is_cut(
+    upstream: Upstream, start_proxy: StartProxy, streaming: bool
 ) -> None:
     """llama.cpp answers a stream with tools and logprobs with a 400 (b11549)."""
-    choice: Json = {"index": 0, "message": {"role": "assistant", "content": "Hello"}}
-    choice |= {"finish_reason": "stop", "logprobs": {"content": [row("Hello")]}}
+    content = {"content": [row("Hello"), row(" wor"), row("ld!")]}
+    message = {"role": "assistant", "content": "Hello world!"}
+    choice: Json = {"index": 0, "message": message, "finish_reason": "length", "logprobs": content}
     answer = {"id": "chatcmpl-0123456789", "object": "chat.completion", "created": 1_741_570_283}
-    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    usage = {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4}
     upstream.scripts = [whole({**answer, "model": MODEL, "choices": [choice], "usage": usage})]
     proxy = await start_proxy(upstream, adapter="llamacpp")
     function = {"name": "f", "parameters": {"type": "object"}}
@@ -267,11 +269,16 @@ async def test_tools_keep_the_stop_at_the_backend(
         {"functions": [function]},
     )
     for more in offered:
-        async with await proxy.chat(logprobs=True, stop="!", n=2, **more) as response:
+        async with await proxy.chat(
+            logprobs=True, stop="world", stream=streaming, **more
+        ) as response:
             assert response.status == 200
+            data = await response.read()
+        (said,) = (fold(data) if streaming else json.loads(data))["choices"]
+        assert (said["message"]["content"], said["finish_reason"]) == ("Hello ", "stop")
+        assert [x["token"] for x in said["logprobs"]["content"]] == ["Hello", " "]
         sent = upstream.requests[-1].json()
-        assert (sent["stop"], sent["n"]) == ("!", 2)
-        assert "stream" not in sent and "timings_per_token" not in sent
+        assert sent.keys().isdisjoint(("stop", "stream", "timings_per_token"))
     assert len(upstream.requests) == 2
 
 

@@ -306,7 +306,8 @@ async def test_several_choices_are_asked_for_one_by_one(
         response = await client.completions.create(model="m", prompt="Capital?", n=2, max_tokens=1)
     assert {choice.text for choice in response.choices} == {" Paris", " Lyon"}
     assert [choice.index for choice in response.choices] == [0, 1]
-    assert [one.json()["n"] for one in upstream.requests] == [1, 1]
+    assert not any("n" in one.json() for one in upstream.requests)
+    assert len(upstream.requests) == 2
     assert response.usage is not None and response.usage.prompt_tokens == 3
 
 

@@ -99,6 +99,7 @@ async def test_echo_alone_needs_no_help_of_the_backend(
     found = await answered(proxy, prompt=[104, 105], echo=True)
     assert found["choices"][0]["text"] == "hi!"
     assert [request.target for request in llamacpp.requests[1:]] == [
+        "/v1/models",  # once, for the size of the vocabulary
         "/detokenize",
         "/v1/completions",
     ]
@@ -162,15 +163,35 @@ async def test_prompt_logprobs_of_a_chat_are_those_of_the_templates_prompt(
     assert llamacpp.asked("/apply-template")[0]["messages"] == [{"role": "user", "content": "Hi"}]
 
 
-@pytest.mark.parametrize("given", [-1, 101, 1.5, "2", True, [], {}])
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (-1, "integer_below_min_value"),
+        (101, "integer_above_max_value"),
+        (1.5, "invalid_type"),
+        ("2", "invalid_type"),
+        (True, "invalid_type"),
+        ([], "invalid_type"),
+        ({}, "invalid_type"),
+    ],
+)
 async def test_a_count_that_is_none_is_refused(
-    llamacpp: LlamaCpp, start_proxy: StartProxy, given: Any
+    llamacpp: LlamaCpp, start_proxy: StartProxy, given: Any, code: str
 ) -> None:
     proxy = await start_proxy(llamacpp, adapter="llamacpp")
     error = await refused(proxy, prompt_logprobs=given)
-    assert (error["param"], error["code"]) == ("prompt_logprobs", "invalid_value")
+    assert (error["param"], error["code"]) == ("prompt_logprobs", code)
     error = await proxy.error(400, prompt_logprobs=given)
-    assert (error["param"], error["code"]) == ("prompt_logprobs", "invalid_value")
+    assert (error["param"], error["code"]) == ("prompt_logprobs", code)
+
+
+async def test_more_than_can_be_computed_is_refused_whatever_the_cap(
+    llamacpp: LlamaCpp, start_proxy: StartProxy
+) -> None:
+    proxy = await start_proxy(llamacpp, adapter="llamacpp", caps={"prompt_logprobs": 2**20})
+    for given in (101, -1):
+        error = await refused(proxy, prompt_logprobs=given)
+        assert (error["param"], error["code"]) == ("prompt_logprobs", "invalid_value")
 
 
 @pytest.mark.parametrize("wants_stream", [False, True])
