@@ -35,6 +35,8 @@ _MAX_ID: Final = 2**32 - 1
 class Vocabulary:
     """Token id or token text to bytes; `counts` says whether `count` can tell.
 
+    `size` is one more than the greatest token id, whether or not all below it are tokens.
+
     A text is the vocabulary's own spelling (`Ġis`, `▁is`, `<0x0A>`) or the decoded one (" is");
     where two tokens of different bytes have it, it tells nothing.
     """
@@ -48,6 +50,7 @@ class Vocabulary:
         encoding: tiktoken.Encoding | None = None,
     ) -> None:
         self._tokens = tokens
+        self.size = max(tokens, default=-1) + 1
         self._control = frozenset(control)
         self._encoding = encoding
         self._texts = _texts(tokens, spellings or {}, self._control)

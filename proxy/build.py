@@ -13,8 +13,9 @@ from wellspoken.adapters import registry
 from wellspoken.proxy.config import Backend, Config, ConfigError, Engine, normal_url, read_key
 from wellspoken.proxy.detect import Detector
 from wellspoken.proxy.metrics import Metrics
+from wellspoken.proxy.passing import refuse_endpoints
 from wellspoken.proxy.routing import Router, Target
-from wellspoken.proxy.server import Service
+from wellspoken.proxy.server import ROUTES, Service
 from wellspoken.proxy.tokenizer import Tokenizer
 from wellspoken.proxy.upstream import Upstream
 
@@ -44,6 +45,7 @@ def build(config: Config) -> Service:
 def _backend(config: Config, at: int, backend: Backend) -> Target:
     try:
         key = read_key(backend.key) if backend.key is not None else None
+        refuse_endpoints(backend.endpoints or (), ROUTES)
         upstream = Upstream(normal_url(backend.url), config.timeouts, key=key)
         target = Target(
             backend.name,
@@ -59,6 +61,10 @@ def _backend(config: Config, at: int, backend: Backend) -> Target:
             bounds="backend" if backend.ui else backend.bounds,
             tokenizer=_tokenizer(backend),
             ui=backend.ui,
+            vendor=backend.vendor,
+            streams=backend.streams,
+            endpoints=backend.endpoints,
+            caps=backend.caps,
         )
         if backend.adapter.strip().lower() == "auto":
             log = logging.getLogger("wellspoken")
@@ -72,6 +78,7 @@ def _engine(engine: Engine) -> Target:
     """Return the target of an engine; its upstream comes when the engine has an address."""
     try:
         tokenizer = _tokenizer(engine)
+        refuse_endpoints(engine.endpoints or (), ROUTES)
     except ConfigError as error:
         raise ConfigError(f"engine.{error}") from error
     return Target(
@@ -83,6 +90,9 @@ def _engine(engine: Engine) -> Target:
         keep=engine.keep,
         bounds=engine.bounds,
         tokenizer=tokenizer,
+        vendor=engine.vendor,
+        endpoints=engine.endpoints,
+        caps=engine.caps,
     )
 
 

@@ -17,7 +17,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from wellspoken.adapters.caps import DANGEROUS, Caps
 from wellspoken.adapters.exchange import Extensions
+from wellspoken.adapters.vendor import Policy
 
 Seconds = Annotated[float, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
@@ -66,6 +68,10 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scoring: Size = 2
 
 
+Endpoints = Annotated[tuple[Name, ...], Meta(max_length=64)]
+Streams = Literal["both", "always", "never"]
+
+
 class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One upstream server and how to speak with it."""
 
@@ -82,6 +88,10 @@ class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     extensions: Extensions = "known"
     keep: tuple[Name, ...] = ()
     bounds: Literal["openai", "backend"] = "openai"
+    vendor: Policy = "pass"
+    streams: Streams = "both"
+    endpoints: Endpoints | None = None
+    caps: Caps = Caps()
     ui: bool = False
 
 
@@ -102,6 +112,9 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     extensions: Extensions = "known"
     keep: tuple[Name, ...] = ()
     bounds: Literal["openai", "backend"] = "openai"
+    vendor: Policy = "pass"
+    endpoints: Endpoints | None = None
+    caps: Caps = Caps()
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -227,6 +240,7 @@ def _check(config: Config) -> None:
     names = [backend.name for backend in config.backend]
     if config.engine is not UNSET:
         names.append(config.engine.name)
+        _check_caps(config.engine.caps, "engine")
     if not names:
         raise ConfigError(
             "no backend. Add a [[backend]] table with its url, or an [engine]; "
@@ -248,7 +262,21 @@ def _check(config: Config) -> None:
                 )
 
 
+def _check_caps(caps: Caps, path: str) -> None:
+    for name in caps.allow:
+        if name not in DANGEROUS:
+            raise ConfigError(
+                f"{path}.caps.allow: {name!r} is none of the keys that are kept back, so take it "
+                f"out.{_suggest(name, list(DANGEROUS))}"
+            )
+
+
 def _check_backend(backend: Backend, path: str, several: bool) -> None:
+    _check_caps(backend.caps, path)
+    if backend.ui and backend.vendor != "pass":
+        raise ConfigError(
+            f'{path}: ui = true needs vendor = "pass": llama.cpp\'s page sends keys of its own.'
+        )
     try:
         normal_url(backend.url)
         for key in (backend.key,):

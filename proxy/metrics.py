@@ -41,6 +41,7 @@ _REPAIRS = "Answers that needed this repair at least once."
 _FIELDS = "Fields outside OpenAI's contract that backends sent and clients did not get."
 _USAGE = "Answers by where their token counts came from."
 _DISCONNECTS = "Clients that left before their answer was complete, by what they waited for."
+_VENDOR = "Vendors' parameters by what became of them, and requests over a cap."
 _UPSTREAM = "Backends that could not be asked or broke off, by reason."
 
 
@@ -66,6 +67,7 @@ class Metrics:
         self.usage = self._counter("usage_source", _USAGE, "backend", "source")
         self.inflight = self._gauge("inflight_requests", "Requests being answered now.")
         self.disconnects = self._counter("client_disconnects", _DISCONNECTS, "phase")
+        self.vendor_parameters = self._counter("vendor_parameters", _VENDOR, "backend", "outcome")
         self.upstream_errors = self._counter("upstream_errors", _UPSTREAM, "backend", "reason")
         build = self._gauge("build_info", "1, with the proxy's version.", "version", "python")
         build.labels(version, platform.python_version()).set(1)

@@ -1,7 +1,8 @@
 """A scripted llama.cpp that tells logprobs: what a prompt's score is computed from.
 
 Its tokens are characters, and the bytes of those that are not ASCII; the logprob of each is known.
-The forms are those of llama.cpp b11549's /tokenize, /detokenize, /apply-template and /completion.
+The forms are those of llama.cpp b11549's /tokenize, /detokenize, /apply-template, /completion and
+/v1/models.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class LlamaCpp(Upstream):
         self.held: list[list[Step]] = []  # steps that come before the answers to probes
 
     def take(self, target: str) -> Script:
+        if target == "/v1/models":
+            return whole({"data": [{"id": "fake", "meta": {"n_vocab": BYTE + 256}}]})
         asked = self.requests[-1].json()
         probe = target == "/completion" and "logit_bias" in asked
         if probe and self.probes:

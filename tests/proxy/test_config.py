@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from wellspoken.adapters.caps import DANGEROUS, Caps
 from wellspoken.proxy.build import build
 from wellspoken.proxy.config import (
     Backend,
@@ -53,7 +54,7 @@ def test_the_examples_comments_are_a_configuration_too(tmp_path: Path) -> None:
     assert config.backend[1].key == "env:BACKEND_KEY"
 
 
-@pytest.mark.parametrize("kind", [Server, Timeouts, Limits, Backend, Engine])
+@pytest.mark.parametrize("kind", [Server, Timeouts, Limits, Backend, Engine, Caps])
 def test_the_example_names_every_key(kind: type[msgspec.Struct]) -> None:
     text = EXAMPLE.read_text()
     for field in kind.__struct_fields__:
@@ -64,6 +65,13 @@ def test_the_example_shows_the_defaults() -> None:
     raw = tomllib.loads(EXAMPLE.read_text())
     for section, kind in (("server", Server), ("timeouts", Timeouts), ("limits", Limits)):
         assert msgspec.convert(raw[section], kind) == kind(), section
+    assert msgspec.convert(raw["backend"][0]["caps"], Caps) == Caps()
+    assert raw["backend"][0]["vendor"] == Backend(url="").vendor
+
+
+def test_the_example_names_the_keys_that_are_kept_back() -> None:
+    for name in DANGEROUS:
+        assert f'"{name}"' in EXAMPLE.read_text(), name
 
 
 def test_layers(tmp_path: Path) -> None:
@@ -111,6 +119,18 @@ def test_layers(tmp_path: Path) -> None:
         ("[[backend]]\nurl = 'x'\nauth = 'some'\n", "backend[0].auth"),
         ("[[backend]]\nurl = 'ftp://x'\n", "no http(s) URL"),
         ("[[backend]]\nurl = 'http://u:pw@x'\n", "credentials"),
+        ("[[backend]]\nurl = 'x'\nvendor = 'drop'\n", "backend[0].vendor"),
+        ("[[backend]]\nurl = 'x'\nui = true\nvendor = 'reject'\n", "ui = true needs vendor"),
+        ("[[backend]]\nurl = 'x'\n[backend.caps]\nn = 0\n", "backend[0].caps.n"),
+        ("[[backend]]\nurl = 'x'\n[backend.caps]\nn_probs = true\n", "backend[0].caps.n_probs"),
+        ("[[backend]]\nurl = 'x'\n[backend.caps]\nn_prob = 1\n", "caps.n_prob: unknown key. Did"),
+        ("[[backend]]\nurl = 'x'\ncaps = 5\n", "backend[0].caps"),
+        (
+            "[[backend]]\nurl = 'x'\n[backend.caps]\nallow = ['chat_templ']\n",
+            "backend[0].caps.allow: 'chat_templ' is none of the keys that are kept back, so take "
+            "it out. Did you mean chat_template?",
+        ),
+        ("[engine]\nkind = 'llamacpp'\nmodel = 'x'\n[engine.caps]\nallow = ['x']\n", "engine.caps"),
         ("[[backend]]\nurl = 'x'\n[[backend]]\nurl = 'y'\n", "two are named 'default'"),
         ("[[backend]]\nurl = 'x'\n[[backend]]\nname = 'b'\nurl = 'y'\n", "needs models"),
         (

@@ -1,0 +1,96 @@
+"""Vendors' parameters: what a route does with keys that are not OpenAI's, and the caps on all keys.
+
+Only top-level keys are a vendor's here; what messages, tools and the like hold is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from msgspec import structs
+
+from wellspoken.adapters.caps import CAPPED, Asked, Caps, capped
+from wellspoken.adapters.completions import COMPLETION_KEYS, NATIVE_KEYS, CompletionRequest
+from wellspoken.adapters.openai import OPENAI_KEYS, OUR_KEYS, ChatRequest
+from wellspoken.adapters.request_error import RequestError, short
+
+Policy = Literal["pass", "strip", "reject"]
+
+UNKNOWN: Final = "unknown_parameter"
+"""The code of a parameter that OpenAI does not know."""
+
+_SPELLED: Final = OPENAI_KEYS | COMPLETION_KEYS | CAPPED
+
+EXTRA_BODY: Final = "extra_body"
+"""An argument of OpenAI's Python client, which puts the keys in it at the top level."""
+
+
+def vendor_keys(request: ChatRequest | CompletionRequest) -> tuple[str, ...]:
+    """Return the top-level keys that are not OpenAI's, in the client's order.
+
+    `n_predict` and `n_probs` count as OpenAI's where they are read as such, on /completion.
+    """
+    known = OPENAI_KEYS
+    if isinstance(request, CompletionRequest):
+        known = COMPLETION_KEYS | NATIVE_KEYS if request.native else COMPLETION_KEYS
+    return tuple(key for key in request.fields if key not in known and key not in OUR_KEYS)
+
+
+def admitted(request: Asked, *, policy: Policy, caps: Caps, vocabulary: int | None = None) -> Asked:
+    """Return the request as its route lets it through; raise `RequestError` 400 for what it cannot.
+
+    `pass` changes no key, `strip` takes vendors' keys out, `reject` refuses the first of them as
+    OpenAI does. `vocabulary`: how many token ids the model has, None where unknown. The request
+    given is never changed.
+    """
+    vendors = vendor_keys(request)
+    if vendors and policy == "reject":
+        raise unknown(vendors[0])
+    if vendors and policy == "strip":
+        gone = frozenset(vendors)
+        kept = {key: value for key, value in request.fields.items() if key not in gone}
+        request = structs.replace(request, fields=kept)
+    else:
+        refuse_variants(vendors)
+        if EXTRA_BODY in vendors:
+            raise _nested()
+    return capped(request, caps, vocabulary)
+
+
+def refuse_variants(keys: Iterable[str]) -> None:
+    """Raise `RequestError` 400 for a key that is a known one but for the case of its letters.
+
+    Servers in Go (Ollama, LocalAI) read "MODEL" as "model", the later of the two, past the route's
+    name for it and past every cap; at others it would ask for nothing.
+    """
+    for key in keys:
+        known = key.casefold()
+        if known != key and known in _SPELLED:
+            raise RequestError(
+                f"Unknown parameter: '{short(key)}'. Write it as '{known}'.",
+                param=short(key),
+                code=UNKNOWN,
+            )
+
+
+def unknown(key: str) -> RequestError:
+    """Return the error for a vendor's key where the route rejects them."""
+    if key == EXTRA_BODY:
+        return _nested()
+    return RequestError(
+        f"Unknown parameter: '{short(key)}'. Leave it out: this model takes OpenAI's parameters "
+        "only.",
+        param=short(key),
+        code=UNKNOWN,
+    )
+
+
+def _nested() -> RequestError:
+    """Return the error for keys that no server would look at, or one past every cap."""
+    return RequestError(
+        f"Unknown parameter: '{EXTRA_BODY}'. It is an argument of OpenAI's Python client, not a "
+        "part of the request. Send the keys in it at the top level.",
+        param=EXTRA_BODY,
+        code=UNKNOWN,
+    )

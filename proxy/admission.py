@@ -1,0 +1,79 @@
+"""Lets a request through to its backend as the route says: vendors' keys, caps, token ids."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from wellspoken.adapters.caps import Asked, names_tokens, passes_tokens, refuse_over
+from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.vendor import UNKNOWN, admitted, refuse_variants, vendor_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from msgspec import Raw
+
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Call
+
+_OUTCOMES: Final = {"pass": "passed", "strip": "stripped", "reject": "rejected"}
+LISTED: Final = 32  # names that the header lists at most
+_NAME: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)  # a client's key may hold anything
+
+
+async def admit(call: Call, target: Target, wanted: Asked) -> Asked:
+    """Return the request that `target` gets; raise `RequestError` 400 for what it does not take."""
+    vendors = vendor_keys(wanted)
+    size = None
+    if names_tokens(wanted):
+        size = await target.vocabulary_size.of(target.model_for(wanted.model) or wanted.model)
+    try:
+        found = admitted(wanted, policy=target.vendor, caps=target.caps, vocabulary=size)
+    except RequestError as error:
+        _count_refused(call, target, error)
+        raise
+    count_vendors(call, target, vendors)
+    return found
+
+
+def count_vendors(call: Call, target: Target, names: tuple[str, ...]) -> None:
+    """Count vendors' keys by what becomes of them at `target`, a rejected request once.
+
+    Those taken out are named in the answer's x-wellspoken-stripped header.
+    """
+    if names:
+        outcome = _OUTCOMES[target.vendor]
+        counter = call.service.metrics.vendor_parameters.labels(target.name, outcome)
+        counter.inc(1 if outcome == "rejected" else len(names))
+        if outcome == "stripped":
+            call.stripped = _stripped(names)
+
+
+def _count_refused(call: Call, target: Target, error: RequestError) -> None:
+    outcome = "rejected" if error.code == UNKNOWN else "capped"
+    call.service.metrics.vendor_parameters.labels(target.name, outcome).inc()
+
+
+async def admit_passing(call: Call, target: Target, model: str, fields: Mapping[str, Raw]) -> None:
+    """Raise RequestError 400 for what is over a cap in a request to another endpoint.
+
+    `fields` are its top-level values. What is a vendor's key there is not known, so no policy
+    holds for it, but the caps do.
+    """
+    size = None
+    if passes_tokens(fields):
+        size = await target.vocabulary_size.of(target.model_for(model) or model)
+    try:
+        refuse_variants(fields)
+        refuse_over(fields, target.caps, size)
+    except RequestError as error:
+        _count_refused(call, target, error)
+        raise
+
+
+def _stripped(names: tuple[str, ...]) -> bytes:
+    """Return the header line for the names of keys that were taken out; odd names are `_other`."""
+    shown = [name if _NAME.fullmatch(name) else "_other" for name in names[:LISTED]]
+    shown += ["..."] if len(names) > LISTED else []
+    return f"x-wellspoken-stripped: {', '.join(dict.fromkeys(shown))}\r\n".encode("ascii")

@@ -1,0 +1,106 @@
+"""How many token ids a backend's model has, asked once where a request names token ids.
+
+llama.cpp tells it in GET /v1/models (`data[].meta.n_vocab`, in b7376 and b11549 alike); vLLM 0.32.0
+and the others tell nothing there, so they are not asked. Where a server does not tell, the
+configured tokenizer's size counts, or nothing is known; that fails no request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Final
+
+from msgspec import DecodeError, Meta, Struct, json
+
+from wellspoken.proxy.failures import UpstreamError
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.upstream import Upstream
+
+LIMIT: Final = 1024 * 1024  # bytes of a list of models
+AGAIN: Final = 60.0  # seconds an answer holds, since another model may be served by then
+SOON: Final = 5.0  # seconds until a server that did not answer is asked again
+
+
+class _Meta(Struct):
+    n_vocab: Annotated[int, Meta(ge=1)] | None = None
+
+
+class _Model(Struct):
+    id: str = ""
+    aliases: list[str] = []
+    meta: _Meta | None = None
+
+
+class _Models(Struct):
+    data: list[_Model] = []
+
+
+_decode = json.Decoder(_Models).decode
+
+
+def read_sizes(body: bytes) -> dict[str, int]:
+    """Return the size of each model's vocabulary by the model's names, {} where none is told.
+
+    A single model has the name "" as well, since such servers serve it under any name.
+    """
+    try:
+        models = _decode(body).data
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    sizes = {
+        name: model.meta.n_vocab
+        for model in models
+        for name in (model.id, *model.aliases, *([""] if len(models) == 1 else ()))
+        if model.meta is not None and model.meta.n_vocab is not None
+    }
+    return sizes
+
+
+class VocabularySize:
+    """What one target's server says of its vocabularies.
+
+    However many requests need it at a time, one asking is under way. It is asked anew `AGAIN`
+    seconds later, at the next need, and when the server was recognised anew or has another address.
+    """
+
+    __slots__ = ("_asked", "_server", "_sizes", "_target", "_task")
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._sizes: dict[str, int] = {}
+        self._asked = 0.0  # when the asking began whose answer holds
+        self._server: tuple[Upstream | None, object] = (None, None)
+        self._task: asyncio.Task[None] | None = None
+
+    async def of(self, model: str) -> int | None:
+        """Return how many token ids `model` has (the backend's name for it), None if unknown."""
+        target = self._target
+        upstream, found = target.upstream, target.detected
+        now = asyncio.get_running_loop().time()
+        if upstream is not None and target.backend.sizes:
+            same = self._server[0] is upstream and self._server[1] is found
+            if not same or now > self._asked + AGAIN:
+                server = self._server = (upstream, found)
+                self._asked, self._sizes = now, {}
+                self._task = asyncio.create_task(self._ask(server))
+            if self._task is not None:
+                # Shielded: the client that came first may leave, the others still wait.
+                await asyncio.shield(self._task)
+        size = self._sizes.get(model, self._sizes.get(""))
+        vocabulary = target.tokens.vocabulary
+        return vocabulary.size if size is None and vocabulary is not None else size
+
+    async def _ask(self, server: tuple[Upstream, object]) -> None:
+        """Ask, and keep the answer unless another server was asked meanwhile."""
+        status, body = 0, b""
+        with suppress(UpstreamError):  # what is unknown is not checked
+            status, body = await server[0].get(self._target.backend.sizes, LIMIT)
+        if self._server is not server:
+            return
+        if status == 200:
+            self._sizes = read_sizes(body)
+        else:
+            self._asked += SOON - AGAIN
