@@ -1,0 +1,98 @@
+"""POST /v1/embeddings: the client gets floats or base64 as it asked, whatever the backend sends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from wellspoken.adapters import embeddings as requests
+from wellspoken.adapters.embeddings import (
+    EMBEDDING_KEYS,
+    EmbeddingRequest,
+    decode_embeddings,
+    prepare_embeddings,
+    refuses_base64,
+)
+from wellspoken.adapters.embeddings_answer import translate_embeddings
+from wellspoken.adapters.openai import OUR_KEYS
+from wellspoken.proxy.admission import admit_passing, count_vendors
+from wellspoken.proxy.asking import KEY_REFUSED, LARGE, clients_key
+from wellspoken.proxy.passing import EMBEDDINGS, ask, exchange_of, missing, unchanged
+from wellspoken.proxy.replying import explained
+from wellspoken.proxy.requests import body_of, extensions_of, keep_of
+
+if TYPE_CHECKING:
+    from wellspoken.adapters.exchange import Exchange
+    from wellspoken.proxy.replies import EventStream, Reply
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Call
+    from wellspoken.proxy.upstream import Answer
+
+
+async def embeddings(call: Call) -> Reply | EventStream:
+    """Answer one request for embeddings. Raises RequestError, UpstreamError."""
+    service, request = call.service, call.request
+    body = await body_of(call)
+    wanted = decode_embeddings(body, bounds=service.router.bounds)
+    target = service.router.find(wanted.model)
+    if target.bounds != service.router.bounds:
+        requests.check(wanted, strict=target.bounds == "openai")
+    call.routed(target, wanted.model, False)
+    exchange = exchange_of(call, wanted.model)
+    exchange.extensions = extensions_of(request, target.extensions)
+    exchange.keep = keep_of(request, target.keep)
+    exchange.tokens = target.tokens
+    exchange.prompt_size = len(body)
+    await target.ready()
+    if not wanted.model and target.names:
+        exchange.model = target.names[0]
+    sent = wanted.fields
+    if target.vendor == "strip":
+        sent = {key: value for key, value in sent.items() if key in EMBEDDING_KEYS}
+    await admit_passing(call, target, wanted.model, sent)
+    answer, data = await _asked(call, target, wanted, exchange, _path(call, target, wanted))
+    if data is None:
+        return await unchanged(call, answer)
+    if target.auth_pass and answer.status in KEY_REFUSED:
+        return call.fault(clients_key(answer.status))
+    arguments = (exchange, wanted, answer.status, data)
+    if len(data) < LARGE:
+        result = translate_embeddings(*arguments)
+    else:
+        result = await asyncio.to_thread(translate_embeddings, *arguments)
+    call.translated(exchange)
+    made = call.hide(result.body) if result.status >= 400 else result.body
+    return call.reply(result.status, made, explained(exchange, result.retry, answer))
+
+
+def _path(call: Call, target: Target, wanted: EmbeddingRequest) -> str:
+    """Return where the backend is asked; raise RequestError 404 if it has no embeddings."""
+    # A server's two paths may answer in different forms, of which only one is repaired.
+    paths = (call.path, *EMBEDDINGS) if wanted.oai_compat is False else EMBEDDINGS
+    path = next((path for path in paths if path in target.passes), None)
+    if path is None:
+        raise missing(target, call.path)
+    return path
+
+
+async def _asked(
+    call: Call, target: Target, wanted: EmbeddingRequest, exchange: Exchange, path: str
+) -> tuple[Answer, bytes | None]:
+    """Return the backend's answer with its body, None where it leaves as it comes.
+
+    A backend that refuses base64 is asked for floats (`embedding_base64_refused`).
+    """
+    limit = call.service.config.limits.response
+    model = target.model_for(wanted.model)
+    vendors = tuple(key for key in wanted.fields if key not in EMBEDDING_KEYS | OUR_KEYS)
+    count_vendors(call, target, vendors)
+    payload = prepare_embeddings(wanted, model=model, vendor=target.vendor)
+    answer = await ask(call, target, path, payload, False)
+    if wanted.untouched and answer.status < 300:
+        return answer, None
+    data = await answer.read(limit)
+    if wanted.base64 and refuses_base64(exchange.notes, answer.status, data):
+        payload = prepare_embeddings(wanted, model=model, vendor=target.vendor, floats=True)
+        answer = await ask(call, target, path, payload, False)
+        data = await answer.read(limit)
+    return answer, data

@@ -1,0 +1,215 @@
+"""Endpoints that pass through: of the backend's allow-list, byte for byte both ways.
+
+Only POST with a JSON body, and only paths that the adapter (`Backend.passes`) or the route
+(`endpoints = [...]`) names; every other path stays a 404. The body goes out as the client sent it,
+but for the name of the model where the route has another one, and `caps.max_tokens` where the
+client sets no limit; the route's caps hold. A stream comes back as it comes. The query is not sent
+on: no listed endpoint reads one, and Anthropic's SDK adds `?beta=true`. What is addressed by an id
+(GET /v1/responses/{id}) does not pass: an id names no backend, and one key of the proxy's would
+show every client the others' responses.
+
+Errors get OpenAI's envelope, except those of Anthropic's endpoints, whose clients read another one;
+there the backend's own 401 and 403 are ours still, since they tell of the proxy's key.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from wellspoken.adapters import registry
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.renaming import asks_stream, decode_named, with_values
+from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.request_error import missing as required
+from wellspoken.adapters.translate import error_of
+from wellspoken.proxy.admission import admit_passing
+from wellspoken.proxy.answer import relayed
+from wellspoken.proxy.asking import KEY_REFUSED, clients_key
+from wellspoken.proxy.config import ConfigError
+from wellspoken.proxy.replying import delays, explained
+from wellspoken.proxy.requests import body_of, forwarded
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from msgspec import Raw
+
+    from wellspoken.proxy.replies import EventStream, Reply
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Call, Service
+    from wellspoken.proxy.upstream import Answer
+
+EVENTS: Final = "text/event-stream"
+STREAMS: Final = frozenset({EVENTS, "application/x-ndjson", "application/jsonl"})
+OPENAI_EMBEDDINGS: Final = "/v1/embeddings"
+EMBEDDINGS: Final = (OPENAI_EMBEDDINGS, "/embeddings")
+"""Paths whose answers are repaired (proxy/embeddings.py); a backend is asked at its first one."""
+
+ANTHROPIC: Final = "/v1/messages"
+ANTHROPIC_HEADERS: Final = ("anthropic-version", "anthropic-beta")
+
+_LIMIT: Final = {
+    "/v1/responses": "max_output_tokens",
+    "/responses": "max_output_tokens",
+    ANTHROPIC: "max_tokens",
+}
+"""Paths that generate -> what they call the most tokens of an answer."""
+
+_NAMED: Final = frozenset(path for one in registry.BACKENDS.values() for path in one.passes)
+_PATH: Final = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9._-]*)+")
+_VERSION: Final = re.compile(r"/v\d+/|/")
+_BEYOND_JSON: Final = frozenset(
+    {"audio", "batches", "files", "images", "realtime", "uploads", "ws"}
+)
+_ADMIN: Final = re.compile(
+    r"(abort|admin|cancel|clear|close|collective|configure|copy|cors|create|debug|delete|destroy"
+    r"|docs|dump|fault|finish|fine|flush|freeze|init|invocations|is|load|loadmodel|lora|metrics"
+    r"|models|openapi|pause|ping|profile|props|pull|push|quit|redoc|release|reload|reset|restart"
+    r"|resume|save|scale|server|set|shutdown|sleep|slots|start|stop|store|stream|streams|terminate"
+    r"|tools|unload|unloadmodel|update|version|wake|weight|weights)([._-].*)?",
+    re.IGNORECASE,
+)
+
+
+def refuse_endpoints(paths: Sequence[str], taken: Collection[str]) -> None:
+    """Raise ConfigError for a path that may not pass through; `taken` are the proxy's own.
+
+    What administers a server (weights, adapters, caches, slots, sleep) is refused by its name: a
+    proxy that clients reach is no place for it.
+    """
+    for path in paths:
+        segments = path.split("/")[1:]
+        why = ""
+        if not _PATH.fullmatch(path):
+            why = "is no full path. Write it as the server spells it, beginning with /: /v1/rerank"
+        elif path in taken or path.startswith(("/v1/chat/", "/chat/", "/v1/models", "/models")):
+            why = "is an endpoint of the proxy's own. Take it out; it is served anyway"
+        elif not _BEYOND_JSON.isdisjoint(segments):
+            why = "takes more than JSON, which does not pass through. Ask the server itself for it"
+        elif any(_ADMIN.fullmatch(segment) for segment in segments):
+            why = "administers the server. Ask the server itself for it"
+        if why:
+            raise ConfigError(f"endpoints: {path!r} {why}.")
+
+
+def reachable(service: Service, path: str) -> bool:
+    """Say whether some backend may have a path; one that is not recognised yet may have any."""
+    wanted = set(EMBEDDINGS) if path in EMBEDDINGS else {path}
+    for target in service.router.targets:
+        unsure = target.detector is not None and not target.detector.settled
+        listed = _NAMED if unsure and target.endpoints is None else target.passes
+        if not wanted.isdisjoint(listed):
+            return True
+    return False
+
+
+def label(path: str) -> str:
+    """Return an endpoint's name in metrics: that of its path, whichever version it has."""
+    return re.sub(r"[^a-z0-9]", "_", _VERSION.sub("", path, count=1).lower())
+
+
+def missing(target: Target, path: str) -> RequestError:
+    """Return the error for a path that this backend does not have, though another does."""
+    listed = ", ".join(target.passes) or "none"
+    return RequestError(
+        f"The backend {target.name} ({target.backend.title}) has no endpoint {path}. Those that "
+        f"pass through to it: {listed}. `endpoints` in its configuration sets them.",
+        status=404,
+        code="unknown_url",
+    )
+
+
+async def passed(call: Call) -> Reply | EventStream:
+    """Pass one request through. Raises RequestError, UpstreamError: then nothing was sent."""
+    service = call.service
+    body = await body_of(call)
+    model, fields = decode_named(body)
+    if model is None and len(service.router.targets) > 1:
+        raise required("model", "It says which of this proxy's backends is asked.")
+    target = service.router.find(model or "")
+    stream = asks_stream(fields)
+    call.routed(target, model or "", stream)
+    await target.ready()
+    if call.path not in target.passes:
+        raise missing(target, call.path)
+    await admit_passing(call, target, model or "", fields)
+    changes = _changes(target, call.path, model, fields)
+    if changes:
+        body = with_values(body, fields, changes)
+    answer = await ask(call, target, call.path, body, stream)
+    if answer.status < 300:
+        return await unchanged(call, answer)
+    return await _failed(call, target, answer, exchange_of(call, model or ""))
+
+
+def _changes(
+    target: Target, path: str, model: str | None, fields: Mapping[str, Raw]
+) -> dict[str, Any]:
+    """Return the values that the route changes: the model's name, and a limit that is missing."""
+    changes: dict[str, Any] = {}
+    other = target.model_for(model) if model is not None else None
+    if other is not None and other != model:
+        changes["model"] = other
+    key, most = _LIMIT.get(path), target.caps.max_tokens
+    if key is not None and most is not None and bytes(fields.get(key, b"null")) == b"null":
+        changes[key] = most
+    return changes
+
+
+def exchange_of(call: Call, model: str) -> Exchange:
+    """Return what notes the repairs of an error."""
+    exchange = Exchange(model=model, now=int(time.time()), new_id=call.service.new_id)
+    exchange.origin = f"backend {call.backend}, request {call.id}"
+    return exchange
+
+
+async def ask(call: Call, target: Target, path: str, body: bytes, stream: bool) -> Answer:
+    """Send a request and return its answer once the head has come. Raises UpstreamError.
+
+    The client's key goes along only with `auth = "pass"`.
+    """
+    timeouts, headers = call.service.config.timeouts, call.request.headers
+    names = list(ANTHROPIC_HEADERS) if path.startswith(ANTHROPIC) else []
+    if target.auth_pass:
+        names.append("x-api-key")
+    given = {name: ",".join(headers.getall(name)) for name in names if name in headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+    authorization = ""
+    if target.auth_pass and "Authorization" in headers:
+        authorization = f"Authorization: {headers['Authorization']}\r\n"
+    kind = EVENTS if stream else "application/json"
+    return await target.connection().open(
+        "POST",
+        path,
+        body,
+        extra=forwarded(call.request, call.id, kind) + lines.encode("ascii"),
+        authorization=authorization.encode("ascii"),
+        first=timeouts.first_token_stream if stream else timeouts.first_token_body,
+        between=timeouts.between_chunks,
+    )
+
+
+async def unchanged(call: Call, answer: Answer) -> Reply | EventStream:
+    """Return a good answer as it is: a stream as it comes, anything else whole."""
+    if answer.content_type in STREAMS:
+        return await relayed(call, answer)
+    data = await answer.read(call.service.config.limits.response)
+    kind = answer.content_type_header.encode("utf-8", "replace")
+    return call.reply(answer.status, data, content_type=kind)
+
+
+async def _failed(call: Call, target: Target, answer: Answer, exchange: Exchange) -> Reply:
+    """Return an error: as sent where it is Anthropic's, else in OpenAI's envelope."""
+    status = answer.status
+    data = await answer.read(call.service.config.limits.response)
+    if status in KEY_REFUSED and target.auth_pass:
+        return call.fault(clients_key(status))
+    if 400 <= status < 600 and status not in KEY_REFUSED and call.path.startswith(ANTHROPIC):
+        kind = answer.content_type_header.encode("utf-8", "replace")
+        lines = "".join(f"{name}: {value}\r\n" for name, value in delays(answer).items())
+        return call.reply(status, call.hide(data), lines.encode("ascii"), content_type=kind)
+    fault = error_of(exchange, status, data)
+    call.translated(exchange)
+    return call.fault(fault, explained(exchange, fault.retry, answer))
