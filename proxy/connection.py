@@ -14,7 +14,8 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_server import Server
 
-from wellspoken.proxy.replies import Reply, error_body, plain_head
+from wellspoken.proxy.replies import Reply, error_body, identifying, plain_head
+from wellspoken.proxy.requests import fresh_id
 
 if TYPE_CHECKING:
     from aiohttp.streams import StreamReader
@@ -87,7 +88,8 @@ class Connection(RequestHandler):
         self._head_done()
         if self.transport is not None and not self.transport.is_closing():
             body = error_body(message, "invalid_request_error")
-            self.transport.write(plain_head(status, len(body), close=True) + body)
+            head = plain_head(status, len(body), extra=identifying(fresh_id(), 0), close=True)
+            self.transport.write(head + body)
         self.force_close()
 
     async def finish_response(
@@ -130,7 +132,8 @@ class Connection(RequestHandler):
                     "path, and that plain http is spoken."
                 )
             body = error_body(text, "invalid_request_error")
-        return Reply(request, status, body, close=True).response()
+        lines = identifying(fresh_id(), 0)
+        return Reply(request, status, body, extra=lines, close=True).response()
 
 
 class Listener(Server):

@@ -16,6 +16,9 @@ Reason = Literal[
     "chunk_timeout", "cut", "protocol", "too_large", "encoding",
 ]  # fmt: skip
 
+LASTING: frozenset[Reason] = frozenset({"tls", "too_large", "encoding"})
+"""What the same request meets again, however often it is sent."""
+
 
 class UpstreamError(Exception):
     """The backend could not be asked, or broke off; `reason` is a metric label."""
@@ -27,7 +30,8 @@ class UpstreamError(Exception):
         code = "backend_timeout" if late else "backend_error"
         if reason in ("dns", "refused", "unreachable", "tls"):
             code = "backend_unavailable"
-        self.fault = Fault(status=504 if late else 502, message=message, code=code)
+        retry = False if reason in LASTING else None
+        self.fault = Fault(504 if late else 502, message, code=code, retry=retry)
 
 
 def not_connected(url: str, error: OSError, seconds: float) -> UpstreamError:

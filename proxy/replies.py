@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -23,9 +24,14 @@ if TYPE_CHECKING:
 JSON = b"application/json"
 _JOIN_BELOW = 65_536  # bytes: above this a second write costs less than the copy
 
+VERSION = b"2020-10-01"  # of OpenAI's API, the only one there is
 HEARTBEAT = b": keepalive\n\n"
 EVENTS = b"text/event-stream"
 _UNBUFFERED = b"Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
+
+
+BODILESS = frozenset({204, 304})
+"""Statuses whose answer ends with its head: a body's framing would be read as the next answer."""
 
 
 @lru_cache(maxsize=1024)
@@ -42,6 +48,18 @@ def _date(second: int) -> bytes:
     return f"Date: {formatdate(second, usegmt=True)}\r\n".encode()
 
 
+def identifying(identity: str, seconds: float) -> bytes:
+    """Return the header lines that every answer has, as OpenAI's do.
+
+    `seconds`: from the end of the request's head to the beginning of the answer's.
+    """
+    return b"x-request-id: %b\r\nopenai-processing-ms: %d\r\nopenai-version: %b\r\n" % (
+        identity.encode("ascii"),
+        seconds * 1000,
+        VERSION,
+    )
+
+
 def plain_head(
     status: int,
     length: int | None,
@@ -55,7 +73,7 @@ def plain_head(
         (
             _status_line(status),
             b"Content-Type: %b\r\n" % content_type if content_type else b"",
-            b"" if length is None else b"Content-Length: %d\r\n" % length,
+            b"" if length is None or status in BODILESS else b"Content-Length: %d\r\n" % length,
             _date(int(time.time())),
             extra,
             b"Connection: close\r\n\r\n" if close else b"\r\n",
@@ -84,7 +102,7 @@ class Reply:
         self.keep_alive = request.keep_alive and not close
         if self.keep_alive and request.version < (1, 1):
             extra += b"Connection: keep-alive\r\n"
-        self._body = b"" if request.method == "HEAD" else body
+        self._body = b"" if request.method == "HEAD" or status in BODILESS else body
         self._head = plain_head(
             status,
             len(body),
@@ -121,16 +139,17 @@ class EventStream:
 
     While nothing was written for `heartbeat` seconds (0: never) a comment is, which also sends the
     head: a timer does it, so that whoever waits for the backend needs no second task. `left` says
-    that the head has left, so that a failure can no longer answer a status.
+    that the head has left, so that a failure can no longer answer a status. `lines` gives the
+    header lines when it does.
     """
 
     __slots__ = (
         "_chunked",
         "_content_type",
         "_ended",
-        "_extra",
         "_heartbeat",
         "_last",
+        "_lines",
         "_loop",
         "_timer",
         "keep_alive",
@@ -145,7 +164,7 @@ class EventStream:
         *,
         status: int = 200,
         content_type: bytes = EVENTS,
-        extra: bytes = b"",
+        lines: Callable[[], bytes] = bytes,
         heartbeat: float = 0.0,
         close: bool = False,
     ) -> None:
@@ -153,7 +172,7 @@ class EventStream:
         self.status = status
         self._content_type = content_type
         self.left = False
-        self._extra = extra
+        self._lines = lines
         self._chunked = request.version >= (1, 1)
         self.keep_alive = self._chunked and request.keep_alive and not close
         self._heartbeat = heartbeat
@@ -208,7 +227,9 @@ class EventStream:
         transport = self.request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has gone")
-        if self._chunked:
+        if self.status in BODILESS:
+            data = b""
+        elif self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
             if last:
                 data += b"0\r\n\r\n"
@@ -219,8 +240,8 @@ class EventStream:
         transport.write(data)
 
     def _head(self) -> bytes:
-        extra = _UNBUFFERED + self._extra
-        if self._chunked:
+        extra = _UNBUFFERED + self._lines()
+        if self._chunked and self.status not in BODILESS:
             extra += b"Transfer-Encoding: chunked\r\n"
         return plain_head(
             self.status,

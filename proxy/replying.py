@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from msgspec import DecodeError, Struct, json
+
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.request_error import error_json
@@ -16,8 +18,41 @@ if TYPE_CHECKING:
 
 DONE = b"data: [DONE]\n\n"
 NO_RETRY = b"x-should-retry: false\r\n"
-RETRY_AFTER = ("retry-after", "retry-after-ms")  # what the SDKs look at, besides x-should-retry
-_DELAY = re.compile(r"[A-Za-z0-9 ,:.+-]{1,40}")  # seconds, or a date
+_SECONDS = r"[0-9]{1,9}(\.[0-9]{1,9})?"
+_DATE = r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun), [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}(:[0-9]{2}){2} GMT"
+TOLD = {
+    "retry-after": re.compile(f"{_SECONDS}|{_DATE}"),
+    "retry-after-ms": re.compile(_SECONDS),
+    "x-should-retry": re.compile("true|false"),
+}
+"""What the SDKs look at, and the values of a backend's that they can use."""
+
+WAIT = {429: 1, 503: 2}
+"""Status -> seconds to wait where nobody told; the SDKs' own first wait is half a second."""
+
+LASTING = frozenset({501, 505})
+LASTING_CODES = frozenset(
+    {
+        "backend_auth_failed",
+        "insufficient_quota",
+        "tokenizer_unusable",
+        "upstream_event_too_large",
+        "upstream_not_a_completion",
+        "upstream_not_a_prompt",
+    }
+)
+"""Errors that the same request meets again: they last until somebody changes a configuration."""
+
+
+class _Error(Struct):
+    code: str | None = None
+
+
+class _Envelope(Struct):
+    error: _Error
+
+
+_envelope_of = json.Decoder(_Envelope).decode
 
 
 def explained(exchange: Exchange, retry: bool | None, answer: Answer | None) -> bytes:
@@ -30,13 +65,37 @@ def explained(exchange: Exchange, retry: bool | None, answer: Answer | None) -> 
     if answer is not None and answer.status >= 400:
         for name, value in delays(answer).items():
             lines += f"{name}: {value}\r\n".encode()
-    return lines + NO_RETRY if retry is False else lines
+    return lines + NO_RETRY if retry is False and NO_RETRY not in lines else lines
 
 
 def delays(answer: Answer) -> dict[str, str]:
-    """Return the headers that say when to try again."""
-    given = ((name, answer.headers.get(name, "")) for name in RETRY_AFTER)
-    return {name: value for name, value in given if _DELAY.fullmatch(value)}
+    """Return a backend's headers that say whether and when to try again."""
+    given = ((name, answer.headers.get(name, "")) for name in TOLD)
+    return {name: value for name, value in given if TOLD[name].fullmatch(value)}
+
+
+def retrying(status: int, body: bytes, lines: bytes) -> bytes:
+    """Return an error's header lines with what they lack to say whether and when to try again.
+
+    The SDKs retry 408, 409, 429 and every status from 500, twice by default, so an error that comes
+    again by all means would cost three times what it has to.
+    """
+    if status < 500 and status not in WAIT:
+        return lines
+    given = lines.lower()
+    if b"x-should-retry:" not in given and (status in LASTING or _code(body) in LASTING_CODES):
+        return lines + NO_RETRY
+    if status in WAIT and b"retry-after:" not in given:
+        lines += b"Retry-After: %d\r\n" % WAIT[status]
+    return lines
+
+
+def _code(body: bytes) -> str | None:
+    """Return the code of an error in OpenAI's envelope."""
+    try:
+        return _envelope_of(body).error.code
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def with_repairs(out: bytes, exchange: Exchange) -> bytes:

@@ -21,7 +21,8 @@ EXTENSIONS: tuple[Extensions, ...] = ("none", "known", "all")
 
 _EXISTING = (
     "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{id}, "
-    "GET /livez, GET /readyz, GET /health, GET /metrics"
+    "GET /livez, GET /readyz, GET /health, GET /metrics, GET /openapi.json, "
+    "GET /v1/capabilities"
 )
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -34,6 +35,11 @@ def request_id(request: BaseRequest) -> str:
     given = request.headers.get("x-request-id")
     if given is not None and _SANE_ID.fullmatch(given):
         return given
+    return fresh_id()
+
+
+def fresh_id() -> str:
+    """Return the id of a request that brought none, in OpenAI's form."""
     return f"req_{secrets.token_hex(12)}"
 
 
@@ -108,12 +114,26 @@ def _local(header: str, hosts: Collection[str]) -> bool:
 
 def unknown_url(call: Call) -> RequestError:
     """Return the error for a path that is not here."""
+    passing = sorted({path for target in call.service.router.targets for path in target.passes})
+    also = "".join(f", POST {path}" for path in passing)
     return RequestError(
         f"Unknown request URL: {call.request.method[:16]} {call.path[:200]}. This proxy answers "
-        f"{_EXISTING}.",
+        f"{_EXISTING}{also}.",
         status=404,
         code="unknown_url",
     )
+
+
+async def body_of(call: Call) -> bytes:
+    """Return the body of a call's request, as `read_body` does; then the call waits for a backend.
+
+    Raises RequestError.
+    """
+    config = call.service.config
+    call.phase = "request"
+    body = await read_body(call.request, config.limits.body, config.timeouts.client_body)
+    call.phase = "waiting"
+    return body
 
 
 async def read_body(request: BaseRequest, limit: int, idle: float) -> bytes:

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 from aiohttp.web_protocol import RequestPayloadError
 
 from wellspoken.adapters.request_error import RequestError, error_json
-from wellspoken.proxy import pages, ui
+from wellspoken.proxy import pages, passing, ui
 from wellspoken.proxy.answer import OUR_FAULT
+from wellspoken.proxy.capabilities import capabilities
 from wellspoken.proxy.chat import chat
 from wellspoken.proxy.completions import completions
 from wellspoken.proxy.config import parse_listen
 from wellspoken.proxy.connection import Connection, Listener
+from wellspoken.proxy.embeddings import embeddings
 from wellspoken.proxy.failures import UpstreamError
 from wellspoken.proxy.metrics import OTHER, Metrics
-from wellspoken.proxy.replies import EVENTS, JSON, EventStream, Reply
-from wellspoken.proxy.replying import NO_RETRY
+from wellspoken.proxy.replies import EVENTS, JSON, EventStream, Reply, identifying
+from wellspoken.proxy.replying import NO_RETRY, retrying
 from wellspoken.proxy.requests import refuse, request_id, unknown_url
 
 if TYPE_CHECKING:
@@ -44,14 +46,18 @@ ROUTES: dict[str, tuple[str, str, Handler]] = {
             ("POST", "completions", completions),
         ),
         (("/v1/models", "/models"), ("GET", "models", pages.models)),
+        (("/v1/capabilities",), ("GET", "capabilities", capabilities)),
         (("/livez",), ("GET", "livez", pages.livez)),
         (("/readyz", "/health"), ("GET", "readyz", pages.readyz)),
         (("/metrics",), ("GET", "metrics", pages.metrics)),
+        (("/openapi.json",), ("GET", "openapi", pages.openapi)),
     )
     for path in paths
 }
 _MODEL: tuple[str, str, Handler] = ("GET", "model", pages.model)
 _PAGE: tuple[str, str, Handler] = ("GET", "ui", ui.page)
+_ASKING: tuple[Handler, ...] = (chat, completions, embeddings, passing.passed)
+"""Handlers that ask a backend for an answer, so that `limits.inflight` holds for them."""
 
 
 class Call:
@@ -70,6 +76,7 @@ class Call:
         "started",
         "streamed",
         "streams",
+        "stripped",
     )
 
     def __init__(self, service: Service, request: BaseRequest) -> None:
@@ -84,6 +91,7 @@ class Call:
         self.model = OTHER
         self.streams = False
         self.streamed = False
+        self.stripped = b""  # the header line that names the keys taken out of the request
         self.phase = "request"  # what a client that leaves now did not wait for
 
     def routed(self, target: Target, model: str, streams: bool) -> None:
@@ -110,6 +118,10 @@ class Call:
         """Count a backend's failure."""
         self.service.metrics.upstream_errors.labels(self.backend, error.reason).inc()
 
+    def lines(self) -> bytes:
+        """Return the header lines of an answer that begins now."""
+        return identifying(self.id, self.service.loop.time() - self.started) + self.stripped
+
     def reply(
         self,
         status: int,
@@ -119,25 +131,27 @@ class Call:
         content_type: bytes = JSON,
         close: bool = False,
     ) -> Reply:
-        """Return a whole answer with the request's id."""
+        """Return a whole answer, with the header lines that every one has."""
+        if status >= 400:
+            extra = retrying(status, body, extra)
         return Reply(
             self.request,
             status,
             body,
             content_type=content_type,
-            extra=b"x-request-id: %b\r\n%b" % (self.id.encode("ascii"), extra),
+            extra=self.lines() + extra,
             close=close or self.service.draining,
         )
 
     def stream(
         self, status: int = 200, content_type: bytes = EVENTS, heartbeat: float = 0.0
     ) -> EventStream:
-        """Return an answer to be written piece by piece, with the request's id."""
+        """Return an answer to be written piece by piece, with the same header lines."""
         return EventStream(
             self.request,
             status=status,
             content_type=content_type,
-            extra=b"x-request-id: %b\r\n" % self.id.encode("ascii"),
+            lines=self.lines,
             heartbeat=heartbeat,
             close=self.service.draining,
         )
@@ -264,7 +278,7 @@ class Service:
         try:
             refuse(call.request, self._hosts)
             handler = self._route(call)
-            if self.inflight > self.config.limits.inflight and handler in (chat, completions):
+            if self.inflight > self.config.limits.inflight and handler in _ASKING:
                 raise RequestError(
                     "The proxy is at its limit of open requests. Wait a moment, or raise "
                     "limits.inflight.",
@@ -299,6 +313,9 @@ class Service:
         found = ROUTES.get(call.path)
         if found is None and call.path.startswith(("/v1/models/", "/models/")):
             found = _MODEL
+        if found is None and passing.reachable(self, call.path):
+            embeds = call.path in passing.EMBEDDINGS
+            found = ("POST", passing.label(call.path), embeddings if embeds else passing.passed)
         if found is None and method in ("GET", "HEAD") and ui.target_of(self) is not None:
             found = _PAGE
         if found is None:

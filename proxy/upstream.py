@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from wellspoken.proxy.failures import UpstreamError
 
 READ_SIZE = 65_536  # bytes a connection buffers before it stops reading, twice at most
+SETTLE = 0.02  # seconds in which a server may close, unsaid, the connection of a stream it ended
 LINGER = 0.25  # seconds for the last bytes of an answer that is no longer needed
 
 
@@ -206,7 +207,11 @@ class Answer:
         self._complete = True
         # Perhaps still inside the parser, where what follows the last byte in the same read is not
         # seen yet; it is looked at again (`quiet`) before the connection is used.
-        self._upstream.release(self._wire)
+        if self.content_type == "text/event-stream":
+            # llama.cpp says keep-alive, and closes it all the same a moment later (b7376, b11549).
+            self._loop.call_later(SETTLE, self._upstream.release, self._wire)
+        else:
+            self._upstream.release(self._wire)
 
     def _arm(self, seconds: float) -> None:
         self._stop()
@@ -338,10 +343,16 @@ class Upstream:
         return (await self.get(path, 65_536))[0]
 
     async def get(self, path: str, limit: int) -> tuple[int, bytes]:
-        """Return status and body of GET `path` within timeouts.probe. Raises UpstreamError."""
+        """Return status and body of GET `path`, each in timeouts.probe. Raises UpstreamError."""
         seconds = self._timeouts.probe
         answer = await self.open("GET", path, first=seconds, between=seconds)
-        return answer.status, await answer.read(limit)
+        try:
+            async with asyncio.timeout(seconds):  # of the whole body: it may come byte by byte
+                return answer.status, await answer.read(limit)
+        except TimeoutError as error:
+            late = not_read(self.url, error, False, seconds)
+            assert late is not None
+            raise self.failed(late) from error
 
     def _reuse(self) -> _Wire | None:
         """Return an idle connection that is still good: the latest used, the least likely stale."""

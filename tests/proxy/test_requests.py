@@ -223,7 +223,7 @@ async def test_a_wrong_method_is_405(
         assert envelope(await response.text())["code"] == "method_not_supported"
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/embeddings", "/slots", "/v1/chat/completions/"])
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/files", "/slots", "/v1/chat/completions/"])
 async def test_an_unknown_path_is_404_and_says_what_exists(
     upstream: Upstream, start_proxy: StartProxy, path: str
 ) -> None:
@@ -233,7 +233,12 @@ async def test_an_unknown_path_is_404_and_says_what_exists(
         assert response.status == 404
         error = envelope(await response.text())
     assert error["code"] == "unknown_url"
-    assert "POST /v1/chat/completions" in error["message"]
+    paths = dict.fromkeys(server.ROUTES.values())  # the first of each handler's paths
+    named = [
+        next(path for path in server.ROUTES if server.ROUTES[path] == route) for route in paths
+    ]
+    assert "/v1/capabilities" in named
+    assert all(f"{server.ROUTES[path][0]} {path}" in error["message"] for path in named)
     assert upstream.requests == []
 
 

@@ -22,6 +22,7 @@ from tests.fakes.upstream import (
 )
 from wellspoken.proxy.config import Timeouts
 from wellspoken.proxy.failures import UpstreamError
+from wellspoken.proxy.upstream import SETTLE
 from wellspoken.proxy.upstream import Upstream as Client
 
 
@@ -44,9 +45,19 @@ async def fetch(made: Client, *, first: float = 0.0, between: float = 0.0) -> by
 async def test_a_connection_is_used_again(upstream: Upstream) -> None:
     upstream.scripts = [whole(b"1"), stream(b"2"), whole(b"3")]
     async with client(upstream.url) as made:
-        assert [await fetch(made) for _ in range(3)] == [b"1", b"2", b"3"]
+        for wanted in (b"1", b"2", b"3"):
+            assert await fetch(made) == wanted
+            await asyncio.sleep(2 * SETTLE)
     assert upstream.opened == 1
     assert len(upstream.requests) == 3
+
+
+async def test_a_stream_that_is_closed_a_moment_later_costs_no_request(upstream: Upstream) -> None:
+    """llama.cpp (b7376, b11549) says keep-alive, ends its stream and closes the connection."""
+    upstream.scripts = [[*stream(b"1"), Pause(SETTLE / 10), Reset()], whole(b"2")]
+    async with client(upstream.url) as made:
+        assert await fetch(made) == b"1"
+        assert await fetch(made) == b"2"
 
 
 @pytest.mark.parametrize(
