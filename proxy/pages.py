@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -40,6 +42,16 @@ async def readyz(call: Call) -> Reply:
 async def metrics(call: Call) -> Reply:
     """Return the metrics in Prometheus' text format."""
     return call.reply(200, call.service.metrics.expose(), content_type=CONTENT_TYPE)
+
+
+async def openapi(call: Call) -> Reply:
+    """Return the OpenAPI document of this proxy, as it is shipped."""
+    return call.reply(200, _document())
+
+
+@cache
+def _document() -> bytes:
+    return Path(__file__).with_name("openapi.json").read_bytes()
 
 
 async def models(call: Call) -> Reply:

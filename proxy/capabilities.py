@@ -1,0 +1,54 @@
+"""GET /v1/capabilities: for each model, what becomes of every parameter and what passes through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from wellspoken.adapters.answers import Capabilities, Capability, ModelCapabilities
+from wellspoken.proxy.pages import listed
+
+if TYPE_CHECKING:
+    from wellspoken.adapters.parameters import Table
+    from wellspoken.proxy.replies import Reply
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Call
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def capabilities(call: Call) -> Reply:
+    """List what each model's backend does itself, what the proxy does, and what is refused.
+
+    Raises UpstreamError if a sole backend without configured names does not answer.
+    """
+    found = []
+    for name in await listed(call.service):
+        target = call.service.router.find(name)
+        await target.ready()
+        found.append(of_model(name, target))
+    return call.reply(200, _encode(Capabilities(data=found)))
+
+
+def of_model(name: str, target: Target) -> ModelCapabilities:
+    """Return the capabilities of one model."""
+    backend, detected = target.backend, target.detected
+    return ModelCapabilities(
+        id=name,
+        backend=target.name,
+        adapter=backend.name,
+        server=detected.described if detected is not None else backend.title,
+        bounds=target.bounds,
+        vendor=target.vendor,
+        chat_completions=_rows(backend.chat_table if backend.chat else {}),
+        completions=_rows(backend.completion_table if backend.completions else {}),
+        endpoints=sorted(target.passes),
+    )
+
+
+def _rows(table: Table) -> dict[str, Capability]:
+    return {
+        name: Capability(how=row.how, key=row.key, note=row.note)
+        for name, row in sorted(table.items())
+    }

@@ -1,0 +1,337 @@
+"""The request bodies of proxy/openapi.json: the Structs' fields, with the bounds that are checked.
+
+The Structs say the types; what `openai_bounds` and `completions_bounds` check is added from their
+own tables, since a bound in a Struct would answer msgspec's text and not OpenAI's. A schema here
+may be looser than the check (a named tool has to be among the tools) and never stricter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from wellspoken.adapters import completions_bounds, embeddings, openai_bounds
+from wellspoken.adapters.completions import CompletionRequest
+from wellspoken.adapters.embeddings import EmbeddingRequest
+from wellspoken.adapters.openai import ChatRequest, FunctionCall, Message, StreamOptions, ToolCall
+from wellspoken.proxy.openapi_text import FIELDS
+
+Schema = dict[str, Any]
+REF = "#/components/schemas/{name}"
+NULL: Schema = {"type": "null"}
+STRING: Schema = {"type": "string"}
+OBJECT: Schema = {"type": "object"}
+OWN = frozenset({"fields", "native", "unlimited"})
+"""Fields of the Structs that no client sends."""
+
+
+def schemas() -> dict[str, Schema]:
+    """Return the request bodies and what they refer to, by component name."""
+    plain = msgspec.json.schema_components([StreamOptions], ref_template=REF)[1]
+    found = {name: simple(schema) for name, schema in plain.items()}
+    called = {"name": STRING, "arguments": STRING}
+    found["FunctionCall"] = _holding(called, *called, description=FunctionCall.__doc__ or "")
+    found["ToolCall"] = _call()
+    found |= {_role_name(role): _message(role) for role in openai_bounds.ROLES}
+    roles = [_ref(_role_name(role)) for role in openai_bounds.ROLES]
+    found["Message"] = {"description": "One message of the conversation.", "anyOf": roles}
+    found["Function"] = _function()
+    found["ChatRequest"] = _chat()
+    found["CompletionRequest"] = _completion()
+    found["EmbeddingRequest"] = _embedding()
+    return found
+
+
+def simple(schema: Any) -> Any:
+    """Return a schema of msgspec's without defaults, and `X | None` as one list of types."""
+    if isinstance(schema, list):
+        return [simple(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {
+        key: {name: simple(item) for name, item in value.items()}
+        if key in ("properties", "$defs")
+        else simple(value)
+        for key, value in schema.items()
+        if key not in ("default", "title")
+    }
+    options = made.get("anyOf")
+    if options and NULL in options and len(options) == 2:
+        (other,) = (option for option in options if option != NULL)
+        if isinstance(other.get("type"), str) and "enum" not in other:
+            del made["anyOf"]
+            return other | made | {"type": [other["type"], "null"]}
+    return made
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": REF.format(name=name)}
+
+
+def _or_null(*schemas: Schema) -> Schema:
+    return {"anyOf": [*schemas, NULL]}
+
+
+def _holding(properties: Schema, *required: str, description: str = "") -> Schema:
+    """Return an object with these properties, of which some are required, and any others."""
+    made: Schema = {"type": "object", "properties": properties}
+    if required:
+        made["required"] = list(required)
+    return {"description": description, **made} if description else made
+
+
+def _typed(kind: type[Struct], more: dict[str, Schema]) -> dict[str, Schema]:
+    """Return the properties of a Struct: `more` where it has them, else what the types say."""
+    properties: dict[str, Schema] = {}
+    for field in msgspec.structs.fields(kind):
+        if field.name in OWN:
+            continue
+        schema = more.get(field.name)
+        if schema is None:
+            schema = simple(msgspec.json.schema_components([field.type], ref_template=REF)[0][0])
+        properties[field.name] = {"description": FIELDS[field.name], **schema}
+    return properties
+
+
+def _bounded(*tables: tuple[tuple[str, int, int | None], ...]) -> dict[str, Schema]:
+    """Return the schemas of numbers that the tables bound, decimals where the last says so."""
+    made: dict[str, Schema] = {}
+    for table in tables:
+        kind = "number" if table is openai_bounds.DECIMALS else "integer"
+        for name, low, high in table:
+            made[name] = {"type": [kind, "null"], "minimum": low}
+            if high is not None:
+                made[name]["maximum"] = high
+    return made
+
+
+def _needs(name: str, given: Schema, other: str, need: Schema) -> Schema:
+    """Return the rule that `name`, where it is as `given`, needs `other` to be as `need` says."""
+    return {
+        "if": {"required": [name], "properties": {name: given}},
+        "then": {"required": [other], "properties": {other: need}},
+    }
+
+
+_STREAM_OPTIONS = _needs("stream_options", OBJECT, "stream", {"const": True})
+
+
+def _stop() -> Schema:
+    texts = {"type": "array", "items": STRING, "maxItems": openai_bounds.MAX_STOPS}
+    return _or_null(STRING, texts)
+
+
+def _logit_bias() -> Schema:
+    return {
+        "type": ["object", "null"],
+        "propertyNames": {"pattern": f"^{openai_bounds.TOKEN_ID.pattern}$"},
+        "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+    }
+
+
+def _chat() -> Schema:
+    named = {"type": "string", "minLength": 1}
+    tools = {"type": ["array", "null"], "items": _tool(), "maxItems": openai_bounds.MAX_TOOLS}
+    functions = {
+        "type": ["array", "null"],
+        "items": _ref("Function"),
+        "minItems": 1,
+        "maxItems": openai_bounds.MAX_TOOLS,
+    }
+    more: dict[str, Schema] = {
+        "model": named,
+        "messages": {"type": "array", "items": _ref("Message"), "minItems": 1},
+        "function_call": _or_null({"enum": ["none", "auto"]}, _holding({"name": named}, "name")),
+        "functions": functions,
+        "logit_bias": _logit_bias(),
+        "metadata": {
+            "type": ["object", "null"],
+            "maxProperties": openai_bounds.MAX_PAIRS,
+            "propertyNames": {"maxLength": openai_bounds.MAX_KEY},
+            "additionalProperties": {"type": "string", "maxLength": openai_bounds.MAX_VALUE},
+        },
+        "response_format": _response_format(),
+        "safety_identifier": {"type": ["string", "null"], "maxLength": openai_bounds.MAX_KEY},
+        "stop": _stop(),
+        "stream_options": _or_null(_ref("StreamOptions")),
+        "tool_choice": _tool_choice(),
+        "tools": tools,
+        **_bounded(openai_bounds.GUARDS, openai_bounds.INTEGERS, openai_bounds.DECIMALS),
+    }
+    forced = {"not": {"enum": ["none", "auto", None]}}
+    return _body(
+        ChatRequest,
+        more,
+        ["model", "messages"],
+        [
+            _needs("top_logprobs", {"type": "integer"}, "logprobs", {"const": True}),
+            _STREAM_OPTIONS,
+            _needs("tool_choice", forced, "tools", {"type": "array", "minItems": 1}),
+        ],
+    )
+
+
+def _body(
+    kind: type[Struct], more: dict[str, Schema], required: list[str], rules: list[Schema]
+) -> Schema:
+    """Return a whole request body; keys that it does not name are a vendor's."""
+    description = " ".join((kind.__doc__ or "").partition("\n")[0].split())
+    made: Schema = {
+        "description": f"{description.partition(':')[0]}. Other keys are the backend's own.",
+        "type": "object",
+        "required": required,
+        "properties": _typed(kind, more),
+        "additionalProperties": True,
+    }
+    return made | ({"allOf": rules} if rules else {})
+
+
+def _completion() -> Schema:
+    ids = {
+        "type": "array",
+        "items": {"type": "integer", "minimum": 0, "maximum": completions_bounds.MAX_TOKEN_ID},
+        "minItems": 1,
+    }
+    most = completions_bounds.MAX_CHOICES
+    several = {"type": "array", "minItems": 1, "maxItems": most}
+    prompts = [STRING, several | {"items": STRING}, ids, several | {"items": ids}]
+    bounds = (
+        ("best_of", 1, completions_bounds.MAX_BEST_OF),
+        ("logprobs", 0, completions_bounds.MAX_LOGPROBS),
+        ("max_tokens", 0, None),
+    )
+    more: dict[str, Schema] = {
+        "model": {"type": "string", "minLength": 1},
+        "prompt": {"anyOf": prompts},
+        "logit_bias": _logit_bias(),
+        "stop": _stop(),
+        "stream_options": _or_null(_ref("StreamOptions")),
+        **_bounded(openai_bounds.GUARDS, bounds, openai_bounds.DECIMALS),
+    }
+    return _body(CompletionRequest, more, ["model", "prompt"], [_STREAM_OPTIONS])
+
+
+def _embedding() -> Schema:
+    text = {"type": "string", "minLength": 1}
+    ids = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+    most: Schema = {"type": "array", "minItems": 1, "maxItems": embeddings.MOST_INPUTS}
+    more: dict[str, Schema] = {
+        "model": text,
+        "input": {"anyOf": [text, most | {"items": text}, most | ids, most | {"items": ids}]},
+        "dimensions": {"type": ["integer", "null"], "minimum": 1},
+        "encoding_format": {"enum": [*embeddings.FORMATS, None]},
+    }
+    return _body(EmbeddingRequest, more, ["model", "input"], [])
+
+
+def _name() -> Schema:
+    pattern = f"^{openai_bounds.NAME.pattern}$"
+    return {"type": "string", "maxLength": openai_bounds.MAX_KEY, "pattern": pattern}
+
+
+def _function() -> Schema:
+    properties: Schema = {
+        "name": _name(),
+        "description": {"type": ["string", "null"]},
+        "parameters": {"type": ["object", "null"], "description": "A JSON schema."},
+        "strict": {"type": ["boolean", "null"]},
+    }
+    return _holding(properties, "name", description="A function the model may call.")
+
+
+def _tool() -> Schema:
+    function = _holding(
+        {"type": {"const": "function"}, "function": _ref("Function")}, "type", "function"
+    )
+    custom = _holding({"type": {"const": "custom"}, "custom": OBJECT}, "type", "custom")
+    return {"anyOf": [function, custom]}
+
+
+def _call() -> Schema:
+    """Return a call of a past answer."""
+    kinds = {"function": _ref("FunctionCall"), "custom": {"not": NULL}}
+    forms = [
+        _holding({"id": STRING, "type": {"const": kind}, kind: value}, "id", "type", kind)
+        for kind, value in kinds.items()
+    ]
+    return {"description": ToolCall.__doc__, "anyOf": forms}
+
+
+def _tool_choice() -> Schema:
+    called = _holding({"name": {"type": "string", "minLength": 1}}, "name")
+    function = _holding({"type": {"const": "function"}, "function": called}, "type", "function")
+    other = _holding({"type": {"enum": ["custom", "allowed_tools"]}}, "type")
+    return _or_null({"enum": ["none", "auto", "required"]}, function, other)
+
+
+def _response_format() -> Schema:
+    others = [name for name in openai_bounds.FORMATS if name != "json_schema"]
+    plain = {"enum": others + sorted(openai_bounds.VENDOR_FORMATS)}
+    schema = _holding(
+        {
+            "name": _name(),
+            "description": {"type": ["string", "null"]},
+            "schema": {"description": "A JSON schema."},
+            "strict": {"type": ["boolean", "null"]},
+        },
+        "name",
+    )
+    named = {"type": {"const": "json_schema"}, "json_schema": schema}
+    return _or_null(_holding({"type": plain}, "type"), _holding(named, "type", "json_schema"))
+
+
+def _role_name(role: str) -> str:
+    return f"{role.capitalize()}Message"
+
+
+def _message(role: str) -> Schema:
+    """Return what a message of this role may hold."""
+    kinds = openai_bounds.PARTS.get(role, ())
+    parts = {"type": "array", "minItems": 1, "items": {"anyOf": [*map(_part, kinds), _vendor()]}}
+    content = {"anyOf": [STRING, parts]} if kinds else {"type": ["string", "null"]}
+    required = ["role", "content"]
+    if role == "assistant":
+        content, required = _or_null(STRING, parts), ["role"]
+    elif role == "function":
+        required = ["role", "name"]
+    properties: dict[str, Schema] = {}
+    for field in msgspec.structs.fields(Message):
+        own: Schema = {"role": {"const": role}, "content": content}
+        if role == "tool":
+            own["tool_call_id"] = STRING
+            required = ["role", "content", "tool_call_id"]
+        elif role == "function":
+            own["name"] = {"type": "string", "minLength": 1}
+        schema = own.get(field.name)
+        if schema is None:
+            schema = simple(msgspec.json.schema_components([field.type], ref_template=REF)[0][0])
+        properties[field.name] = schema
+    made = _holding(properties, *required, description=f"What the {role} says.")
+    return made | {"anyOf": _said()} if role == "assistant" else made
+
+
+def _said() -> list[Schema]:
+    """Return what an assistant's message may hold, of which it holds one at least."""
+    calls = {"type": "array", "minItems": 1}
+    some = {"content": {"type": ["string", "array"]}, "tool_calls": calls, "function_call": OBJECT,
+            "refusal": STRING, "audio": {"not": NULL}}  # fmt: skip
+    return [{"required": [key], "properties": {key: schema}} for key, schema in some.items()]
+
+
+def _part(kind: str) -> Schema:
+    """Return a content part of OpenAI's."""
+    value = {
+        "image_url": _holding({"url": STRING}, "url"),
+        "input_audio": _holding({"data": STRING, "format": STRING}, "data", "format"),
+        "file": OBJECT,
+    }.get(kind, STRING)
+    return _holding({"type": {"const": kind}, kind: value}, "type", kind)
+
+
+def _vendor() -> Schema:
+    kinds = sorted(openai_bounds.VENDOR_PARTS)
+    return _holding(
+        {"type": {"enum": kinds}}, "type", description="Kinds that vLLM and SGLang added."
+    )

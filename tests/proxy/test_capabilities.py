@@ -1,0 +1,62 @@
+"""GET /v1/capabilities: what each model's backend does, what the proxy does, what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from msgspec import json as strict
+
+from tests.fakes.upstream import Upstream, whole
+from tests.proxy.conftest import StartProxy
+from tests.proxy.test_detect import play
+from wellspoken.adapters.answers import Capabilities
+from wellspoken.adapters.registry import find
+
+PATH = "/v1/capabilities"
+LISTED = json.dumps({"object": "list", "data": [{"id": "tiny", "object": "model"}]}).encode()
+
+
+async def test_each_model_has_its_backends_table(start_proxy: StartProxy) -> None:
+    async with Upstream() as one, Upstream() as other:
+        one.script("/v1/models", whole(LISTED))
+        other.script("/v1/models", whole(LISTED))
+        proxy = await start_proxy(
+            {"name": "a", "url": one.url, "adapter": "vllm", "models": ["x"]},
+            {
+                "name": "b",
+                "url": other.url,
+                "adapter": "cortex",
+                "aliases": {"y": "z"},
+                "bounds": "backend",
+                "vendor": "reject",
+            },
+        )
+        status, found = await proxy.get(PATH)
+    assert status == 200
+    decoded = strict.decode(strict.encode(found), type=Capabilities)
+    first, second = decoded.data
+    assert (first.id, first.backend, first.adapter) == ("x", "a", "vllm")
+    assert (second.id, second.backend, second.adapter) == ("y", "b", "cortex")
+    assert (second.bounds, second.vendor, first.vendor) == ("backend", "reject", "pass")
+    for model, name in ((first, "vllm"), (second, "cortex")):
+        table = find(name).chat_table
+        told = {key: (row.how, row.key, row.note) for key, row in model.chat_completions.items()}
+        assert told == {key: (row.how, row.key, row.note) for key, row in table.items()}
+    assert second.completions == {} and first.completions["echo"].how == "native"
+
+
+async def test_what_was_detected_is_told(start_proxy: StartProxy, upstream: Upstream) -> None:
+    play(upstream, "llamacpp")
+    proxy = await start_proxy(upstream, adapter="auto")
+    _, found = await proxy.get(PATH)
+    model: dict[str, Any] = found["data"][0]
+    assert model["adapter"] == "llamacpp" and model["server"].startswith("llama.cpp, from")
+    assert model["chat_completions"]["n"]["how"] == "emulated"
+    assert "/v1/embeddings" in model["endpoints"]
+
+
+async def test_what_does_not_answer_is_an_error(start_proxy: StartProxy) -> None:
+    proxy = await start_proxy("http://127.0.0.1:9", adapter="vllm")
+    async with proxy.session.get(proxy.url(PATH)) as response:
+        assert response.status == 502
