@@ -1,8 +1,8 @@
-"""Serves a model with whichever xllamacpp this interpreter has: `python serve_xllamacpp.py MODEL`.
+"""Serves a model with the xllamacpp of this interpreter: `serve_xllamacpp.py MODEL [TEMPLATE]`.
 
-It stands alone, since it runs in the virtual environment of an older llama.cpp (`make
-.venv-llamacpp-old/.installed`). It writes one JSON line, {"url", "version"}, and serves until its
-stdin closes.
+TEMPLATE is the text of a chat template in place of the model's own. It stands alone, since it runs
+in the virtual environment of an older llama.cpp (`make .venv-llamacpp-old/.installed`). It writes
+one JSON line, {"url", "version"}, and serves until its stdin closes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ SETTINGS: tuple[tuple[str, Any], ...] = (
 )
 
 
-def parameters(model: str) -> Any:
+def parameters(model: str, template: str = "") -> Any:
     """Return CommonParams for the model, in the names that this version has."""
     import xllamacpp
 
     params: Any = xllamacpp.CommonParams()
     params.model.path = model
+    if template:
+        params.chat_template = template
+        params.use_jinja = True
     for name, value in SETTINGS:
         if hasattr(params, name):
             setattr(params, name, value)
@@ -41,13 +44,13 @@ def parameters(model: str) -> Any:
     return params
 
 
-def main(model: str) -> None:
+def main(model: str, template: str = "") -> None:
     """Serve until stdin closes; what llama.cpp itself prints goes to stderr."""
     import xllamacpp
 
     status = os.dup(1)
     os.dup2(2, 1)
-    server: Any = xllamacpp.Server(parameters(model))
+    server: Any = xllamacpp.Server(parameters(model, template))
     url = str(server.listening_address).rstrip("/")
     line = {"url": url, "version": importlib.metadata.version("xllamacpp")}
     os.write(status, json.dumps(line).encode() + b"\n")
@@ -55,4 +58,4 @@ def main(model: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -13,7 +13,12 @@ from tests.models.tiny import TEXT
 from wellspoken.adapters.completions import decode_completion, exchange_for_completion
 from wellspoken.adapters.events import End, Entry, Event, Finish, Text, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.llamacpp_native import prepare_native, template_request, templated
+from wellspoken.adapters.llamacpp_native import (
+    LLAMACPP_NATIVE,
+    prepare_native,
+    template_request,
+    templated,
+)
 from wellspoken.adapters.openai import decode_chat
 from wellspoken.adapters.readers.llamacpp import LlamaCppNative
 from wellspoken.adapters.translate import stages, through
@@ -207,7 +212,7 @@ async def test_a_chat_goes_by_its_template(llamacpp: str) -> None:
     request = decode_chat(json.dumps(fields).encode(), bounds="openai")
     exchange = Exchange(model="m", now=1, new_id=lambda: "0123456789")
     async with ClientSession() as session:
-        data = template_request(request)
+        data = template_request(LLAMACPP_NATIVE, request)
         async with session.post(f"{llamacpp}/apply-template", data=data) as answer:
             prompt = templated(await answer.read())
         assert prompt.endswith(PROMPT)

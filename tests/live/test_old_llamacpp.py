@@ -26,6 +26,13 @@ from tests.conformance import (
 )
 from tests.corpus import Dialect, Fixture, checked_request
 from tests.fold import comparable, fold, fold_completion
+from tests.live.effects import EFFECTS, Ask, Effect
+from tests.live.effects_chat import (
+    CHAT_EFFECTS,
+    TOOL_EFFECTS,
+    formed_beside_tools,
+    formed_without_call,
+)
 from tests.models.tiny import TEXT
 from tests.reading import facts_of
 from wellspoken.proxy.build import build
@@ -264,3 +271,29 @@ async def test_its_refusals_conform(old_proxy: str) -> None:
             data = await ask(old_proxy, path, asked | {"stream": stream}, 400)
             assert check_error(data, 400) == []
             assert json.loads(data)["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
+@pytest.mark.parametrize("path", [CHAT, TEXTS], ids=["chat", "completions"])
+@pytest.mark.parametrize("old_proxy", ["llamacpp", "llamacpp-native"], indirect=True)
+async def test_every_parameter_has_its_effect(
+    old_proxy: str, old_llamacpp: str, path: str, stream: bool, request: pytest.FixtureRequest
+) -> None:
+    effects: list[Effect] = [*EFFECTS]
+    if path == CHAT:
+        effects += CHAT_EFFECTS
+        if request.node.callspec.params["old_proxy"] == "llamacpp":
+            effects += [*TOOL_EFFECTS, formed_without_call]
+    async with ClientSession(old_proxy) as session:
+        ask = Ask(session, old_llamacpp, path, stream)
+        for effect in effects:
+            await effect(ask)
+
+
+async def test_a_form_beside_tools_that_may_be_called_is_its_own_failure(
+    old_proxy: str, old_llamacpp: str
+) -> None:
+    """It puts the form into an object of its own, which it then cannot read: no 400 of ours."""
+    async with ClientSession(old_proxy) as session:
+        with pytest.raises(AssertionError, match=r"500.*Content path must be a string"):
+            await formed_beside_tools(Ask(session, old_llamacpp, CHAT, False))

@@ -24,6 +24,8 @@ from aiohttp import ClientSession
 from tests.live.vllm.asking import Asking
 from tests.live.vllm.server import Server
 from tests.models.tiny_hf import Tokens, write_model
+from wellspoken.adapters.versions import for_version
+from wellspoken.adapters.vllm import VLLM
 from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
 
@@ -128,17 +130,24 @@ StartProxy = Callable[..., Awaitable[str]]
 async def start_proxy() -> AsyncIterator[StartProxy]:
     """Start a proxy: `await start_proxy(url, timeouts={...}, bounds="backend", ...)`.
 
-    Keys but `timeouts` are the backend's.
+    Keys but `timeouts` are the backend's, and `version`, by whose rows the proxy then goes.
     """
     services = []
 
-    async def start(url: str, timeouts: dict[str, float] | None = None, **backend: Any) -> str:
+    async def start(
+        url: str,
+        timeouts: dict[str, float] | None = None,
+        version: str | None = None,
+        **backend: Any,
+    ) -> str:
         tables: dict[str, Any] = {
             "server": {"listen": "127.0.0.1:0"},
             "timeouts": timeouts or {},
             "backend": [{"url": url, "adapter": "vllm", **backend}],
         }
         services.append(build(load(None, tables, {})))
+        if version is not None:
+            services[-1].router.targets[0].backend = for_version(VLLM, version)
         host, port = await services[-1].start()
         return f"http://{host}:{port}"
 

@@ -11,11 +11,18 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tests.models.tiny_hf import CONTEXT
+from tests.models.tiny_hf import CONTEXT, TEMPLATE
 
 READY_SECONDS = 240
 END_SECONDS = 30
 MODEL = "tiny"
+
+TOLD = (
+    "{% if reasoning_effort %}[effort {{ reasoning_effort }}]{% endif %}"
+    "{% if enable_thinking is defined %}[thinking {{ enable_thinking }}]{% endif %}"
+    "{% if colour %}[colour {{ colour }}]{% endif %}"
+)
+"""What begins a prompt if its request sets these variables of the template."""
 
 
 class Server:
@@ -30,11 +37,14 @@ class Server:
             self.port: int = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = work / "vllm.log"
+        template = work / "template.jinja"
+        template.write_text(TOLD + TEMPLATE)
         argv = [
             str(executable), "serve", str(folder), "--host", "127.0.0.1", "--port", str(self.port),
             "--served-model-name", MODEL, "--dtype", "float32", "--max-model-len", str(CONTEXT),
             "--max-num-seqs", "8", "--enforce-eager", "--no-enable-prefix-caching",
             "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--enable-scale-out",
+            "--chat-template", str(template),
         ]  # fmt: skip
         caches = executable.parent.parent / "cache"
         environment = os.environ | {

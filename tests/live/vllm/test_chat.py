@@ -7,6 +7,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.fold import fold
 from tests.live.vllm.asking import Asking, question
 from tests.models.tiny_hf import END, Tokens
 
@@ -82,17 +83,19 @@ async def test_a_stop_string_inside_a_token_clips_its_entry(ask: Asking, tokens:
 
 
 @pytest.mark.parametrize("included", [False, True])
-async def test_vllms_own_key_does_not_bring_the_stop_string(
+async def test_the_stop_string_stays_where_the_client_wants_it(
     ask: Asking, tokens: Tokens, included: bool
 ) -> None:
-    """vLLM's include_stop_str_in_output puts it into the text; the contract's rule takes it out."""
+    """vLLM's include_stop_str_in_output leaves it in the text, and so does the proxy."""
     bias = leaning(tokens, "a", "b", "c")
     asked = question(stop="ba", logit_bias=bias, include_stop_str_in_output=included, **SAMPLED)
     raw = await ask.post(ask.direct, asked)
     out = await ask.post(ask.proxy, asked)
     texts = [answer.json["choices"][0]["message"]["content"] for answer in (raw, out)]
+    streamed = await ask.post(ask.proxy, asked | {"stream": True})
+    texts.append(fold(streamed.data)["choices"][0]["message"]["content"])
     assert texts[0].endswith("ba") is included
-    assert texts[1] == texts[0].removesuffix("ba")
+    assert texts[1:] == texts[:1] * 2
 
 
 async def test_a_stop_token_is_folded_or_kept(ask: Asking, tokens: Tokens) -> None:
