@@ -13,6 +13,7 @@ from msgspec import Raw, Struct, json
 
 from wellspoken.adapters.counting import Tokenize
 from wellspoken.adapters.forms import messages_in
+from wellspoken.adapters.forms_narrow import with_arguments
 from wellspoken.adapters.openai import OFF, OPENAI_KEYS, OUR_KEYS, ChatRequest
 from wellspoken.adapters.parameters import Table, refuse, used
 
@@ -149,7 +150,7 @@ def translated(backend: Backend, request: ChatRequest) -> dict[str, Any]:
     if _of_functions(request):
         sent["messages"] = _messages_as_tools(messages_in(sent))
     if _lacks_arguments(request):
-        sent["messages"] = _with_arguments(sent["messages"])
+        with_arguments(sent, lambda text: text or "{}")  # llama.cpp b11549 parses them: a 500
     for name in needed:
         form = table[name].form
         if form is not None:
@@ -198,23 +199,6 @@ def _lacks_arguments(request: ChatRequest) -> bool:
         for message in request.messages
         for call in (message.function_call, *(call.function for call in message.tool_calls or ()))
     )
-
-
-def _with_arguments(messages: Any) -> list[dict[str, Any]]:
-    """Say an empty object for no arguments: llama.cpp b11549 parses them, and answers 500."""
-    given = json.decode(_encode(messages), type=list[dict[str, Raw]])
-    filled: list[dict[str, Any]] = []
-    for message in given:
-        new: dict[str, Any] = dict(message)
-        calls = json.decode(message.get("tool_calls", _NULL)) or []
-        lacking = [call["function"] for call in calls if call.get("function")]
-        lacking = [function for function in lacking if function.get("arguments") == ""]
-        for function in lacking:
-            function["arguments"] = "{}"
-        if lacking:
-            new["tool_calls"] = calls
-        filled.append(new)
-    return filled
 
 
 def _limited(request: ChatRequest) -> bool:

@@ -1,15 +1,16 @@
-"""Forms of requests for servers that read narrowly: llama-cpp-python, cortex, Furiosa-LLM.
+"""Forms of requests for servers that read narrowly.
 
 llama-cpp-python refuses every null and every array of parts that its types do not know; cortex
 reads of an array the first text alone, and stops as a list alone; Furiosa-LLM answers 400 for a
-forced call beside a response_format.
+forced call beside a response_format; llama.cpp parses what past calls were given.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
-from msgspec import Raw, json
+from msgspec import DecodeError, Raw, json
 
 from wellspoken.adapters.forms import (
     LEAST_TOP_P,
@@ -28,6 +29,43 @@ _encode = json.Encoder().encode
 _NULL: Final = b"null"
 _TEXTS: Final = ("text", "refusal")
 LARGEST_INT: Final = 2**31 - 1
+
+
+def with_arguments(sent: dict[str, Any], change: Callable[[str], str]) -> None:
+    """`messages`: the arguments of past calls, changed; nothing else is touched."""
+    messages: list[dict[str, Any]] = [dict(message) for message in messages_in(sent)]
+    for message in messages:
+        calls = json.decode(message.get("tool_calls", _NULL), type=list[Raw] | None) or []
+        changed = [_with_arguments(call, change) for call in calls]
+        if any(new is not old for new, old in zip(changed, calls, strict=True)):
+            message["tool_calls"] = changed
+    sent["messages"] = messages
+
+
+def _with_arguments(call: Raw, change: Callable[[str], str]) -> Any:
+    fields = fields_of(call)
+    function = fields_of(fields.get("function"))
+    text = text_in(function, "arguments")
+    if text is None or change(text) == text:
+        return call
+    return fields | {"function": function | {"arguments": change(text)}}
+
+
+def parsed_arguments(sent: dict[str, Any]) -> None:
+    """`messages`: JSON alone as arguments of past calls, what is none as a JSON string of it.
+
+    A call that the limit cut is repeated as it was; llama.cpp parses it (b11549), and answers 500.
+    """
+    if b'"tool_calls"' in _encode(sent["messages"]):
+        with_arguments(sent, _as_json)
+
+
+def _as_json(text: str) -> str:
+    try:
+        json.decode(text, type=Raw)
+    except (DecodeError, RecursionError):
+        return _encode(text).decode()
+    return text
 
 
 def joined_texts(sent: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ Known deviations of /v1/chat/completions:
 - a character that is cut over tokens is one entry that holds all its bytes.
 - a body's last entry may be the end-of-text token (token "", bytes []).
 - with a stop string as many entries are dropped as that string has tokens.
+- past calls whose arguments are no JSON are a 500 (b11549, not b7376).
 - tools, `stream` and `logprobs` together are a 400, whatever `tool_choice` says.
 - a part of a message that the model cannot read (an image) is a 500.
 - a seed is taken modulo 2**32, of which the greatest means a random one.
@@ -39,7 +40,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from wellspoken.adapters import forms
+from wellspoken.adapters import forms, forms_narrow
 from wellspoken.adapters.backend import Backend
 from wellspoken.adapters.counting import COMMON, Tokenize
 from wellspoken.adapters.parameters import (
@@ -59,7 +60,8 @@ PAGE: Final = re.compile(
 """The web page of 2023 to b11549: /, files beside it, SvelteKit's /_app/; it reads /props."""
 
 CHAT: Final = (
-    rows("model messages stream stop max_tokens temperature top_p")
+    rows("model stream stop max_tokens temperature top_p")
+    | rows("messages", form=forms_narrow.parsed_arguments)
     | rows("frequency_penalty presence_penalty", note="over the last 64 tokens, the prompt's too")
     | rows("logprobs top_logprobs tool_choice tool_choice.required response_format")
     | rows("response_format.json_object response_format.json_schema", form=forms.schema_of_object)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import DecodeError, Raw, Struct, json
 
-from wellspoken.adapters import forms
+from wellspoken.adapters import forms, forms_narrow
 from wellspoken.adapters.backend import Backend, Endpoint, translated
 from wellspoken.adapters.completions import COMPLETION_KEYS, CompletionRequest
 from wellspoken.adapters.llamacpp import PAGE, PASSES, TOKENIZE
@@ -62,7 +62,8 @@ _CALLS: Final = (
 )
 _TEXT: Final = "Send text only, or set adapter llamacpp for this backend."
 CHAT: Final = (
-    rows("model messages stream stop temperature top_p seed logit_bias")
+    rows("messages", form=forms_narrow.parsed_arguments)
+    | rows("model stream stop temperature top_p seed logit_bias")
     | rows("frequency_penalty presence_penalty", note="over the last 64 tokens, the prompt's too")
     | rows("response_format.json_object response_format.json_schema", form=forms.schema_of_object)
     | OURS

@@ -124,3 +124,34 @@ def test_what_it_cannot_do_is_refused(fields: Json, param: str) -> None:
         chat(**fields)
     assert (caught.value.status, caught.value.param) == (400, param)
     assert caught.value.code == "unsupported_parameter"
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ('{"a": 1}', '{"a": 1}'),
+        ('{"a": 1.10, "b": 1e400}', '{"a": 1.10, "b": 1e400}'),
+        ("", "{}"),
+        ('{"a": ', '"{\\"a\\": "'),
+        ("not json", '"not json"'),
+        ("[" * 100_000, json.dumps("[" * 100_000)),
+    ],
+)
+def test_what_a_past_call_was_given_can_be_parsed(given: str, sent: str) -> None:
+    """A call that the limit cut, as a client repeats it: b11549 answers it with a 500."""
+    function = {"name": "f", "arguments": given}
+    called = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function"}]}
+    called["tool_calls"][0]["function"] = function  # type: ignore[index]
+    messages = [*USER, called, {"role": "tool", "tool_call_id": "c", "content": "1"}]
+    request = decode_chat(json.dumps({"model": "m", "messages": messages}).encode())
+    found = json.loads(prepare(LLAMACPP, request, model=None))["messages"]
+    function["arguments"] = sent
+    assert found == messages
+
+
+def test_whatever_else_stands_in_a_past_call_stays() -> None:
+    call = b'{"id":"c","x":1e400,"function":{"name":"f","y":%b,"arguments":"{"}}' % (b"1" * 5000)
+    said = b'{"role":"assistant","tool_calls":[%b]}' % call
+    given = b'{"model":"m","messages":[{"role":"user","content":"hi"},%b]}' % said
+    sent = prepare(LLAMACPP, decode_chat(given, bounds="backend"), model=None)
+    assert sent == given.replace(b'"{"', rb'"\"{\""')

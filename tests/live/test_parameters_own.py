@@ -119,3 +119,26 @@ async def test_a_form_of_a_vendors_own_is_the_backends_to_refuse(llama_server: s
     async with asking(llama_server, TEXTS, False, adapter="llamacpp") as ask:
         text = (await ask(grammar='root ::= "no"', prompt=PROMPT)).text
         assert text == "no" != TEXT
+
+
+@pytest.mark.parametrize("adapter", ["llamacpp", "llamacpp-native"])
+@pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
+async def test_a_past_call_that_was_cut_can_be_repeated(
+    llama_server: str, adapter: str, stream: bool
+) -> None:
+    """llama.cpp parses what past calls were given, and answers 500 where it is no JSON (b11549)."""
+    messages: list[dict[str, Any]] = []
+    for given in ("{}", '{"a": ', ""):
+        called = {"id": "c", "type": "function", "function": {"name": "f", "arguments": given}}
+        messages = [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "tool_calls": [called]},
+            {"role": "tool", "tool_call_id": "c", "content": "1"},
+        ]
+        async with asking(llama_server, CHAT, stream, adapter=adapter) as ask:
+            assert (await ask(messages=messages, max_tokens=3)).reason == "length"
+    async with ClientSession() as session:
+        called["function"] = {"name": "f", "arguments": '{"a": '}
+        asked = {"model": "tiny", "messages": messages, "max_tokens": 3}
+        async with session.post(f"{llama_server}{CHAT}", json=asked) as response:
+            assert response.status == 500  # else the form is of no use any more
