@@ -25,6 +25,9 @@ from wellspoken.adapters.vendor import Policy, unknown
 Input = str | list[int]
 """One text to embed, or its token ids."""
 
+EMBEDDINGS: Final = ("/v1/embeddings", "/embeddings")
+"""Where clients ask for embeddings; OpenAI's own path first."""
+
 MOST_INPUTS: Final = 2048
 FORMATS: Final = ("float", "base64")
 LITERAL: Final = frozenset({"embed_dtype", "endianness"})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from wellspoken.adapters import embeddings as requests
 from wellspoken.adapters.embeddings import (
     EMBEDDING_KEYS,
+    EMBEDDINGS,
     EmbeddingRequest,
     decode_embeddings,
     prepare_embeddings,
@@ -17,7 +18,7 @@ from wellspoken.adapters.embeddings_answer import translate_embeddings
 from wellspoken.adapters.openai import OUR_KEYS
 from wellspoken.proxy.admission import admit_passing, count_vendors
 from wellspoken.proxy.asking import KEY_REFUSED, LARGE, clients_key
-from wellspoken.proxy.passing import EMBEDDINGS, ask, exchange_of, missing, unchanged
+from wellspoken.proxy.passing import ask, exchange_of, missing, unchanged
 from wellspoken.proxy.replying import explained
 from wellspoken.proxy.requests import body_of, extensions_of, keep_of
 

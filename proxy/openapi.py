@@ -16,10 +16,12 @@ from typing import Any, Final
 import msgspec
 
 from wellspoken.adapters import answers
+from wellspoken.adapters.embeddings import EMBEDDINGS
 from wellspoken.adapters.registry import BACKENDS
 from wellspoken.proxy import openapi_requests
 from wellspoken.proxy.openapi_requests import REF, Schema, simple
 from wellspoken.proxy.openapi_text import EXTENDED, STATUSES, TITLES
+from wellspoken.proxy.replies import VERSION
 from wellspoken.proxy.replying import WAIT
 
 ALIASES: Final = {
@@ -31,7 +33,6 @@ ALIASES: Final = {
 }
 """Other paths of the same; the second and third read llama.cpp's own names too."""
 
-EMBEDDINGS: Final = ("/v1/embeddings", "/embeddings")
 PASSED: Final = tuple(
     sorted({path for one in BACKENDS.values() for path in one.passes} - set(EMBEDDINGS))
 )
@@ -114,7 +115,7 @@ def _headers() -> dict[str, Any]:
     told = {
         "x-request-id": ("The request's id: the client's own if it is sane.", True, words),
         "openai-processing-ms": ("From the request's head to the answer's.", True, whole),
-        "openai-version": ("Of OpenAI's API.", True, {"const": "2020-10-01"}),
+        "openai-version": ("Of OpenAI's API.", True, {"const": VERSION.decode()}),
         "Retry-After": ("When to try again, in seconds or as a date.", False, words),
         "x-should-retry": (
             "false: the same request meets the same error again. The SDKs obey it.",

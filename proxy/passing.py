@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from wellspoken.adapters import registry
+from wellspoken.adapters.embeddings import EMBEDDINGS
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.renaming import asks_stream, decode_named, with_values
 from wellspoken.adapters.request_error import RequestError
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 
 EVENTS: Final = "text/event-stream"
 STREAMS: Final = frozenset({EVENTS, "application/x-ndjson", "application/jsonl"})
-OPENAI_EMBEDDINGS: Final = "/v1/embeddings"
-EMBEDDINGS: Final = (OPENAI_EMBEDDINGS, "/embeddings")
 """Paths whose answers are repaired (proxy/embeddings.py); a backend is asked at its first one."""
 
 ANTHROPIC: Final = "/v1/messages"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp.web_protocol import RequestPayloadError
 
+from wellspoken.adapters.embeddings import EMBEDDINGS
 from wellspoken.adapters.request_error import RequestError, error_json
 from wellspoken.proxy import pages, passing, ui
 from wellspoken.proxy.answer import OUR_FAULT
@@ -314,7 +315,7 @@ class Service:
         if found is None and call.path.startswith(("/v1/models/", "/models/")):
             found = _MODEL
         if found is None and passing.reachable(self, call.path):
-            embeds = call.path in passing.EMBEDDINGS
+            embeds = call.path in EMBEDDINGS
             found = ("POST", passing.label(call.path), embeddings if embeds else passing.passed)
         if found is None and method in ("GET", "HEAD") and ui.target_of(self) is not None:
             found = _PAGE

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from wellspoken.adapters.embeddings import EMBEDDINGS
 from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
-from wellspoken.proxy.openapi import EMBEDDINGS, PASSED
+from wellspoken.proxy.openapi import PASSED
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "proxy" / "openapi.json"

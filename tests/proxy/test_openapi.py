@@ -13,10 +13,10 @@ import pytest
 from tests.fakes.upstream import Upstream
 from tests.proxy.conftest import StartProxy
 from wellspoken.adapters.completions import CompletionRequest, decode_completion
-from wellspoken.adapters.embeddings import EmbeddingRequest, decode_embeddings
+from wellspoken.adapters.embeddings import EMBEDDINGS, EmbeddingRequest, decode_embeddings
 from wellspoken.adapters.openai import ChatRequest, decode_chat
 from wellspoken.adapters.request_error import RequestError
-from wellspoken.proxy.openapi import ALIASES, EMBEDDINGS, PASSED, document, written
+from wellspoken.proxy.openapi import ALIASES, PASSED, document, written
 from wellspoken.proxy.openapi_requests import OWN
 from wellspoken.proxy.openapi_text import FIELDS, STATUSES, TITLES
 from wellspoken.proxy.server import ROUTES
