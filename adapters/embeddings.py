@@ -26,7 +26,7 @@ Input = str | list[int]
 """One text to embed, or its token ids."""
 
 EMBEDDINGS: Final = ("/v1/embeddings", "/embeddings")
-"""Where clients ask for embeddings; OpenAI's own path first."""
+"""Where clients ask for embeddings; a backend is asked at the first that it has."""
 
 MOST_INPUTS: Final = 2048
 FORMATS: Final = ("float", "base64")

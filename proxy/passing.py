@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 EVENTS: Final = "text/event-stream"
 STREAMS: Final = frozenset({EVENTS, "application/x-ndjson", "application/jsonl"})
-"""Paths whose answers are repaired (proxy/embeddings.py); a backend is asked at its first one."""
 
 ANTHROPIC: Final = "/v1/messages"
 ANTHROPIC_HEADERS: Final = ("anthropic-version", "anthropic-beta")
