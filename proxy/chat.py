@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from wellspoken.proxy import scoring
 from wellspoken.proxy.admission import admit
 from wellspoken.proxy.answer import respond, untouched
 from wellspoken.proxy.plan import Ask, Plan, streamed, without_stops
-from wellspoken.proxy.requests import body_of, extensions_of, keep_of
+from wellspoken.proxy.requests import body_of, exchanged
 
 if TYPE_CHECKING:
     from wellspoken.adapters.events import Event
@@ -41,7 +40,7 @@ TEMPLATE = "/apply-template"
 
 async def chat(call: Call) -> Reply | EventStream:
     """Answer one chat completion. Raises RequestError, UpstreamError: then nothing was sent."""
-    service, request = call.service, call.request
+    service = call.service
     body = await body_of(call)
     wanted = decode_chat(body, bounds=service.router.bounds)
     target = service.router.find(wanted.model)
@@ -49,24 +48,14 @@ async def chat(call: Call) -> Reply | EventStream:
         openai_bounds.check(wanted, strict=target.bounds == "openai")
     streams = bool(wanted.stream)
     call.routed(target, wanted.model, streams)
-    extensions, keep = extensions_of(request, target.extensions), keep_of(request, target.keep)
     await target.ready()
     wanted = await admit(call, target, wanted)
+    exchange = exchanged(call, target, partial(exchange_for, wanted))
     if wanted.oai_compat is False:
         payload = prepare(target.backend, wanted, model=target.model_for(wanted.model))
         endpoint = _endpoint(target)
         path = endpoint.path if endpoint.dialect == "chat" else OPENAI_PATH
         return await untouched(call, target, Ask(path, payload, streams))
-    exchange = exchange_for(
-        wanted,
-        now=int(time.time()),
-        new_id=service.new_id,
-        tokens=target.tokens,
-        extensions=extensions,
-        keep=keep,
-    )
-    exchange.origin = f"backend {target.name}, request {call.id}"
-    exchange.pairs_best = target.backend.pairs_best
     return await respond(call, target, partial(_plan, call, target, wanted, exchange), streams)
 
 

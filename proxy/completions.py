@@ -5,7 +5,6 @@ llama.cpp's clients may send the same to /completion and /completions under its 
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,7 +30,7 @@ from wellspoken.proxy.admission import admit
 from wellspoken.proxy.answer import respond, untouched
 from wellspoken.proxy.counting import Counter
 from wellspoken.proxy.plan import Ask, Merging, Plan, streamed, without_stops
-from wellspoken.proxy.requests import body_of, extensions_of, keep_of
+from wellspoken.proxy.requests import body_of, exchanged
 
 if TYPE_CHECKING:
     from wellspoken.adapters.backend import Backend
@@ -48,7 +47,7 @@ COMPUTED = frozenset({"prompt_logprobs"})  # what a backend that cannot do it is
 
 async def completions(call: Call) -> Reply | EventStream:
     """Answer one completion. Raises RequestError, UpstreamError: then nothing was sent."""
-    service, request = call.service, call.request
+    service = call.service
     body = await body_of(call)
     bounds = service.router.bounds
     wanted = decode_completion(body, bounds=bounds, native_names=call.path != OPENAI_PATH)
@@ -57,25 +56,15 @@ async def completions(call: Call) -> Reply | EventStream:
         completions_bounds.check(wanted, strict=target.bounds == "openai")
     streams = bool(wanted.stream)
     call.routed(target, wanted.model, streams)
-    extensions, keep = extensions_of(request, target.extensions), keep_of(request, target.keep)
     await target.ready()
     wanted = await admit(call, target, wanted)
+    exchange = exchanged(call, target, partial(exchange_for_completion, wanted))
     endpoint = _endpoint(target)
     if wanted.oai_compat is False:
         native = target.backend.native is not None and call.path != OPENAI_PATH
         path = call.path if native else OPENAI_PATH
         payload = prepare_completion(target.backend, wanted, model=target.model_for(wanted.model))
         return await untouched(call, target, Ask(path, payload, streams))
-    exchange = exchange_for_completion(
-        wanted,
-        now=int(time.time()),
-        new_id=service.new_id,
-        tokens=target.tokens,
-        extensions=extensions,
-        keep=keep,
-    )
-    exchange.origin = f"backend {target.name}, request {call.id}"
-    exchange.pairs_best = target.backend.pairs_best
     if not wanted.model and target.names:
         exchange.model = target.names[0]
     plan = partial(_plan, call, target, wanted, exchange, endpoint)

@@ -6,15 +6,17 @@ import asyncio
 import ipaddress
 import re
 import secrets
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from wellspoken.adapters.exchange import Extensions
+from wellspoken.adapters.exchange import Exchange, Extensions
 from wellspoken.adapters.request_error import RequestError
 
 if TYPE_CHECKING:
     from aiohttp.web_request import BaseRequest
 
+    from wellspoken.proxy.routing import Target
     from wellspoken.proxy.server import Call
 
 EXTENSIONS: tuple[Extensions, ...] = ("none", "known", "all")
@@ -221,6 +223,23 @@ def keep_of(request: BaseRequest, default: frozenset[str]) -> frozenset[str]:
             code="invalid_value",
         )
     return frozenset(names)
+
+
+def exchanged(call: Call, target: Target, make: Callable[..., Exchange]) -> Exchange:
+    """Return the exchange that `make` gives of a request to `target`.
+
+    Raises RequestError for x-wellspoken headers that cannot be followed.
+    """
+    exchange = make(
+        now=int(time.time()),
+        new_id=call.service.new_id,
+        tokens=target.tokens,
+        extensions=extensions_of(call.request, target.extensions),
+        keep=keep_of(call.request, target.keep),
+    )
+    exchange.origin = f"backend {target.name}, request {call.id}"
+    exchange.pairs_best = target.backend.pairs_best
+    return exchange
 
 
 def forwarded(request: BaseRequest, identity: str, accept: str) -> bytes:
