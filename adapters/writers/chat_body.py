@@ -9,20 +9,17 @@ from msgspec import UNSET, Raw, Struct, UnsetType, json
 from wellspoken.adapters.events import (
     Call,
     Entry,
-    Event,
     Extra,
-    Fault,
     Finish,
     Open,
     Reason,
     Reasoning,
     Refusal,
-    Start,
     Text,
-    Usage,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.writers.shapes import UsageObject, extra_keys, usage_object
+from wellspoken.adapters.writers.bases import Body, ChoiceEvent
+from wellspoken.adapters.writers.shapes import UsageObject, usage_object, with_extras
 
 _encode = json.Encoder().encode
 
@@ -97,33 +94,14 @@ class _Folded:
         self.extras: list[Extra] = []
 
 
-class ChatBody:
+class ChatBody(Body):
     """Events in; `body()` once they are all in, unless `fault` is set."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self.start: Start | None = None
-        self.fault: Fault | None = None
-        self.usage: Usage | None = None
+        super().__init__(exchange)
         self.choices: dict[int, _Folded] = {}
-        self.extras: list[Extra] = []
 
-    def __call__(self, events: list[Event]) -> None:
-        """Fold these events into the answer."""
-        for event in events:
-            if type(event) is Fault:
-                self.fault = event
-                return
-            if type(event) is Start:
-                self.start = event
-            elif type(event) is Usage:
-                self.usage = event
-            elif type(event) is Extra and event.choice is None:
-                self.extras.append(event)
-            elif isinstance(event, Text | Open | Reasoning | Refusal | Call | Finish | Extra):
-                self._choice(event)
-
-    def _choice(self, event: Text | Open | Reasoning | Refusal | Call | Finish | Extra) -> None:
+    def _choice(self, event: ChoiceEvent) -> None:
         folded = self.choices.get(event.choice or 0)
         if folded is None:
             folded = self.choices[event.choice or 0] = _Folded()
@@ -169,7 +147,7 @@ class ChatBody:
             "default" if self.exchange.service_tier else UNSET,
             start.system_fingerprint or UNSET,
         )
-        return _with(_encode(completion), self.extras)
+        return with_extras(_encode(completion), self.extras)
 
     def _written(self, index: int) -> Choice | Raw:
         folded = self.choices[index]
@@ -196,12 +174,12 @@ class ChatBody:
         parts: dict[str, Any] = {
             "index": choice.index,
             "message": Raw(
-                _with(_encode(choice.message), [x for x in extras if x.where == "message"])
+                with_extras(_encode(choice.message), [x for x in extras if x.where == "message"])
             ),
             "logprobs": choice.logprobs,
             "finish_reason": choice.finish_reason,
         }
-        return Raw(_with(_encode(parts), [x for x in extras if x.where == "choice"]))
+        return Raw(with_extras(_encode(parts), [x for x in extras if x.where == "choice"]))
 
 
 def _joined(before: list[Entry] | None, more: list[Entry]) -> list[Entry]:
@@ -209,7 +187,3 @@ def _joined(before: list[Entry] | None, more: list[Entry]) -> list[Entry]:
         return list(more)
     before += more
     return before
-
-
-def _with(data: bytes, extras: list[Extra]) -> bytes:
-    return data[:-1] + extra_keys(extras) + b"}" if extras else data

@@ -9,10 +9,8 @@ from msgspec import json
 
 from wellspoken.adapters.events import (
     Call,
-    End,
     Event,
     Extra,
-    Fault,
     Finish,
     Logprobs,
     Open,
@@ -23,30 +21,24 @@ from wellspoken.adapters.events import (
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.writers.shapes import error_object, extra_keys, usage_object
+from wellspoken.adapters.writers.bases import Stream
+from wellspoken.adapters.writers.shapes import extra_keys, usage_object
 
 _encode = json.Encoder().encode
-DONE = b"data: [DONE]\n\n"
 
 
-class ChatStream:
+class ChatStream(Stream):
     """Events in, SSE bytes out; `fault` and `done` tell how the answer ended."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self.start: Start | None = None
-        self.fault: Fault | None = None
-        self.done = False
-        self.started = False
+        super().__init__(exchange)
         self.opened: set[int] = set()
         self.roles: dict[int, Open] = {}  # held until it is known whether a call opens the choice
         self.heads: dict[int, bytes] = {}
         self.fingerprint: str | None = None
         self.top = b""
-        self.usage_null = b',"usage":null' if exchange.include_usage else b""
         self.tail = b',"logprobs":null,"finish_reason":null}]' + self.usage_null + b"}\n\n"
         self.lp_tail = b',"refusal":null},"finish_reason":null}]' + self.usage_null + b"}\n\n"
-        self.extras: list[Extra] = []
 
     def __call__(self, events: list[Event]) -> bytes:
         """Return the bytes that these events are; b"" for what only changes the state."""
@@ -87,16 +79,8 @@ class ChatStream:
             self._call(event, out)
         elif type(event) is Usage:
             self._usage(event, out)
-        elif type(event) is Fault:
-            self.fault = event
-            self.done = True
-            if self.started or out:
-                out.append(b"data: " + error_object(event) + b"\n\n")
-        elif type(event) is End:
-            self.done = True
-            out.append(DONE)
-            for extra in self.extras:  # they came behind the last chunk that could carry them
-                self.exchange.notes.dropped(extra.key)
+        else:
+            self._end(event, out)
 
     def _raw(self, raw: bytes | None, out: list[bytes]) -> bool:
         if raw is None or self.extras:

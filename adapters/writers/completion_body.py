@@ -9,21 +9,17 @@ from msgspec import UNSET, Raw, Struct, UnsetType, json
 from wellspoken.adapters.events import (
     Call,
     Entry,
-    Event,
     Extra,
-    Fault,
     Finish,
-    Open,
     Reason,
     Reasoning,
     Refusal,
-    Start,
     Text,
-    Usage,
 )
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.writers.arrays import Arrays, TextLogprobs
-from wellspoken.adapters.writers.shapes import UsageObject, extra_keys, usage_object
+from wellspoken.adapters.writers.bases import Body, ChoiceEvent
+from wellspoken.adapters.writers.shapes import UsageObject, usage_object, with_extras
 
 _encode = json.Encoder().encode
 TextReason = Literal["stop", "length", "content_filter"]
@@ -56,33 +52,14 @@ class _Folded:
         self.extras: list[Extra] = []
 
 
-class CompletionBody:
+class CompletionBody(Body):
     """Events in; `body()` once they are all in, unless `fault` is set."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self.start: Start | None = None
-        self.fault: Fault | None = None
-        self.usage: Usage | None = None
+        super().__init__(exchange)
         self.choices: dict[int, _Folded] = {}
-        self.extras: list[Extra] = []
 
-    def __call__(self, events: list[Event]) -> None:
-        """Fold these events into the answer."""
-        for event in events:
-            if type(event) is Fault:
-                self.fault = event
-                return
-            if type(event) is Start:
-                self.start = event
-            elif type(event) is Usage:
-                self.usage = event
-            elif type(event) is Extra and event.choice is None:
-                self.extras.append(event)
-            elif isinstance(event, Text | Open | Reasoning | Refusal | Call | Finish | Extra):
-                self._choice(event)
-
-    def _choice(self, event: Text | Open | Reasoning | Refusal | Call | Finish | Extra) -> None:
+    def _choice(self, event: ChoiceEvent) -> None:
         folded = self.choices.get(event.choice or 0)
         if folded is None:
             folded = self.choices[event.choice or 0] = _Folded()
@@ -110,13 +87,13 @@ class CompletionBody:
             usage_object(usage),
             start.system_fingerprint or UNSET,
         )
-        return _with(_encode(completion), self.extras)
+        return with_extras(_encode(completion), self.extras)
 
     def _written(self, index: int) -> TextChoice | Raw:
         folded = self.choices[index]
         logprobs = Arrays(self.exchange, index)(folded.entries) if folded.entries else None
         choice = TextChoice("".join(folded.text), index, logprobs, folded.reason)
-        return Raw(_with(_encode(choice), folded.extras)) if folded.extras else choice
+        return Raw(with_extras(_encode(choice), folded.extras)) if folded.extras else choice
 
 
 def text_reason(reason: Reason | None) -> TextReason:
@@ -135,7 +112,3 @@ def drop(event: Reasoning | Refusal | Call, exchange: Exchange) -> None:
         exchange.notes.dropped("refusal")
     elif type(event) is Call and event.name is not None:
         exchange.notes.dropped("function_call" if exchange.functions else "tool_calls")
-
-
-def _with(data: bytes, extras: list[Extra]) -> bytes:
-    return data[:-1] + extra_keys(extras) + b"}" if extras else data

@@ -60,3 +60,8 @@ def extra_keys(extras: list[Extra], *, line: bool = False) -> bytes:
             value = before[:-1] + b"," + value[1:] if value != b"[]" else before
         joined[extra.key] = value
     return b"".join(b"," + json.encode(key) + b":" + value for key, value in joined.items())
+
+
+def with_extras(data: bytes, extras: list[Extra]) -> bytes:
+    """Return an object's JSON with the extras as its last keys."""
+    return data[:-1] + extra_keys(extras) + b"}" if extras else data
