@@ -8,19 +8,22 @@ from typing import Any
 from tests.conformance.arrays import KEYS, Place, check_array_facts, check_arrays
 from tests.conformance.model import Facts, Report, Request, Violation
 from tests.conformance.shape import (
+    Chunk,
+    Stream,
+    check_chunks,
     check_envelope,
-    check_error_object,
     check_keys,
     check_usage,
     is_int,
 )
-from tests.conformance.wire import frames, load_object
+from tests.conformance.wire import load_object
 
 KIND = "text_completion"
 TOP = frozenset({"id", "object", "created", "model", "choices", "usage", "system_fingerprint"})
 CHOICE = frozenset({"index", "text", "logprobs", "finish_reason"})
 REASONS = frozenset({"stop", "length", "content_filter"})
 CONSTANT = ("id", "created", "model", "system_fingerprint")
+CHUNK = Chunk(KIND, TOP, CONSTANT)
 
 
 @dataclass
@@ -45,17 +48,10 @@ class Choice:
 
 
 @dataclass
-class State:
-    """What has come of one stream."""
+class State(Stream):
+    """What has come of one stream, its choices with it."""
 
-    request: Request
-    facts: Facts | None
-    report: Report
-    constant: dict[str, Any] = field(default_factory=dict)
     choices: dict[int, Choice] = field(default_factory=dict)
-    usage_at: int | None = None
-    failed: bool = False
-    broken: bool = False  # too wrong to be looked at as a whole
 
 
 def check_completion_body(
@@ -100,26 +96,7 @@ def check_completion_stream(
     """Check a whole stream; it ends in [DONE], or in an error event without it."""
     report = Report()
     state = State(request, facts, report)
-    payloads = frames(data, report)
-    done = [n for n, payload in enumerate(payloads) if payload == b"[DONE]"]
-    for n, payload in enumerate(payloads):
-        if payload == b"[DONE]":
-            continue
-        at = f"event {n}"
-        if state.failed:
-            report.add("12.done", at, "after the error event")
-        chunk = load_object(payload, report, at)
-        if chunk is None:
-            state.broken = True
-        elif "error" in chunk:
-            check_error_object(chunk, report, at)
-            state.failed = True
-        else:
-            _chunk(chunk, n, state)
-    if state.failed:
-        report.check(not done, "12.done", "stream", "[DONE] after an error")
-    else:
-        report.check(done == [len(payloads) - 1], "11.done", "stream", f"[DONE] at {done}")
+    if check_chunks(data, CHUNK, state, lambda choice, at: _choice(choice, at, state)):
         _end(state)
     return report.found
 
@@ -166,47 +143,6 @@ def _whole(
         check_array_facts(choice.arrays, known, request.k, report, where, empty=not choice.text)
 
 
-def _chunk(chunk: dict[str, Any], n: int, state: State) -> None:
-    """Check one chunk: envelope, usage, choices."""
-    report, at = state.report, f"event {n}"
-    check_keys(chunk, TOP, state.request, report, at)
-    check_envelope(chunk, KIND, state.request, state.facts, report)
-    for key in CONSTANT:
-        value = chunk.get(key)
-        same = state.constant.setdefault(key, value) == value if value is not None else True
-        report.check(same, "6.constant", at, f"{key} {value!r}")
-    choices: Any = chunk.get("choices")
-    if not report.check(isinstance(choices, list), "types", at, "choices"):
-        state.broken = True
-        return
-    _usage(chunk, choices, n, state)
-    for choice in choices:
-        if report.check(isinstance(choice, dict), "types", at, "choice is not an object"):
-            _choice(choice, at, state)
-        else:
-            state.broken = True
-
-
-def _usage(chunk: dict[str, Any], choices: list[Any], n: int, state: State) -> None:
-    """Check where usage is: nowhere, or null and then on a last chunk of its own."""
-    report, at = state.report, f"event {n}"
-    if state.usage_at is not None:
-        report.add("10.last", at, "a chunk after the usage chunk")
-    if not state.request.include_usage:
-        report.check("usage" not in chunk, "10.unasked", at, chunk.get("usage"))
-        report.check(bool(choices), "10.unasked", at, "a chunk without choices")
-        return
-    usage = chunk.get("usage")
-    if usage is None:
-        report.check("usage" in chunk, "10.null", at, "no usage key")
-        report.check(bool(choices), "10.last", at, "no choices and no usage")
-    elif choices:
-        report.add("10.last", at, "usage beside choices")
-    else:
-        state.usage_at = n
-        check_usage(usage, state.request, state.facts, report, at)
-
-
 def _choice(choice: dict[str, Any], event: str, state: State) -> None:
     """Check one choice of one chunk."""
     report, request = state.report, state.request
@@ -240,8 +176,6 @@ def _choice(choice: dict[str, Any], event: str, state: State) -> None:
 def _end(state: State) -> None:
     """Check what only the whole stream shows."""
     report, request = state.report, state.request
-    if request.include_usage:
-        report.check(state.usage_at is not None, "10.last", "stream", "no usage chunk")
     report.check(len(state.choices) == request.n, "5.count", "stream", len(state.choices))
     for index, seen in state.choices.items():
         at = f"choice {index}"

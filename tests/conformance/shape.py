@@ -1,12 +1,14 @@
-"""The objects around the text: keys, envelope, messages, calls, usage, errors."""
+"""The objects around the text: keys, envelope, messages, calls, usage, errors, chunks."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.conformance.model import Facts, Report, Request, Violation
-from tests.conformance.wire import load_object
+from tests.conformance.wire import frames, load_object
 
 REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "fast"})
@@ -215,3 +217,105 @@ def check_error(data: bytes, status: int) -> list[Violation]:
     if value is not None:
         check_error_object(value, report, "error")
     return report.found
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What the chunks of one endpoint look like: `object`, keys, keys with one value throughout."""
+
+    kind: str
+    keys: frozenset[str]
+    constant: tuple[str, ...]
+
+
+@dataclass
+class Stream:
+    """What has come of one stream, whatever its choices hold."""
+
+    request: Request
+    facts: Facts | None
+    report: Report
+    constant: dict[str, Any] = field(default_factory=dict)
+    usage_at: int | None = None
+    broken: bool = False  # too wrong to be looked at as a whole
+
+
+def check_chunks(
+    data: bytes, form: Chunk, stream: Stream, check: Callable[[dict[str, Any], str], None]
+) -> bool:
+    """Check a stream around its choices, each of which `check` gets with its event.
+
+    Say whether it is to be looked at as a whole: it is, unless it ended in an error event.
+    """
+    report = stream.report
+    failed = False
+    payloads = frames(data, report)
+    done = [n for n, payload in enumerate(payloads) if payload == b"[DONE]"]
+    for n, payload in enumerate(payloads):
+        if payload == b"[DONE]":
+            continue
+        at = f"event {n}"
+        if failed:
+            report.add("12.done", at, "after the error event")
+        chunk = load_object(payload, report, at)
+        if chunk is None:
+            stream.broken = True
+        elif "error" in chunk:
+            check_error_object(chunk, report, at)
+            failed = True
+        else:
+            _chunk(chunk, n, form, stream, check)
+    if failed:
+        report.check(not done, "12.done", "stream", "[DONE] after an error")
+        return False
+    report.check(done == [len(payloads) - 1], "11.done", "stream", f"[DONE] at {done}")
+    if stream.request.include_usage:
+        report.check(stream.usage_at is not None, "10.last", "stream", "no usage chunk")
+    return True
+
+
+def _chunk(
+    chunk: dict[str, Any],
+    n: int,
+    form: Chunk,
+    stream: Stream,
+    check: Callable[[dict[str, Any], str], None],
+) -> None:
+    """Check one chunk: envelope, usage, choices."""
+    report, at = stream.report, f"event {n}"
+    check_keys(chunk, form.keys, stream.request, report, at)
+    check_envelope(chunk, form.kind, stream.request, stream.facts, report)
+    for key in form.constant:
+        value = chunk.get(key)
+        same = stream.constant.setdefault(key, value) == value if value is not None else True
+        report.check(same, "6.constant", at, f"{key} {value!r}")
+    choices: Any = chunk.get("choices")
+    if not report.check(isinstance(choices, list), "types", at, "choices"):
+        stream.broken = True
+        return
+    _usage(chunk, choices, n, stream)
+    for choice in choices:
+        if report.check(isinstance(choice, dict), "types", at, "choice is not an object"):
+            check(choice, at)
+        else:
+            stream.broken = True
+
+
+def _usage(chunk: dict[str, Any], choices: list[Any], n: int, stream: Stream) -> None:
+    """Check where usage is: nowhere, or null and then on a last chunk of its own."""
+    report, at = stream.report, f"event {n}"
+    if stream.usage_at is not None:
+        report.add("10.last", at, "a chunk after the usage chunk")
+    if not stream.request.include_usage:
+        report.check("usage" not in chunk, "10.unasked", at, chunk.get("usage"))
+        report.check(bool(choices), "10.unasked", at, "a chunk without choices")
+        return
+    usage = chunk.get("usage")
+    if usage is None:
+        report.check("usage" in chunk, "10.null", at, "no usage key")
+        report.check(bool(choices), "10.last", at, "no choices and no usage")
+    elif choices:
+        report.add("10.last", at, "usage beside choices")
+    else:
+        stream.usage_at = n
+        check_usage(usage, stream.request, stream.facts, report, at)

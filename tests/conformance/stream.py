@@ -10,15 +10,14 @@ from tests.conformance.logprobs import check_logprobs
 from tests.conformance.model import Facts, Report, Request, Violation
 from tests.conformance.shape import (
     REASONS,
-    check_envelope,
-    check_error_object,
+    Chunk,
+    Stream,
+    check_chunks,
     check_keys,
     check_omitted,
-    check_usage,
     is_int,
     is_text,
 )
-from tests.conformance.wire import frames, load_object
 from tests.fold import finished, fold_choice
 
 TOP = frozenset({"id", "object", "created", "model", "choices", "usage", "system_fingerprint",
@@ -28,6 +27,7 @@ DELTA = frozenset({"role", "content", "refusal", "tool_calls", "function_call"})
 WHOLE = frozenset({"1.calls", "7.count", "7.missing", "7.numbers", "7.offered", "7.tiling",
                    "8.text", "stop"})  # fmt: skip
 CONSTANT = ("id", "created", "model", "system_fingerprint", "service_tier")
+CHUNK = Chunk("chat.completion.chunk", TOP, CONSTANT)
 
 
 @dataclass
@@ -42,88 +42,20 @@ class Choice:
 
 
 @dataclass
-class State:
-    """What has come of one stream."""
+class State(Stream):
+    """What has come of one stream, its choices with it."""
 
-    request: Request
-    facts: Facts | None
-    report: Report
-    constant: dict[str, Any] = field(default_factory=dict)
     choices: dict[int, Choice] = field(default_factory=dict)
     folded: dict[int, dict[str, Any]] = field(default_factory=dict)
-    usage_at: int | None = None
-    failed: bool = False
-    broken: bool = False  # too wrong to be folded
 
 
 def check_stream(data: bytes, request: Request, facts: Facts | None = None) -> list[Violation]:
     """Check a whole stream; it ends in [DONE], or in an error event without it."""
     report = Report()
     state = State(request, facts, report)
-    payloads = frames(data, report)
-    done = [n for n, payload in enumerate(payloads) if payload == b"[DONE]"]
-    for n, payload in enumerate(payloads):
-        if payload == b"[DONE]":
-            continue
-        at = f"event {n}"
-        if state.failed:
-            report.add("12.done", at, "after the error event")
-        chunk = load_object(payload, report, at)
-        if chunk is None:
-            state.broken = True
-        elif "error" in chunk:
-            check_error_object(chunk, report, at)
-            state.failed = True
-        else:
-            _chunk(chunk, n, state)
-    if state.failed:
-        report.check(not done, "12.done", "stream", "[DONE] after an error")
-    else:
-        report.check(done == [len(payloads) - 1], "11.done", "stream", f"[DONE] at {done}")
+    if check_chunks(data, CHUNK, state, lambda choice, at: _choice(choice, at, state)):
         _end(state)
     return report.found
-
-
-def _chunk(chunk: dict[str, Any], n: int, state: State) -> None:
-    """Check one chunk: envelope, usage, choices."""
-    report, at = state.report, f"event {n}"
-    check_keys(chunk, TOP, state.request, report, at)
-    check_envelope(chunk, "chat.completion.chunk", state.request, state.facts, report)
-    for key in CONSTANT:
-        value = chunk.get(key)
-        same = state.constant.setdefault(key, value) == value if value is not None else True
-        report.check(same, "6.constant", at, f"{key} {value!r}")
-    choices: Any = chunk.get("choices")
-    if not report.check(isinstance(choices, list), "types", at, "choices"):
-        state.broken = True
-        return
-    _usage(chunk, choices, n, state)
-    for choice in choices:
-        if report.check(isinstance(choice, dict), "types", at, "choice is not an object"):
-            _choice(choice, at, state)
-        else:
-            state.broken = True
-
-
-def _usage(chunk: dict[str, Any], choices: list[Any], n: int, state: State) -> None:
-    """Check where usage is: nowhere, or null and then on a last chunk of its own."""
-    report, at = state.report, f"event {n}"
-    if state.usage_at is not None:
-        report.add("10.last", at, "a chunk after the usage chunk")
-    if not state.request.include_usage:
-        report.check("usage" not in chunk, "10.unasked", at, chunk.get("usage"))
-        report.check(bool(choices), "10.unasked", at, "a chunk without choices")
-        return
-    usage = chunk.get("usage")
-    if usage is None:
-        report.check("usage" in chunk, "10.null", at, "no usage key")
-        report.check(bool(choices), "10.last", at, "no choices and no usage")
-        return
-    if choices:
-        report.add("10.last", at, "usage beside choices")
-        return
-    state.usage_at = n
-    check_usage(usage, state.request, state.facts, report, at)
 
 
 def _choice(choice: dict[str, Any], event: str, state: State) -> None:
@@ -271,8 +203,6 @@ def _foldable(logprobs: Any) -> bool:
 def _end(state: State) -> None:
     """Check what only the whole stream shows."""
     report, request = state.report, state.request
-    if request.include_usage:
-        report.check(state.usage_at is not None, "10.last", "stream", "no usage chunk")
     report.check(len(state.choices) == request.n, "5.count", "stream", len(state.choices))
     for index, seen in state.choices.items():
         report.check(seen.finish is not None, "1.once", f"choice {index}", "no finish_reason")
