@@ -32,6 +32,11 @@ def ask(**more: Any) -> Json:
     return {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], **more}
 
 
+G = {"type": "function", "function": {"name": "g", "parameters": {"type": "object"}}}
+TWO = ask(tools=[TOOL, G])
+"""A request with two tools, f and g."""
+
+
 def scored(k: int = 0, **more: Any) -> Json:
     """Return a request for logprobs with k alternatives."""
     return ask(logprobs=True, top_logprobs=k, **more)

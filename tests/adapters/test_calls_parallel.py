@@ -9,6 +9,8 @@ import pytest
 
 from tests.answers import (
     TOOL,
+    TWO,
+    G,
     Json,
     Said,
     ask,
@@ -27,8 +29,6 @@ from tests.corpus import fixtures
 from tests.fold import comparable, fold
 from tests.replay import replay
 
-G = {"type": "function", "function": {"name": "g", "parameters": {"type": "object"}}}
-TWO = ask(tools=[TOOL, G])
 ONE = TWO | {"parallel_tool_calls": False}
 FIRST, SECOND = ("f", '{"a":1}'), ("g", '{"b":2}')
 

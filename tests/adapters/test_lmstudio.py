@@ -1,11 +1,14 @@
-"""What LM Studio is sent, after its documentation and the issues adapters/lmstudio.py names."""
+"""What LM Studio is sent, after its documentation and the issues adapters/lmstudio.py names.
+
+test_tables_alike.py tries the rows of SENT, and completions.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.answers import body
-from tests.sending import GONE, USER, Json, chat, differs, refused, text, tool
+from tests.sending import GONE, USER, Json, chat, differs, refused, tool
 from wellspoken.adapters.lmstudio import LMSTUDIO
 from wellspoken.adapters.registry import GENERAL
 
@@ -61,11 +64,6 @@ SENT: dict[str, tuple[Json, Json]] = {
 }
 
 
-@pytest.mark.parametrize(("fields", "expected"), SENT.values(), ids=SENT.keys())
-def test_what_is_sent(fields: Json, expected: Json) -> None:
-    assert differs(chat(LMSTUDIO, **fields), expected) == []
-
-
 def test_the_general_rows_would_send_most_of_it_otherwise() -> None:
     other = {n for n, (fields, said) in SENT.items() if differs(chat(GENERAL, **fields), said)}
     assert other >= {
@@ -87,20 +85,6 @@ def test_the_general_rows_would_send_most_of_it_otherwise() -> None:
 )
 def test_what_is_refused(fields: Json, param: str) -> None:
     assert refused(LMSTUDIO, chat, **fields) == param
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"logprobs": 1}, "logprobs"),
-        ({"best_of": 2}, "best_of"),
-        ({"suffix": "y"}, "suffix"),
-        ({"prompt": [1, 2]}, "prompt"),
-    ],
-)
-def test_completions(fields: Json, param: str) -> None:
-    assert refused(LMSTUDIO, text, **fields) == param
-    assert differs(text(LMSTUDIO, **SAME, echo=True), {**SAME, "echo": GONE}) == []
 
 
 def test_an_error_is_a_text() -> None:

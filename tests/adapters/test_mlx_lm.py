@@ -1,6 +1,7 @@
 """What mlx-lm's server is sent, and what its answers become.
 
-After mlx_lm/server.py of the wheels 0.24.0 to 0.32.2.
+After mlx_lm/server.py of the wheels 0.24.0 to 0.32.2. test_tables_alike.py tries the rows of SENT,
+and completions.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import pytest
 
 from tests.answers import body, stream
-from tests.sending import GONE, NO_PARAMETERS, USER, Json, chat, differs, refused, text, tool
+from tests.sending import GONE, NO_PARAMETERS, USER, Json, chat, differs, refused, tool
 from wellspoken.adapters.backend import lacks_in_streams
 from wellspoken.adapters.mlx_lm import MLX_LM, NO_LIMIT
 from wellspoken.adapters.openai import decode_chat
@@ -58,11 +59,6 @@ SENT: dict[str, tuple[Json, Json]] = {
 }
 
 
-@pytest.mark.parametrize(("fields", "expected"), SENT.values(), ids=SENT.keys())
-def test_what_is_sent(fields: Json, expected: Json) -> None:
-    assert differs(chat(MLX_LM, **fields), expected) == []
-
-
 def test_the_general_rows_would_send_most_of_it_otherwise() -> None:
     same = [n for n, (fields, said) in SENT.items() if not differs(chat(GENERAL, **fields), said)]
     assert {"no limit, where 512 is the default", "no calls", "effort"}.isdisjoint(same)
@@ -84,20 +80,6 @@ def test_what_is_refused(fields: Json, param: str) -> None:
 def test_older_versions_refuse() -> None:
     assert refused(for_version(MLX_LM, "0.31.0"), chat, presence_penalty=1) == "presence_penalty"
     assert refused(for_version(MLX_LM, "0.26.0"), chat, seed=7) == "seed"
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"logprobs": 1}, "logprobs"),
-        ({"best_of": 2}, "best_of"),
-        ({"suffix": "y"}, "suffix"),
-        ({"prompt": [1, 2]}, "prompt"),
-    ],
-)
-def test_completions(fields: Json, param: str) -> None:
-    assert refused(MLX_LM, text, **fields) == param
-    assert differs(text(MLX_LM, **SAME, echo=True), {**SAME, "echo": GONE}) == []
 
 
 def test_logprobs_are_asked_for_in_a_body() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.answers import (
-    TOOL,
+    TWO,
     USAGE,
     Json,
     Said,
@@ -30,8 +30,6 @@ from wellspoken.adapters.events import Call, End, Event, Finish
 from wellspoken.adapters.stages.calls import Calls
 
 ASKED = ask(stream_options={"include_usage": True})
-G = {"type": "function", "function": {"name": "g", "parameters": {"type": "object"}}}
-TWO = ask(tools=[TOOL, G])
 LONG = "1" * 5_000
 
 
