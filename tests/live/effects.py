@@ -143,10 +143,13 @@ class Ask:
     async def varied(self, **more: Any) -> Json:
         """Return parameters by which each draw is another: the scripted beginning is banned.
 
-        So are the bytes of characters beyond ASCII, since llama.cpp loses a broken one's entries.
+        So are the bytes of characters beyond ASCII, since llama.cpp loses a broken one's entries,
+        and what opens reasoning or a call: behind a text these part its entries in two.
         """
         first = (await self.ids_of("\u00e9"))[0] - 0xC3  # of the byte tokens, which are in order
         banned = [await self.scripted("Hello"), *(first + byte for byte in range(0x80, 0x100))]
+        for opening, script in (("<think>", "<|think|>"), ("<tool_call>", "<|tool|>")):
+            banned.append(await self.scripted(opening, script))
         bias = {str(token): -100 for token in banned}
         return {"temperature": 1, "max_tokens": 8, "logit_bias": bias} | more
 
