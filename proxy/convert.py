@@ -5,29 +5,28 @@ Lines are read, converted and written one at a time, so memory does not grow wit
 
 from __future__ import annotations
 
-import os
 import secrets
 import sys
 import time
-from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
-from stat import S_ISREG
-from typing import BinaryIO, Final, TextIO
+from functools import partial
+from typing import BinaryIO
 
-from msgspec import Struct, json
+from msgspec import Struct
 
 from wellspoken.adapters import registry
-from wellspoken.proxy.stored import Converter, RejectedLine
-
-SHOWN: Final = 20  # rejected lines that are told on stderr
-QUOTED: Final = 4_096  # bytes that --rejects keeps of a line above the cap
-BLOCK: Final = 1 << 20
-INTERVAL: Final = 0.1  # seconds between two drawings of the progress bar
-BAR: Final = 24  # characters
-INTERRUPTED: Final = 130
-PIPE_CLOSED: Final = 141  # what a shell says of a command that SIGPIPE ended
+from wellspoken.proxy.converting import Converter, RejectedLine
+from wellspoken.proxy.jsonl import (
+    BLOCK,
+    Lines,
+    Rejects,
+    Terminal,
+    UsageError,
+    finished,
+    rejects_of,
+    source_of,
+)
 
 
 class Options(Struct, frozen=True):
@@ -38,10 +37,6 @@ class Options(Struct, frozen=True):
     rejects: str | None = None
     chat: bool = False
     max_line: int = 256 << 20
-
-
-class UsageError(Exception):
-    """Options or files that cannot be used as given; the text says what to do."""
 
 
 class Tally:
@@ -58,6 +53,11 @@ class Tally:
         """All lines that were not blank."""
         return self.converted + self.unchanged + self.rejected
 
+    def progress(self) -> str:
+        """Return what the line of progress says."""
+        rejected = f", {self.rejected:,} rejected" if self.rejected else ""
+        return f"{self.lines:,} lines{rejected}"
+
     def summary(self) -> str:
         """Return the last line of the command."""
         counts = (
@@ -69,130 +69,23 @@ class Tally:
         return f"{counts}; repairs: {listed or 'none'}"
 
 
-class Lines:
-    """The lines of a file, as (number, bytes); `size` is None where it is not known.
-
-    A line above `limit` bytes comes as its first `QUOTED` bytes with `over` set; the rest of it is
-    read past.
-    """
-
-    def __init__(self, file: BinaryIO, limit: int) -> None:
-        self.file = file
-        self.limit = limit
-        self.done = 0  # bytes
-        self.over = False
-        status = os.fstat(file.fileno())
-        self.regular = S_ISREG(status.st_mode)
-        self.size = status.st_size - file.tell() if self.regular else None
-
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        number = 0
-        while line := self.file.readline(self.limit + 2):  # the end of a line may be two bytes
-            number += 1
-            self.done += len(line)
-            self.over = len(line.rstrip(b"\r\n")) > self.limit
-            if self.over:
-                while line[-1:] != b"\n" and (more := self.file.readline(BLOCK)):
-                    self.done += len(more)
-                    line = line[:QUOTED] + more[-1:]
-                line = line[:QUOTED]
-            if number == 1:
-                line = line.removeprefix(BOM_UTF8)
-            yield number, line.strip(b" \t\r\n")
-
-
-class Terminal:
-    """Stderr: notices, and on a terminal a line of progress that they do not mix with."""
-
-    def __init__(self, file: TextIO, *, progress: bool) -> None:
-        self.file = file
-        self.progress = progress
-        self.drawn = False
-        self.next = 0.0
-
-    def say(self, text: str) -> None:
-        """Write a line; the progress is drawn anew after it."""
-        self.clear()
-        print(text, file=self.file, flush=True)
-
-    def clear(self) -> None:
-        """Wipe the progress off."""
-        if self.drawn:
-            self.file.write("\r\x1b[K")
-            self.file.flush()
-            self.drawn = False
-
-    def tick(self, lines: Lines, tally: Tally) -> None:
-        """Draw the progress, at most every `INTERVAL` seconds."""
-        if not self.progress or (now := time.monotonic()) < self.next:
-            return
-        self.next = now + INTERVAL
-        rejected = f", {tally.rejected:,} rejected" if tally.rejected else ""
-        text = f"{tally.lines:,} lines{rejected}"
-        if lines.size:
-            share = min(lines.done / lines.size, 1.0)
-            full = round(share * BAR)
-            text = f"[{'#' * full}{'.' * (BAR - full)}] {share:4.0%}  {text}"
-        try:
-            width = os.get_terminal_size(self.file.fileno()).columns or 80
-        except OSError:
-            width = 80
-        self.file.write(f"\r{text[: width - 1]}\x1b[K")
-        self.file.flush()
-        self.drawn = True
-
-
-class Rejects:
-    """Where rejected lines go: a file of JSON lines, else the first reasons to stderr."""
-
-    def __init__(self, file: BinaryIO | None, terminal: Terminal) -> None:
-        self.file = file
-        self.terminal = terminal
-        self.count = 0
-
-    def add(self, number: int, reason: str, line: bytes) -> None:
-        """Tell of one rejected line."""
-        self.count += 1
-        if self.file is not None:
-            text = line.decode("utf-8", "replace")
-            row = {"line": number, "reason": reason, "input": text}
-            self.file.write(json.encode(row) + b"\n")
-        elif self.count <= SHOWN:
-            self.terminal.say(f"line {number}: {' '.join(reason.split())[:500]}")
-
-    def close(self) -> None:
-        """Tell how many reasons were not shown."""
-        if self.file is None and self.count > SHOWN:
-            more = self.count - SHOWN
-            self.terminal.say(f"and {more} more; --rejects FILE keeps all of them")
-
-
 def run(options: Options) -> int:
     """Convert; return the exit code: 0, 1 if a line was rejected, 2 for what cannot be used."""
     terminal = Terminal(sys.stderr, progress=sys.stderr.isatty() and not sys.stdout.isatty())
     tally = Tally()
-    try:
-        with ExitStack() as files:
-            converter = _converter(options)
-            lines = Lines(_source(options.file, files), options.max_line)
-            rejects = Rejects(_rejects(options, lines.file, files), terminal)
-            # Not sys.stdout's own buffer: under PYTHONUNBUFFERED that writes no more than fits.
-            out = open(sys.stdout.fileno(), "wb", BLOCK, closefd=False)
-            files.enter_context(out)
-            _convert(lines, converter, out, rejects, tally)
-    except UsageError as error:
-        print(f"wellspoken: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # what reads the output has seen enough
-        return PIPE_CLOSED
-    except OSError as error:
-        terminal.say(f"wellspoken: {error.strerror or error}; stopped after {tally.lines} lines")
-        return 1
-    except KeyboardInterrupt:
-        terminal.say(f"wellspoken: interrupted after {tally.summary()}")
-        return INTERRUPTED
-    terminal.say(f"wellspoken: {tally.summary()}")
-    return 1 if tally.rejected else 0
+    return finished(partial(_run, options, terminal, tally), terminal, tally)
+
+
+def _run(options: Options, terminal: Terminal, tally: Tally) -> int:
+    with ExitStack() as files:
+        converter = _converter(options)
+        lines = Lines(source_of(options.file, "convert", files), options.max_line)
+        rejects = Rejects(rejects_of(options.rejects, lines.file, files), terminal)
+        # Not sys.stdout's own buffer: under PYTHONUNBUFFERED that writes no more than fits.
+        out = open(sys.stdout.fileno(), "wb", BLOCK, closefd=False)
+        files.enter_context(out)
+        _convert(lines, converter, out, rejects, tally)
+    return tally.rejected
 
 
 def _convert(
@@ -204,7 +97,7 @@ def _convert(
                 _one(number, line, lines, converter, out, rejects, tally)
                 if not lines.regular:
                     out.flush()  # what comes bit by bit leaves bit by bit
-            rejects.terminal.tick(lines, tally)
+            rejects.terminal.tick(tally.progress, lines.share)
     finally:
         rejects.terminal.clear()
         out.flush()
@@ -251,28 +144,3 @@ def _converter(options: Options) -> Converter:
         backend=backend,
         chat=options.chat,
     )
-
-
-def _source(name: str | None, files: ExitStack) -> BinaryIO:
-    if name is None and sys.stdin.isatty():
-        raise UsageError("name a FILE, or send the lines to stdin: wellspoken convert < FILE")
-    if name is None or name == "-":
-        return sys.stdin.buffer
-    try:
-        return files.enter_context(open(name, "rb"))
-    except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror}") from error
-
-
-def _rejects(options: Options, source: BinaryIO, files: ExitStack) -> BinaryIO | None:
-    name = options.rejects
-    if name is None:
-        return None
-    if name == "-":
-        raise UsageError("--rejects needs a file of its own, since stdout has the answers")
-    try:
-        if os.path.exists(name) and os.path.samestat(os.stat(name), os.fstat(source.fileno())):
-            raise UsageError(f"--rejects {name} would overwrite what is read; name another file")
-        return files.enter_context(open(name, "wb"))
-    except OSError as error:
-        raise UsageError(f"cannot write {name}: {error.strerror}") from error

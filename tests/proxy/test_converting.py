@@ -17,7 +17,7 @@ from tests.reading import facts_of
 from tests.replay import NOW, body
 from wellspoken.adapters import registry
 from wellspoken.adapters.exchange import SWITCHED
-from wellspoken.proxy.stored import NO_MODEL, Converter, RejectedLine
+from wellspoken.proxy.converting import NO_MODEL, Converter, RejectedLine
 
 
 def bodies(given: list[Fixture]) -> list[Fixture]:

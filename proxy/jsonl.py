@@ -1,0 +1,191 @@
+"""Files of JSON lines as commands read them: lines, a line of progress, and what was rejected."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from stat import S_ISREG
+from typing import BinaryIO, Final, Protocol, TextIO
+
+from msgspec import json
+
+SHOWN: Final = 20  # rejected lines that are told on stderr
+QUOTED: Final = 4_096  # bytes that --rejects keeps of a line above the cap
+BLOCK: Final = 1 << 20
+INTERVAL: Final = 0.1  # seconds between two drawings of the progress bar
+BAR: Final = 24  # characters
+INTERRUPTED: Final = 130
+PIPE_CLOSED: Final = 141  # what a shell says of a command that SIGPIPE ended
+
+
+class UsageError(Exception):
+    """Options or files that cannot be used as given; the text says what to do."""
+
+
+class Tally(Protocol):
+    """What came of a command's work so far."""
+
+    def summary(self) -> str:
+        """Return the last line of the command."""
+
+
+def finished(
+    work: Callable[[], int],
+    terminal: Terminal,
+    tally: Tally,
+    failures: tuple[type[Exception], ...] = (OSError,),
+) -> int:
+    """Do a command's work and say how it ended; return the exit code.
+
+    `work` returns how much went wrong, and 1 says that something did; so it does of one of the
+    `failures`, which end the work. 2: wrong usage.
+    """
+    try:
+        wrong = work()
+    except UsageError as error:
+        print(f"wellspoken: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # what reads the output has seen enough
+        return PIPE_CLOSED
+    except failures as error:
+        problem = getattr(error, "strerror", None) or error
+        terminal.say(f"wellspoken: {problem}; stopped after {tally.summary()}")
+        return 1
+    except KeyboardInterrupt:
+        terminal.say(f"wellspoken: interrupted after {tally.summary()}")
+        return INTERRUPTED
+    terminal.say(f"wellspoken: {tally.summary()}")
+    return 1 if wrong else 0
+
+
+class Lines:
+    """The lines of a file, as (number, bytes); `size` is None where it is not known.
+
+    A line above `limit` bytes comes as its first `QUOTED` bytes with `over` set; the rest of it is
+    read past.
+    """
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self.file = file
+        self.limit = limit
+        self.done = 0  # bytes
+        self.over = False
+        status = os.fstat(file.fileno())
+        self.regular = S_ISREG(status.st_mode)
+        self.size = status.st_size - file.tell() if self.regular else None
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        number = 0
+        while line := self.file.readline(self.limit + 2):  # the end of a line may be two bytes
+            number += 1
+            self.done += len(line)
+            self.over = len(line.rstrip(b"\r\n")) > self.limit
+            if self.over:
+                while line[-1:] != b"\n" and (more := self.file.readline(BLOCK)):
+                    self.done += len(more)
+                    line = line[:QUOTED] + more[-1:]
+                line = line[:QUOTED]
+            if number == 1:
+                line = line.removeprefix(BOM_UTF8)
+            yield number, line.strip(b" \t\r\n")
+
+    @property
+    def share(self) -> float | None:
+        """How much of the file is read, at most 1.0."""
+        return min(self.done / self.size, 1.0) if self.size else None
+
+
+class Terminal:
+    """Stderr: notices, and on a terminal a line of progress that they do not mix with."""
+
+    def __init__(self, file: TextIO, *, progress: bool) -> None:
+        self.file = file
+        self.progress = progress
+        self.drawn = False
+        self.next = 0.0
+
+    def say(self, text: str) -> None:
+        """Write a line; the progress is drawn anew after it."""
+        self.clear()
+        print(text, file=self.file, flush=True)
+
+    def clear(self) -> None:
+        """Wipe the progress off."""
+        if self.drawn:
+            self.file.write("\r\x1b[K")
+            self.file.flush()
+            self.drawn = False
+
+    def tick(self, text: Callable[[], str], share: float | None) -> None:
+        """Draw the progress, at most every `INTERVAL` seconds; `share` of 1.0 is done, if known."""
+        if not self.progress or (now := time.monotonic()) < self.next:
+            return
+        self.next = now + INTERVAL
+        line = text()
+        if share is not None:
+            full = round(share * BAR)
+            line = f"[{'#' * full}{'.' * (BAR - full)}] {share:4.0%}  {line}"
+        try:
+            width = os.get_terminal_size(self.file.fileno()).columns or 80
+        except OSError:
+            width = 80
+        self.file.write(f"\r{line[: width - 1]}\x1b[K")
+        self.file.flush()
+        self.drawn = True
+
+
+class Rejects:
+    """Where rejected lines go: a file of JSON lines, else the first reasons to stderr."""
+
+    def __init__(self, file: BinaryIO | None, terminal: Terminal) -> None:
+        self.file = file
+        self.terminal = terminal
+        self.count = 0
+
+    def add(self, number: int, reason: str, line: bytes) -> None:
+        """Tell of one rejected line."""
+        self.count += 1
+        if self.file is not None:
+            text = line.decode("utf-8", "replace")
+            row = {"line": number, "reason": reason, "input": text}
+            self.file.write(json.encode(row) + b"\n")
+        elif self.count <= SHOWN:
+            self.terminal.say(f"line {number}: {' '.join(reason.split())[:500]}")
+
+    def close(self) -> None:
+        """Tell how many reasons were not shown."""
+        if self.file is None and self.count > SHOWN:
+            more = self.count - SHOWN
+            self.terminal.say(f"and {more} more; --rejects FILE keeps all of them")
+
+
+def source_of(name: str | None, command: str, files: ExitStack) -> BinaryIO:
+    """Open what a command reads, stdin for None or "-". Raises UsageError."""
+    if sys.stdin is None and name in (None, "-"):
+        raise UsageError("stdin is closed; name a FILE")
+    if name is None and sys.stdin.isatty():
+        raise UsageError(f"name a FILE, or send the lines to stdin: wellspoken {command} < FILE")
+    if name is None or name == "-":
+        return sys.stdin.buffer
+    try:
+        return files.enter_context(open(name, "rb"))
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror}") from error
+
+
+def rejects_of(name: str | None, source: BinaryIO, files: ExitStack) -> BinaryIO | None:
+    """Open the file of --rejects if one is named. Raises UsageError."""
+    if name is None:
+        return None
+    if name == "-":
+        raise UsageError("--rejects needs a file of its own, not stdout")
+    try:
+        if os.path.exists(name) and os.path.samestat(os.stat(name), os.fstat(source.fileno())):
+            raise UsageError(f"--rejects {name} would overwrite what is read; name another file")
+        return files.enter_context(open(name, "wb"))
+    except OSError as error:
+        raise UsageError(f"cannot write {name}: {error.strerror}") from error
