@@ -28,7 +28,7 @@ from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.admission import admit_passing
 from wellspoken.proxy.answer import relayed
 from wellspoken.proxy.asking import KEY_REFUSED, clients_key
-from wellspoken.proxy.config import ConfigError
+from wellspoken.proxy.config_values import ConfigError
 from wellspoken.proxy.replying import delays, explained
 from wellspoken.proxy.requests import body_of, forwarded
 

@@ -14,7 +14,8 @@ from aiohttp import ClientSession
 from tests.fold import fold
 from tests.models.tiny import TEXT
 from wellspoken.proxy.build import build
-from wellspoken.proxy.config import ConfigError, load
+from wellspoken.proxy.config import load
+from wellspoken.proxy.config_values import ConfigError
 
 
 @pytest.fixture

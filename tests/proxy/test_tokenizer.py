@@ -14,7 +14,8 @@ from tests.proxy.conftest import StartProxy
 from tests.proxy.test_chat_body import PLAIN
 from wellspoken.adapters.request_error import RequestError
 from wellspoken.proxy.build import build
-from wellspoken.proxy.config import ConfigError, load
+from wellspoken.proxy.config import load
+from wellspoken.proxy.config_values import ConfigError
 from wellspoken.proxy.tokenizer import Tokenizer, cached_file
 
 

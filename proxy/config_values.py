@@ -1,0 +1,106 @@
+"""What single values of a configuration mean: URLs, addresses to listen on, references to keys."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names the key and what to do."""
+
+
+def normal_url(text: str) -> str:
+    """Return a backend's base URL: with scheme, without /v1 and without a final slash.
+
+    `localhost:8000`, `http://host:8000/` and `http://host:8000/v1` all name a server's root. Raises
+    ConfigError for what is no http(s) URL, and for one that carries credentials, a query or a
+    fragment.
+    """
+    url = text.strip()
+    if "://" not in url:
+        url = "http://" + url
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"url: {text!r} is no URL ({error}). {_URL_HINT}") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.netloc[-1] == ":":
+        raise ConfigError(f"url: {text!r} is no http(s) URL. {_URL_HINT}")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError(
+            "url: it holds credentials, which would end up in logs. Take them out and set "
+            'key = "env:NAME" (or --upstream-key env:NAME).'
+        )
+    if parts.query or parts.fragment or any(c.isspace() or not c.isprintable() for c in url):
+        raise ConfigError(f"url: {text!r} has more than host, port and path. {_URL_HINT}")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return f"{parts.scheme}://{host}{f':{port}' if port is not None else ''}{path}"
+
+
+_URL_HINT = "Write it like http://localhost:8000."
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Return host and port of `host:port`, `[v6]:port`, `:port` (every interface) or `port`.
+
+    Raises ConfigError for anything else.
+    """
+    host, _, port = text.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise ConfigError(
+            f"listen: {text!r} is no address. Write it like 127.0.0.1:8010, or 0.0.0.0:8010 "
+            "to be reachable from other machines."
+        )
+    if ":" not in text:
+        host = "127.0.0.1"
+    return host or "0.0.0.0", int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a bind to `host`, as `parse_listen` gives it, is for this machine alone."""
+    return host.lower() in ("localhost", "::1") or _LOOPBACK.fullmatch(host) is not None
+
+
+_LOOPBACK = re.compile(r"127(\.\d{1,3}){1,3}", re.ASCII)
+
+
+def check_reference(text: str) -> None:
+    """Raise ConfigError unless `text` is `env:NAME` or `file:PATH`; never repeats it.
+
+    Someone who puts the key itself here must not find it again in an error message.
+    """
+    kind, _, rest = text.partition(":")
+    if kind not in ("env", "file") or not rest:
+        raise ConfigError(
+            "key: write env:NAME or file:PATH, not the key itself, so that it stays out of "
+            "files and process lists."
+        )
+
+
+def read_key(text: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return the secret that `env:NAME` or `file:PATH` refers to, without surrounding whitespace.
+
+    Raises ConfigError where the variable is not set, the file cannot be read, or what it holds
+    cannot be sent in a header.
+    """
+    check_reference(text)
+    kind, _, rest = text.partition(":")
+    if kind == "env":
+        found = (os.environ if environ is None else environ).get(rest)
+        if found is None:
+            raise ConfigError(f"key: the variable {rest} is not set. Set it, or change key.")
+    else:
+        try:
+            found = Path(rest).expanduser().read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"key: cannot read {rest}. Check its path and rights.") from error
+    secret = found.strip()
+    if not secret or not (secret.isascii() and secret.isprintable()):
+        raise ConfigError(f"key: {text} is empty or not plain ASCII text. Put the bare key there.")
+    return secret
