@@ -56,6 +56,7 @@ class Exchange:
     `parallel_calls`: whether a choice may call more than one tool. `parts`: the kinds of content
     parts that are no text, each with where the first is in the request.
     `tokenize`: where the backend counts tokens, None where it is not to be asked.
+    `stored`: the answer is kept, so it has an id of its own, and its usage also if it is a stream.
     `pairs_best`: the backend gives each entry its best alternative's value (Backend). `origin`
     names backend and request in messages. `now`: epoch seconds. `new_id`: a fresh suffix of at
     least 8 url-safe characters, new each call.
@@ -90,6 +91,7 @@ class Exchange:
         "prompts",
         "service_tier",
         "stops",
+        "stored",
         "stream",
         "switches",
         "tokenize",
@@ -149,6 +151,7 @@ class Exchange:
         self.forced_tool = forced_tool
         self.functions = functions
         self.stops = stops
+        self.stored = False
         self.service_tier = service_tier
         self.extensions: Extensions = extensions
         self.keep = keep

@@ -267,7 +267,8 @@ class StreamTranslator:
     answer failed; if nothing was written before (`started` False) it is not in the stream, and a
     proper error answer can still be given. `fold`: the client wants a body, the `answer`. Several
     `sources` become one answer by `merge`, which takes (place, events). Where a source's bytes end
-    and a count is `wanted`, it ends with what was `counted`.
+    and a count is `wanted`, it ends with what was `counted`. A stream that is `stored` is folded
+    too: `kept` has its body, and `written` says how many bytes went to the client.
     """
 
     def __init__(
@@ -284,7 +285,9 @@ class StreamTranslator:
         self.merge = merge
         self.order = Order(exchange, merged=True) if merge is not None else None
         self.body = body_writer(exchange) if fold else None
+        self.kept = body_writer(exchange) if exchange.stored and not fold else None
         self.stream = stream_writer(exchange)
+        self.written = 0
         self.ended = False
 
     @property
@@ -344,6 +347,11 @@ class StreamTranslator:
             events = self.order(self.merge(place, events))
             if not self.started:  # what only waited for its turn has not begun the answer
                 events = [x for x in events if type(x) is Fault] or events
+        if self.kept is not None:
+            self.kept(events)
+            out = self.stream(events)
+            self.written += len(out)
+            return out
         if self.body is None:
             return self.stream(events)
         self.body(events)

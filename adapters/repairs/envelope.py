@@ -14,6 +14,7 @@ SHORTEST = 8  # characters of a backend's own suffix that make it worth keeping
 _PREFIXES = re.compile(r"(chatcmpl|cmpl|chat|gen|resp)-")
 _CONTROL = re.compile(r"<[^<>\s]+>")
 _SUFFIX = re.compile(r"[A-Za-z0-9_\-]{8,128}")
+DAY = 86_400
 EPOCH = range(1_000_000_000, 100_000_000_000)  # seconds: 2001 to far beyond; not milliseconds
 
 
@@ -34,9 +35,13 @@ def id_not_chatcmpl(answer_id: str, context: Context) -> str:
 
     vLLM <= 0.4 says "cmpl-7f3c" of a chat, llama.cpp "chatcmpl-" of a completion, SGLang a bare hex
     string, mistral.rs "0", TGI "", KoboldCpp always "chatcmpl-A1". Counts `id_not_chatcmpl`,
-    `id_not_cmpl`.
+    `id_not_cmpl`. A stored answer always gets an id of its own, which is no repair: what finds it
+    again must not be guessed, nor be another server's too.
     """
     prefix = PREFIXES[context.exchange.kind]
+    if context.exchange.stored:
+        context.notes.changes += 1  # so that the backend's own bytes do not go out
+        return prefix + context.exchange.new_id()
     suffix = _PREFIXES.sub("", answer_id, count=1)
     if not _SUFFIX.fullmatch(suffix):
         suffix = context.exchange.new_id()
@@ -48,7 +53,8 @@ def id_not_chatcmpl(answer_id: str, context: Context) -> str:
 def created_not_epoch(created: Any, context: Context) -> int:
     """Return epoch seconds: the backend's if it sent some, else the exchange's clock.
 
-    vLLM <= 0.3.3 and OpenLLM send `time.monotonic()`; others milliseconds, a float or a string.
+    vLLM <= 0.3.3 and OpenLLM send `time.monotonic()`; others milliseconds, a float or a string. A
+    stored answer, which is listed and one day deleted by it, keeps none that is a day off.
     """
     value: Any = created
     if isinstance(value, str):
@@ -56,6 +62,8 @@ def created_not_epoch(created: Any, context: Context) -> int:
     if isinstance(value, float) and abs(value) < 1e15:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value not in EPOCH:
+        value = context.exchange.now
+    if context.exchange.stored and abs(value - context.exchange.now) > DAY:
         value = context.exchange.now
     if value is not created:
         context.note("created_not_epoch")

@@ -139,8 +139,9 @@ class UsageStage:
         return Wanted(prompt, total, texts, reasoning)
 
     def _asked(self) -> bool:
-        """Say whether the client gets the usage."""
-        return self.exchange.include_usage or not self.exchange.stream
+        """Say whether the client gets the usage, or the store does."""
+        exchange = self.exchange
+        return exchange.include_usage or exchange.stored or not exchange.stream
 
     def _contents(self) -> list[str]:
         """Return what each choice said besides reasoning, an echoed prompt left out."""
