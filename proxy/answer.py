@@ -15,6 +15,7 @@ from wellspoken.adapters.request_error import RequestError
 from wellspoken.proxy import counting, several
 from wellspoken.proxy.asking import KEY_REFUSED, LARGE, clients_key, opened, send
 from wellspoken.proxy.failures import UpstreamError
+from wellspoken.proxy.keeping import keep, keep_stream
 from wellspoken.proxy.replies import EventStream, Reply
 from wellspoken.proxy.replying import broken, explained, with_repairs
 
@@ -88,6 +89,8 @@ async def _whole(call: Call, target: Target, plan: Plan) -> Reply:
         counter = counting.Counter(call, target)
         result = translator.counted(await counter.counted(plan.asks[0], wanted))
     counting.told(call, plan)
+    if result.status < 300:
+        await keep(call, result.body)
     body = call.hide(result.body) if result.status >= 400 else result.body
     return call.reply(result.status, body, explained(exchange, result.retry, answer))
 
@@ -144,6 +147,7 @@ async def _relay(
             return await broken(call, stream, fault, explained(exchange, fault.retry, answer))
     if translator.fault is not None:
         out = call.hide(out)
+    out = await keep_stream(call, translator, out)
     if call.request.headers.get("x-wellspoken-explain") == "1":
         out = with_repairs(out, exchange)
     await stream.end(out)
@@ -176,6 +180,7 @@ async def _not_a_stream(
         fault = translator.fault
         if fault is not None:
             return await broken(call, stream, fault, explained(exchange, fault.retry, answer))
+        out = await keep_stream(call, translator, out)
         if call.request.headers.get("x-wellspoken-explain") == "1":
             out = with_repairs(out, exchange)
         await stream.end(out)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from wellspoken.adapters import registry
-from wellspoken.proxy.config import Backend, Config, ConfigError, Engine, normal_url, read_key
+from wellspoken.proxy.config import Backend, Config, Engine
+from wellspoken.proxy.config_values import ConfigError, normal_url, read_key
 from wellspoken.proxy.detect import Detector
 from wellspoken.proxy.metrics import Metrics
 from wellspoken.proxy.passing import refuse_endpoints
@@ -21,6 +22,7 @@ from wellspoken.proxy.upstream import Upstream
 
 if TYPE_CHECKING:
     from wellspoken.adapters.backend import Backend as Adapter
+    from wellspoken.proxy.store.store import Store
 
 _ENGINE_ADAPTERS = {"llamacpp": "llamacpp"}
 
@@ -39,7 +41,21 @@ def build(config: Config) -> Service:
     targets = [_backend(config, at, backend) for at, backend in enumerate(config.backend)]
     if config.engine is not UNSET:
         targets.append(_engine(config.engine))
-    return Service(config, Router(targets), Metrics(version()))
+    metrics = Metrics(version())
+    return Service(config, Router(targets), metrics, _store(config, metrics))
+
+
+def _store(config: Config, metrics: Metrics) -> Store | None:
+    """Return the store if one is configured; what it needs is loaded only then."""
+    if not config.store.configured:
+        return None
+    from wellspoken.proxy.store.database import StoreError
+    from wellspoken.proxy.store.store import Store
+
+    try:
+        return Store(config.store, metrics.of_store(), logging.getLogger("wellspoken"))
+    except StoreError as error:  # a place or a driver that is not there
+        raise ConfigError(f"store: {error}") from error
 
 
 def _backend(config: Config, at: int, backend: Backend) -> Target:

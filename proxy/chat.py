@@ -20,7 +20,7 @@ from wellspoken.adapters.openai import decode_chat, exchange_for
 from wellspoken.adapters.request_error import RequestError
 from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.translate import Source
-from wellspoken.proxy import scoring
+from wellspoken.proxy import keeping, scoring
 from wellspoken.proxy.admission import admit
 from wellspoken.proxy.answer import respond, untouched
 from wellspoken.proxy.plan import Ask, Plan, streamed, without_stops
@@ -48,9 +48,13 @@ async def chat(call: Call) -> Reply | EventStream:
         openai_bounds.check(wanted, strict=target.bounds == "openai")
     streams = bool(wanted.stream)
     call.routed(target, wanted.model, streams)
+    keeping.begin(call, wanted, body)
     await target.ready()
     wanted = await admit(call, target, wanted)
     exchange = exchanged(call, target, partial(exchange_for, wanted))
+    if call.kept is not None:
+        exchange.stored = True
+        wanted = keeping.with_usage(target, wanted)
     if wanted.oai_compat is False:
         payload = prepare(target.backend, wanted, model=target.model_for(wanted.model))
         endpoint = _endpoint(target)

@@ -12,7 +12,6 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -20,15 +19,19 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from wellspoken.adapters.caps import DANGEROUS, Caps
 from wellspoken.adapters.exchange import Extensions
 from wellspoken.adapters.vendor import Policy
+from wellspoken.proxy.config_values import (
+    ConfigError,
+    check_reference,
+    is_loopback,
+    normal_url,
+    parse_listen,
+    read_key,
+)
 
 Seconds = Annotated[float, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
 Size = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used; the message names the key and what to do."""
 
 
 class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,18 +120,59 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     caps: Caps = Caps()
 
 
+class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The keys that clients need, each as env:NAME or file:PATH; a file has one a line."""
+
+    keys: tuple[str, ...] = ()
+
+
+class Store(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where completions with `store: true` are kept; nowhere unless `path` or `url` is set.
+
+    Times in seconds, sizes in bytes.
+    """
+
+    path: str | None = None
+    url: str | None = None
+    missing: Literal["warn", "refuse"] = "warn"
+    durability: Literal["async", "commit"] = "async"
+    queue: Size = 64 * 1024 * 1024
+    full: Literal["block", "drop", "refuse"] = "block"
+    spool: str | None = None
+    spool_size: Size = 1024 * 1024 * 1024
+    max_age: Seconds = 0.0
+    max_size: Annotated[int, Meta(ge=0)] = 0
+    large: Size = 1024 * 1024
+    large_to: str | None = None
+
+    @property
+    def configured(self) -> bool:
+        """Whether completions can be kept at all."""
+        return self.path is not None or self.url is not None
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole configuration: at least one backend, or an engine."""
+    """The whole configuration: at least one backend, or an engine.
+
+    `auth` "none": everybody who can reach the proxy may use it.
+    """
 
     server: Server = Server()
     timeouts: Timeouts = Timeouts()
     limits: Limits = Limits()
     backend: tuple[Backend, ...] = ()
     engine: Engine | UnsetType = UNSET
+    auth: Auth | Literal["none"] = Auth()
+    store: Store = Store()
 
 
 ENV_PREFIX = "WELLSPOKEN_"
-_SECTIONS: dict[str, type[Struct]] = {"server": Server, "timeouts": Timeouts, "limits": Limits}
+_SECTIONS: dict[str, type[Struct]] = {
+    "server": Server,
+    "timeouts": Timeouts,
+    "limits": Limits,
+    "store": Store,
+}
 
 
 def load(
@@ -144,11 +188,13 @@ def load(
     raw: dict[str, Any] = _read(file) if file is not None else {}
     _known(raw, Config, "")
     _from_environ(raw, os.environ if environ is None else environ)
+    _auth_from_environ(raw, os.environ if environ is None else environ)
     for section, value in (flags or {}).items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and section != "auth":  # which is a table or "none", as given
             _table(raw, section).update(value)
         else:
             raw[section] = value
+    _refuse_bare_key(raw.get("auth"))
     try:
         config = msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:
@@ -200,6 +246,29 @@ def _from_environ(raw: dict[str, Any], environ: Mapping[str, str]) -> None:
                 raise ConfigError(f"{variable}={text!r}: {error}. Set or unset it.") from error
 
 
+def _auth_from_environ(raw: dict[str, Any], environ: Mapping[str, str]) -> None:
+    """Let WELLSPOKEN_AUTH=none or WELLSPOKEN_AUTH_KEYS=env:A,file:B replace what the file says."""
+    keys, whole = environ.get(f"{ENV_PREFIX}AUTH_KEYS"), environ.get(f"{ENV_PREFIX}AUTH")
+    if keys is not None and whole is not None:
+        raise ConfigError(f"{ENV_PREFIX}AUTH and {ENV_PREFIX}AUTH_KEYS are both set. Unset one.")
+    if whole is not None:
+        raw["auth"] = whole
+    if keys is not None:
+        references = [part.strip() for part in keys.split(",") if part.strip()]
+        if not references:  # an empty value must not open what the file has closed
+            raise ConfigError(f"{ENV_PREFIX}AUTH_KEYS is empty. Write env:NAME or file:PATH.")
+        raw["auth"] = {"keys": references}
+
+
+def _refuse_bare_key(auth: Any) -> None:
+    """Raise ConfigError for a text that is not "none", unquoted: it may be somebody's key."""
+    if isinstance(auth, str) and auth != "none":
+        raise ConfigError(
+            'auth: this text can only be "none". Keys are named in keys = ["env:NAME"] under '
+            f"[auth], with --key env:NAME, or in {ENV_PREFIX}AUTH_KEYS."
+        )
+
+
 def _known(raw: Any, kind: Any, path: str) -> None:
     """Refuse keys that no Struct has, with their path and the nearest name."""
     if isinstance(kind, type) and issubclass(kind, Struct):
@@ -236,7 +305,9 @@ def _readable(error: msgspec.ValidationError) -> str:
 
 def _check(config: Config) -> None:
     """Check what types cannot say: addresses, names that clash, keys that exclude each other."""
-    parse_listen(config.server.listen)
+    host, _ = parse_listen(config.server.listen)
+    _check_auth(config.auth, host)
+    _check_store(config.store)
     names = [backend.name for backend in config.backend]
     if config.engine is not UNSET:
         names.append(config.engine.name)
@@ -260,6 +331,37 @@ def _check(config: Config) -> None:
                     f"backend[{at}]: {taken[model]!r} has the model {model!r} too. "
                     "Remove one, or add an alias under another name."
                 )
+
+
+def _check_auth(auth: Auth | Literal["none"], host: str) -> None:
+    """Refuse a proxy that other machines reach and nobody needs a key for, unless that is said."""
+    keys = auth.keys if isinstance(auth, Auth) else ()
+    for at, reference in enumerate(keys):
+        try:
+            check_reference(reference)
+        except ConfigError as error:
+            text = str(error).removeprefix("key: ")
+            raise ConfigError(f"auth.keys[{at}]: {text}") from None
+    if not keys and auth != "none" and not is_loopback(host):
+        raise ConfigError(
+            f"listen: {host} is reached from other machines, and no keys say who may use the "
+            "proxy. Name keys (--key env:NAME, or keys under [auth]), or listen on 127.0.0.1, or "
+            'let everybody in (--auth none, or auth = "none" at the top of the file).'
+        )
+
+
+def _check_store(store: Store) -> None:
+    """Refuse two databases, and settings that need a database or one of the other kind."""
+    if store.path is not None and store.url is not None:
+        raise ConfigError("store: path and url exclude each other. Keep one of them.")
+    if store.path is not None and not store.path.strip():
+        raise ConfigError("store.path: it is empty. Name a file, or leave it out.")
+    if store.url is not None and not store.url.strip().startswith(("env:", "file:")):
+        store_url(store)
+    if store.path is not None and store.path.strip().startswith(("postgresql:", "postgres:")):
+        raise ConfigError("store.path: this is a URL, so write url instead of path.")
+    if store.spool is not None and store.url is None:
+        raise ConfigError("store.spool: only PostgreSQL (store.url) has a spool. Take it out.")
 
 
 def _check_caps(caps: Caps, path: str) -> None:
@@ -296,86 +398,21 @@ def _check_backend(backend: Backend, path: str, several: bool) -> None:
         )
 
 
-def normal_url(text: str) -> str:
-    """Return a backend's base URL: with scheme, without /v1 and without a final slash.
+def store_url(store: Store) -> str:
+    """Return the URL of the store's PostgreSQL, read from where `store.url` says it is.
 
-    `localhost:8000`, `http://host:8000/` and `http://host:8000/v1` all name a server's root. Raises
-    ConfigError for what is no http(s) URL, and for one that carries credentials, a query or a
-    fragment.
+    Raises ConfigError, which never repeats it, since it may hold a password.
     """
-    url = text.strip()
-    if "://" not in url:
-        url = "http://" + url
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise ConfigError(f"url: {text!r} is no URL ({error}). {_URL_HINT}") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.netloc[-1] == ":":
-        raise ConfigError(f"url: {text!r} is no http(s) URL. {_URL_HINT}")
-    if parts.username is not None or parts.password is not None:
-        raise ConfigError(
-            "url: it holds credentials, which would end up in logs. Take them out and set "
-            'key = "env:NAME" (or --upstream-key env:NAME).'
-        )
-    if parts.query or parts.fragment or any(c.isspace() or not c.isprintable() for c in url):
-        raise ConfigError(f"url: {text!r} has more than host, port and path. {_URL_HINT}")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-    return f"{parts.scheme}://{host}{f':{port}' if port is not None else ''}{path}"
-
-
-_URL_HINT = "Write it like http://localhost:8000."
-
-
-def parse_listen(text: str) -> tuple[str, int]:
-    """Return host and port of `host:port`, `[v6]:port`, `:port` (every interface) or `port`.
-
-    Raises ConfigError for anything else.
-    """
-    host, _, port = text.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not (port.isascii() and port.isdigit() and int(port) < 65536):
-        raise ConfigError(
-            f"listen: {text!r} is no address. Write it like 127.0.0.1:8010, or 0.0.0.0:8010 "
-            "to be reachable from other machines."
-        )
-    if ":" not in text:
-        host = "127.0.0.1"
-    return host or "0.0.0.0", int(port)
-
-
-def check_reference(text: str) -> None:
-    """Raise ConfigError unless `text` is `env:NAME` or `file:PATH`; never repeats it.
-
-    Someone who puts the key itself here must not find it again in an error message.
-    """
-    kind, _, rest = text.partition(":")
-    if kind not in ("env", "file") or not rest:
-        raise ConfigError(
-            "key: write env:NAME or file:PATH, not the key itself, so that it stays out of "
-            "files and process lists."
-        )
-
-
-def read_key(text: str, environ: Mapping[str, str] | None = None) -> str:
-    """Return the secret that `env:NAME` or `file:PATH` refers to, without surrounding whitespace.
-
-    Raises ConfigError where the variable is not set, the file cannot be read, or what it holds
-    cannot be sent in a header.
-    """
-    check_reference(text)
-    kind, _, rest = text.partition(":")
-    if kind == "env":
-        found = (os.environ if environ is None else environ).get(rest)
-        if found is None:
-            raise ConfigError(f"key: the variable {rest} is not set. Set it, or change key.")
-    else:
+    text = (store.url or "").strip()
+    if text.startswith(("env:", "file:")):
         try:
-            found = Path(rest).expanduser().read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"key: cannot read {rest}. Check its path and rights.") from error
-    secret = found.strip()
-    if not secret or not (secret.isascii() and secret.isprintable()):
-        raise ConfigError(f"key: {text} is empty or not plain ASCII text. Put the bare key there.")
-    return secret
+            text = read_key(text)
+        except ConfigError as error:
+            problem = str(error).removeprefix("key: ").replace("change key", "change store.url")
+            raise ConfigError(f"store.url: {problem}") from None
+    if not text.startswith(("postgresql://", "postgres://")):
+        raise ConfigError(
+            "store.url: write postgresql://user@host/database, or env:NAME or file:PATH of where "
+            "that stands. For a file of this machine set store.path instead."
+        )
+    return text

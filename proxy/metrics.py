@@ -43,6 +43,19 @@ _USAGE = "Answers by where their token counts came from."
 _DISCONNECTS = "Clients that left before their answer was complete, by what they waited for."
 _VENDOR = "Vendors' parameters by what became of them, and requests over a cap."
 _UPSTREAM = "Backends that could not be asked or broke off, by reason."
+_QUEUE_ROWS = "Stored completions that wait to be written."
+_QUEUE_BYTES = "Bytes that the completions waiting to be written take."
+_BATCH = "Stored completions written in one transaction."
+_WRITE = "Time that a transaction of stored completions took."
+_STORE_FAILURES = "Attempts to store or to read that failed, by reason."
+_STORE_DROPPED = "Completions that were to be stored and are not."
+_SPOOL_ROWS = "Stored completions in the local spool, until PostgreSQL is back."
+_SPOOL_BYTES = "Bytes that the local spool takes."
+
+_BATCH_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+_WRITE_SECONDS = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+)  # fmt: skip
 
 
 class Metrics:
@@ -86,6 +99,10 @@ class Metrics:
             f"wellspoken_{name}", text, labels, buckets=buckets, registry=self.registry
         )
 
+    def of_store(self) -> StoreMetrics:
+        """Return the store's metrics; without one a scrape has none of them."""
+        return StoreMetrics(self.registry)
+
     def watch_inflight(self, count: Callable[[], float]) -> None:
         """Let a scrape ask for the open requests, rather than have each request set them twice."""
         self.inflight.set_function(count)
@@ -121,3 +138,44 @@ class Metrics:
     def expose(self) -> bytes:
         """Return everything in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class StoreMetrics:
+    """What the store of completions does; see `proxy/store`."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry = registry or CollectorRegistry()
+        prefix = "wellspoken_store"
+        self._queue_rows = Gauge(f"{prefix}_queue_rows", _QUEUE_ROWS, registry=registry)
+        self._queue_bytes = Gauge(f"{prefix}_queue_bytes", _QUEUE_BYTES, registry=registry)
+        self.batch = Histogram(
+            f"{prefix}_batch_rows", _BATCH, buckets=_BATCH_ROWS, registry=registry
+        )
+        self.write = Histogram(
+            f"{prefix}_write_seconds", _WRITE, buckets=_WRITE_SECONDS, registry=registry
+        )
+        self.failures = Counter(
+            f"{prefix}_failures", _STORE_FAILURES, ["reason"], registry=registry
+        )
+        self.dropped = Counter(f"{prefix}_dropped", _STORE_DROPPED, registry=registry)
+        self._spool_rows = Gauge(f"{prefix}_spool_rows", _SPOOL_ROWS, registry=registry)
+        self._spool_bytes = Gauge(f"{prefix}_spool_bytes", _SPOOL_BYTES, registry=registry)
+
+    def failed(self, reason: str) -> None:
+        """Count a failure; the reasons are few and the program's own words."""
+        self.failures.labels(reason).inc()
+
+    def wrote(self, rows: int, seconds: float) -> None:
+        """Count one transaction."""
+        self.batch.observe(rows)
+        self.write.observe(seconds)
+
+    def watch_queue(self, rows: Callable[[], float], size: Callable[[], float]) -> None:
+        """Let a scrape ask for what waits to be written."""
+        self._queue_rows.set_function(rows)
+        self._queue_bytes.set_function(size)
+
+    def spooled(self, rows: int, size: int) -> None:
+        """Note what the spool holds."""
+        self._spool_rows.set(rows)
+        self._spool_bytes.set(size)

@@ -134,7 +134,8 @@ def _epoch(value: Any) -> int:
 
 
 class Readiness:
-    """Whether the proxy should get requests: not while it drains, not without a backend.
+    """Whether the proxy should get requests: not while it drains, not without a backend, and not
+    while it cannot store what it was asked to.
 
     One reachable backend of several is enough, since to take the proxy out of service for one
     would take the others with it. A probe's result holds for `PROBE_SECONDS`, and however many ask
@@ -155,6 +156,9 @@ class Readiness:
         """Return why requests should not come, or ""."""
         if self._service.draining:
             return "the proxy is shutting down"
+        store = self._service.store
+        if store is not None and store.trouble:
+            return f"The store of completions fails: {store.trouble}"
         targets = self._service.router.targets
         if all(target.upstream is None for target in targets):
             return " ".join(_not_there(target) for target in targets)

@@ -14,6 +14,7 @@ from wellspoken.adapters.rest import Rest
 from wellspoken.proxy import counting
 from wellspoken.proxy.asking import KEY_REFUSED, LARGE, clients_key, opened, send
 from wellspoken.proxy.failures import UpstreamError
+from wellspoken.proxy.keeping import keep, keep_stream
 from wellspoken.proxy.replies import EventStream, Reply
 from wellspoken.proxy.replying import broken, explained, with_repairs
 
@@ -162,6 +163,8 @@ async def folded(call: Call, target: Target, plan: Plan) -> Reply:
     await gathering.all(plan)
     result = translator.answer()
     counting.told(call, plan)
+    if result.status < 300:
+        await keep(call, result.body)
     body = call.hide(result.body) if result.status >= 400 else result.body
     lines = explained(exchange, result.retry, gathering.failed)
     return call.reply(result.status, body, lines)
@@ -180,6 +183,7 @@ async def interleaved(
         lines = explained(exchange, fault.retry, gathering.failed)
         return await broken(call, stream, fault, lines)
     out = call.hide(gathering.last) if fault is not None else gathering.last
+    out = await keep_stream(call, translator, out)
     if call.request.headers.get("x-wellspoken-explain") == "1":
         out = with_repairs(out, exchange)
     await stream.end(out)

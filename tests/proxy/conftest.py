@@ -55,10 +55,14 @@ class ProxyServer(BaseTestServer):
 
     async def start_server(self, loop: Any = None, **kwargs: Any) -> None:
         host, self.port = await self.service.start()
+        if self.service.store is not None:
+            self.service.store.start()
         self._root = URL(f"http://{host}:{self.port}")
 
     async def close(self) -> None:
         await self.service.stop()
+        if self.service.store is not None:
+            await self.service.store.close()
 
     async def _make_runner(self, **kwargs: Any) -> Any:
         raise AssertionError("the service listens by itself, and no runner is asked for")
@@ -123,12 +127,15 @@ StartProxy = Callable[..., Awaitable[Proxy]]
 def start_proxy(aiohttp_client: AiohttpClient) -> StartProxy:
     """Start a proxy: `await start_proxy(upstream, timeouts={...}, adapter="vllm", ...)`.
 
-    Tables named server, timeouts and limits are the configuration's; other keys are the backend's.
+    Tables named server, timeouts, limits, store and auth (a dict) are the configuration's; other
+    keys are the backend's.
     The adapter is openai where none is named: it asks a scripted upstream nothing of itself.
     """
 
     async def start(*upstreams: Upstream | str | dict[str, Any], **more: Any) -> Proxy:
-        tables = {name: more.pop(name, {}) for name in ("server", "timeouts", "limits")}
+        names = ["server", "timeouts", "limits", "store"]
+        names += ["auth"] if isinstance(more.get("auth"), dict) else []  # else the backend's
+        tables = {name: more.pop(name, {}) for name in names}
         backends = [
             {"adapter": "openai", **one}
             if isinstance(one, dict)

@@ -1,0 +1,101 @@
+"""Keeps one answer in the store, for a client that sent `store: true`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from msgspec import Raw, structs
+
+from wellspoken.adapters.request_error import RequestError
+from wellspoken.proxy.asking import LARGE
+from wellspoken.proxy.store.rows import Capture
+
+if TYPE_CHECKING:
+    from wellspoken.adapters.openai import ChatRequest
+    from wellspoken.adapters.translate import StreamTranslator
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Call
+
+NO_STORE = "no store is configured (store.path or store.url)"
+UNTOUCHED = 'with "oai_compat": false answers pass as they are'
+_USAGE = Raw(b'{"include_usage":true}')
+
+
+def begin(call: Call, wanted: ChatRequest, body: bytes) -> None:
+    """Note on the call whether its answer is to be kept, and with which request.
+
+    Raises RequestError: 400 where nothing can be kept and the configuration refuses that, 503
+    while the store is full and the configuration refuses then.
+    """
+    if not wanted.store:
+        return
+    store, config = call.service.store, call.service.config.store
+    if store is None and config.missing == "refuse":
+        raise RequestError(
+            "This server keeps no completions. Leave out 'store', or configure store.path or "
+            "store.url.",
+            param="store",
+            code="unsupported_parameter",
+        )
+    if store is None or wanted.oai_compat is False:
+        call.warning = NO_STORE if store is None else UNTOUCHED
+        return
+    full = store.refuses
+    if full:
+        raise RequestError(
+            f"The answer could not be stored: {full}. Try again shortly, or leave out 'store'.",
+            status=503,
+            type="server_error",
+            param="store",
+            code="store_full",
+            headers={"Retry-After": "1"},
+        )
+    call.kept = body
+
+
+def with_usage(target: Target, wanted: ChatRequest) -> ChatRequest:
+    """Return a request whose stream tells its usage, which the stored answer has in any case."""
+    if not wanted.stream or target.backend.chat_table["stream_options"].how != "native":
+        return wanted
+    fields = wanted.fields | {"stream_options": _USAGE}
+    return structs.replace(wanted, fields=fields)
+
+
+async def keep(call: Call, answer: bytes) -> None:
+    """Give a complete answer to the store if it is to be kept; `call.warning` says if it was not.
+
+    Returns once the store has it as surely as `store.durability` wants.
+    """
+    store, request = call.service.store, call.kept
+    if store is None or request is None:
+        return
+    call.kept = None
+    problem = await store.add(Capture(call.owner, call.id, answer, request))
+    if problem:
+        call.warning = problem
+
+
+async def keep_stream(call: Call, translator: StreamTranslator, out: bytes) -> bytes:
+    """Give the body of a stream to the store before the stream's end, `out`, leaves; return that.
+
+    What was not kept is told in a comment, since the head with the warning has left.
+    """
+    folded = translator.kept
+    if call.kept is None or folded is None or folded.fault is not None:
+        return out
+    if translator.written < LARGE:
+        answer = folded.body()
+    else:
+        answer = await asyncio.to_thread(folded.body)
+    await keep(call, answer)
+    if call.warning:
+        return b": not stored: %b\n\n" % call.warning.encode() + out
+    return out
+
+
+def warned(call: Call) -> bytes:
+    """Return the header line that says why an answer was not stored, if it should have been."""
+    if not call.warning:
+        return b""
+    return f"x-wellspoken-warning: not stored: {call.warning}\r\n".encode("ascii", "replace")

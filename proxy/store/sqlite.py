@@ -1,0 +1,403 @@
+"""Stored completions in one SQLite file: a writer thread, reader threads, a write-ahead log.
+
+One connection writes, in a thread of its own; others read beside it, so that a page never waits for
+a batch. Several processes may use one file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from wellspoken.proxy.store import sqlite_rows
+from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
+from wellspoken.proxy.store.migrations import migrations
+from wellspoken.proxy.store.rows import Position, Query, Row
+from wellspoken.proxy.store.sqlite_errors import explained
+
+T = TypeVar("T")
+_File = tuple[int, int] | None
+
+APPLICATION = 0x77656C6C
+"""Tells our files from other programs' ("well" as PRAGMA application_id)."""
+READERS = 2
+WRITE_CACHE, READ_CACHE = 32 * 1024 * 1024, 8 * 1024 * 1024
+LOG_MOVED = 8 * 1024 * 1024
+"""How long the log gets before it is moved into the file; longer means fewer waits for the disk."""
+PAGES = 64 * 1024
+"""What a transaction writes into the log beside its rows, about."""
+LOG_BYTES = 64 * 1024 * 1024
+"""At this length readers are waited for, since the log cannot begin anew while they use it."""
+SPARE = 8
+"""The file shrinks when more than one page in so many is free; until then new rows take them."""
+SHRUNK_PAGES = 1024
+"""How many free pages one `prune` gives back to the disk, so that it stays short."""
+
+
+class SqliteDatabase:
+    """A `Database` in one SQLite file, which is made when it is missing, readable by its user only.
+
+    `sync`: whether a commit waits for the disk, so that a power failure loses nothing that was
+    committed. Without it the newest commits can be lost then, and the file stays whole; a killed
+    process loses no commit either way. `busy`: seconds to wait for another process's lock.
+    """
+
+    name = "sqlite"
+
+    def __init__(self, path: str | Path, *, sync: bool = False, busy: float = 5.0) -> None:
+        self.path = absolute(path)
+        self._sync = sync
+        self._busy = busy
+        self._log_bytes = LOG_BYTES
+        self._writer: sqlite3.Connection | None = None
+        self._readers: list[sqlite3.Connection] = []
+        self._local = threading.local()
+        self._executors: tuple[ThreadPoolExecutor, ThreadPoolExecutor] | None = None
+        self._mover: threading.Thread | None = None  # moves the log into the file, if one does now
+        self._unmoved = 0  # bytes that the log got since, about
+        self._files: tuple[_File, _File] = (None, None)  # the database and its log, once open
+        self._lost: StoreError | None = None  # why they are not there any more
+        self._finding = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Open the file, or make it, and bring its schema up to date."""
+        await self.close()
+        writing = ThreadPoolExecutor(1, "store-write")
+        executors = writing, ThreadPoolExecutor(READERS, "store-read")
+        try:
+            await self._in(writing, self._prepare)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(self._close, *executors))
+            raise
+        self._executors = executors
+
+    async def close(self) -> None:
+        """Finish what has begun and let go of the file; never raises."""
+        self._lost = None
+        executors, self._executors = self._executors, None
+        if executors is not None:
+            await asyncio.shield(asyncio.to_thread(self._close, *executors))
+
+    async def insert(self, rows: Sequence[Row]) -> None:
+        """Write rows in one transaction; those that are there already are skipped.
+
+        Raises StoreError itself for what no column holds, such as one of a gigabyte.
+        """
+        await self._write(lambda db: sqlite_rows.insert(db, rows), sum(map(_size, rows)))
+
+    async def get(self, owner: str, id: str) -> Row | None:
+        """Return one row with all its columns."""
+        return await self._read(lambda db: sqlite_rows.get(db, owner, id))
+
+    async def position(self, owner: str, id: str) -> Position | None:
+        """Return where a row stands."""
+        return await self._read(lambda db: sqlite_rows.position(db, owner, id))
+
+    async def find(self, query: Query) -> list[Row]:
+        """Return the rows that are wanted, in order."""
+        return await self._read(lambda db: sqlite_rows.find(db, query))
+
+    async def set_metadata(self, owner: str, id: str, metadata: dict[str, str]) -> Row | None:
+        """Replace a row's metadata and return it with all columns; None: there is none."""
+        return await self._write(lambda db: sqlite_rows.set_metadata(db, owner, id, metadata))
+
+    async def delete(self, owner: str, id: str) -> Row | None:
+        """Delete a row and return what it was, with all columns; None: there was none."""
+        return await self._write(lambda db: sqlite_rows.delete(db, owner, id))
+
+    async def prune(self, *, before: int | None, over: int | None, limit: int) -> list[Row]:
+        """Delete at most `limit` of the oldest rows and return them; see `Database.prune`.
+
+        Fewer than `limit` where they are large, so that no more than 16 MiB are in memory: it is
+        done when none come back. Also gives a part of what the file no longer needs to the disk.
+        """
+
+        rows = await self._write(lambda db: sqlite_rows.prune(db, before, over, limit))
+        with suppress(StoreError):  # the rows are gone; the room can be given back next time
+            await self._in(self._opened()[0], self._shrink)
+        return rows
+
+    async def size(self) -> tuple[int, int]:
+        """Return how many rows there are, and how many bytes their columns take."""
+        return await self._read(sqlite_rows.size)
+
+    async def _write(self, work: Callable[[sqlite3.Connection], T], size: int = 0) -> T:
+        def transacted() -> T:
+            if self._writer is None:
+                raise self._closed()
+            if self._here() != self._files:
+                raise _Lost
+            with _transaction(self._writer, "IMMEDIATE") as db:
+                result = work(db)
+            self._unmoved += size + PAGES
+            self._bound_log(self._writer)
+            return result
+
+        while True:
+            if self._lost is not None:
+                await self._found()
+            try:
+                return await self._in(self._opened()[0], transacted)
+            except _Lost:
+                self._lost = Unavailable(f"{self.path} was removed or replaced, and is opened anew")
+
+    async def _found(self) -> None:
+        """Open what is at the path now: SQLite would go on to write into a file without a name."""
+        async with self._finding:
+            lost = self._lost
+            if lost is None:
+                return
+            try:
+                await self.close()  # which leaves a log by our name alone if the file is another
+                await asyncio.to_thread(self._forget)
+                await self.open()
+            except StoreError as error:
+                self._lost = error
+                raise
+            except BaseException:
+                self._lost = lost
+                raise
+
+    def _forget(self) -> None:
+        """Remove our log from beside a file that it is not the log of, and would garble."""
+        file, log = self._here()
+        if file != self._files[0] and log is not None and log == self._files[1]:
+            for name in ("-wal", "-shm"):
+                with suppress(OSError):
+                    os.unlink(f"{self.path}{name}")
+
+    def _here(self) -> tuple[_File, _File]:
+        return _file(self.path), _file(Path(f"{self.path}-wal"))
+
+    async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def transacted() -> T:
+            with _transaction(self._reader(), "DEFERRED") as db:
+                return work(db)
+
+        return await self._in(self._opened()[1], transacted)
+
+    def _opened(self) -> tuple[ThreadPoolExecutor, ThreadPoolExecutor]:
+        if self._executors is None:
+            raise self._closed()
+        return self._executors
+
+    def _closed(self) -> StoreError:
+        if self._lost is not None:
+            return type(self._lost)(str(self._lost))
+        return Unavailable(f"{self.path} is not open")
+
+    async def _in(self, executor: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        def told() -> T:
+            try:
+                return work()
+            except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
+                raise explained(error, self.path) from error
+
+        return await asyncio.get_running_loop().run_in_executor(executor, told)
+
+    def _prepare(self) -> None:
+        # SQLite gives the files beside it the mode of the first.
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if not stat.S_ISREG(os.fstat(made).st_mode):
+                raise Unusable(f"{self.path} is no regular file: configure another path")
+        finally:
+            os.close(made)
+        if _others(self.path):
+            raise _foreign(self.path)
+        db = self._connect(WRITE_CACHE)
+        try:
+            _check(db, self.path)
+            # Takes effect before the first table only.
+            db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise Unusable(
+                    f"{self.path}: its file system has no shared memory for SQLite's log: "
+                    "configure a path on a local disk"
+                )
+            db.execute(f"PRAGMA synchronous = {'FULL' if self._sync else 'NORMAL'}")
+            # A commit would wait for the disk then, and the rows behind it; see `_move_log`.
+            db.execute("PRAGMA wal_autocheckpoint = 0")
+            db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+            # What a client deletes does not stay readable in the file.
+            db.execute("PRAGMA secure_delete = ON")
+            _migrate(db, self.path)
+        except BaseException:
+            db.close()
+            raise
+        self._writer = db
+        self._files = self._here()
+
+    def _bound_log(self, db: sqlite3.Connection) -> None:
+        """Have the log moved, and begin it anew where readers, one always there, let it grow."""
+        with suppress(OSError, sqlite3.Error):  # what was to be written is
+            if self._unmoved > LOG_MOVED and (self._mover is None or not self._mover.is_alive()):
+                self._unmoved = 0
+                self._mover = threading.Thread(target=self._move_log, name="store-log")
+                self._mover.start()
+            size = os.stat(f"{self.path}-wal").st_size
+            if size > self._log_bytes:
+                # Not at every commit, if one reader holds on longer than `busy`.
+                self._log_bytes = size + LOG_BYTES
+                (held, _, _) = db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+                if not held:
+                    self._log_bytes = LOG_BYTES
+
+    def _move_log(self) -> None:
+        """Move the log into the file, beside the writer, who begins it anew when all is moved.
+
+        Twice, for what was written meanwhile: the second time is short enough to catch up.
+        """
+        with suppress(sqlite3.Error):
+            db = self._connect(READ_CACHE)
+            with closing(db):
+                for _ in range(2):
+                    db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+
+    def _shrink(self) -> None:
+        """Cut free pages off the file while they are more than new rows will soon take."""
+        db = self._writer
+        assert db is not None
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+        (free,) = db.execute("PRAGMA freelist_count").fetchone()
+        spare = free - pages // SPARE
+        if spare > 0:
+            # A script, since `execute` ends this statement after its first page.
+            db.executescript(f"PRAGMA incremental_vacuum({min(spare, SHRUNK_PAGES)})")
+
+    def _reader(self) -> sqlite3.Connection:
+        """Return this thread's connection to read with."""
+        db: sqlite3.Connection | None = getattr(self._local, "db", None)
+        if db is None:
+            db = self._connect(READ_CACHE)
+            self._readers.append(db)
+            db.execute("PRAGMA query_only = ON")
+            db.create_function("has_metadata", 2, sqlite_rows.has_metadata, deterministic=True)
+            self._local.db = db
+        return db
+
+    def _connect(self, cache: int) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            self.path, timeout=self._busy, isolation_level=None, check_same_thread=False
+        )
+        db.execute(f"PRAGMA cache_size = {-cache // 1024}")
+        return db
+
+    def _close(self, writing: ThreadPoolExecutor, reading: ThreadPoolExecutor) -> None:
+        reading.shutdown()
+        writing.shutdown()
+        if self._mover is not None:
+            self._mover.join()
+        writer, self._writer = self._writer, None
+        readers, self._readers = self._readers, []
+        self._local = threading.local()
+        # The writer last: the last to close moves the log into the file.
+        for db in (*readers, *([writer] if writer is not None else [])):
+            with suppress(sqlite3.Error):
+                db.close()
+
+
+class _Lost(Exception):
+    """What is at the path is not what was opened."""
+
+
+def absolute(path: str | Path) -> Path:
+    """Return the path of a file as it stays, whatever it is seen from. Raises Unusable."""
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise Unusable(f"{path}: there is no such home directory: write the whole path") from error
+
+
+def _size(row: Row) -> int:
+    return len(row.answer) + len(row.parameters) + len(row.messages)
+
+
+def _file(path: Path) -> _File:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection, kind: str) -> Iterator[sqlite3.Connection]:
+    db.execute(f"BEGIN {kind}")
+    try:
+        yield db
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # SQLite ends it by itself after some errors
+            with suppress(sqlite3.Error):
+                db.execute("ROLLBACK")
+        raise
+
+
+def _others(path: Path) -> bool:
+    """Return whether the file is for sure another program's database.
+
+    Of its header (SQLite's "Database File Format", sections 1.3 and 1.6): to open it would take
+    what a crash left in the other program's log, or roll it back, and so change the file.
+    """
+    with open(path, "rb") as file:
+        head = file.read(105)
+    known = head.startswith(b"SQLite format 3\0") and head[21:24] == b"\x40\x20\x20"
+    if len(head) < 105 or not known:
+        return False
+    application, empty = int.from_bytes(head[68:72]), head[100] == 13 and head[103:105] == b"\0\0"
+    return not empty and application != APPLICATION
+
+
+def _foreign(path: Path) -> Unusable:
+    return Unusable(f"{path} is another program's database: move it, or configure another path")
+
+
+def _check(db: sqlite3.Connection, path: Path) -> int:
+    """Return the schema's number. Raises Unusable where the file is not ours, or too new."""
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if tables and application != APPLICATION:
+        raise _foreign(path)
+    newest = migrations("sqlite")[-1][0]
+    if version > newest:
+        raise Unusable(
+            f"{path} has schema {version}, and this version of the program knows schemas up to "
+            f"{newest}: run the newer version again, or configure another path"
+        )
+    return int(version)
+
+
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
+    """Take the steps that are missing, all or none."""
+    with _transaction(db, "IMMEDIATE"):
+        # Inside, since another process may have been here a moment ago.
+        version = _check(db, path)
+        for number, sql in migrations("sqlite")[version:]:
+            for statement in _statements(sql):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {number}")
+        db.execute(f"PRAGMA application_id = {APPLICATION}")
+
+
+def _statements(sql: str) -> Iterator[str]:
+    """Split a script; `executescript` would commit the open transaction."""
+    statement = ""
+    for line in sql.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    if statement.strip():
+        yield statement

@@ -1,0 +1,303 @@
+"""The store of completions as the rest of the proxy sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from wellspoken.proxy.config import store_url
+from wellspoken.proxy.metrics import StoreMetrics
+from wellspoken.proxy.store.database import Database, StoreError, Unavailable, Unusable
+from wellspoken.proxy.store.large import Columns
+from wellspoken.proxy.store.places import place_of
+from wellspoken.proxy.store.relay import Relay
+from wellspoken.proxy.store.retention import Retention
+from wellspoken.proxy.store.rows import Position, Query, Row
+from wellspoken.proxy.store.spool import Spool, default_path
+from wellspoken.proxy.store.sqlite import SqliteDatabase
+from wellspoken.proxy.store.writer import FAILS, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wellspoken.proxy import config as configuration
+    from wellspoken.proxy.store.rows import Capture
+
+FLUSH_SECONDS = 30.0
+"""How long `close` may write what waits."""
+OPEN_SECONDS = 5.0
+"""How long a database may take to open until rows go to the spool."""
+READY_SECONDS = 30.0
+"""How long a reader waits for a database that is being opened."""
+RETRY_SECONDS = (1.0, 5.0)
+"""How long a database that does not open is left alone, at first and at most."""
+
+
+def open_store(
+    config: configuration.Store,
+    metrics: StoreMetrics | None = None,
+    log: logging.Logger | None = None,
+) -> Store:
+    """Return a store for use outside of a proxy, without a spool; the caller opens and closes it.
+
+    Raises ConfigError, StoreError for a configuration that names what is not there.
+    """
+    log = log or logging.getLogger("wellspoken")
+    return Store(config, metrics or StoreMetrics(), log, spooled=False)
+
+
+def database_of(config: configuration.Store) -> Database:
+    """Return the database that is configured, not yet open. Raises ConfigError."""
+    sync = config.durability == "commit"
+    if config.path is not None:
+        return SqliteDatabase(config.path, sync=sync)
+    from wellspoken.proxy.store.postgres import PostgresDatabase  # asyncpg: an extra
+
+    return PostgresDatabase(store_url(config))
+
+
+class Store:
+    """Stored completions: added through a queue, read when all that was added is written.
+
+    Every method but `open` and `close` may be called before `open` has ended: it then waits.
+    Raises ConfigError where the configuration names what is not there.
+    """
+
+    def __init__(
+        self,
+        config: configuration.Store,
+        metrics: StoreMetrics,
+        log: logging.Logger,
+        *,
+        database: Database | None = None,
+        spooled: bool = True,
+    ) -> None:
+        self._config, self._metrics, self._log = config, metrics, log
+        self._database = database or database_of(config)
+        place = place_of(config.large_to) if config.large_to is not None else None
+        self._columns = Columns(config.large, place, count=metrics.failed, log=log)
+        self._spool: Spool | None = None
+        self._relay: Relay | None = None
+        if config.url is not None and spooled:
+            path = config.spool or default_path(store_url(config))
+            sync = config.durability == "commit"
+            self._spool = Spool(path, config.spool_size, sync=sync)
+            self._relay = Relay(self._database, self._spool, metrics, log)
+        self._writer = Writer(config, metrics, log, pack=self._columns.away_all, write=self._write)
+        self._retention = Retention(
+            self._database,
+            self._columns,
+            max_age=config.max_age,
+            max_size=config.max_size,
+            count=metrics.failed,
+            log=log,
+        )
+        self._failure: StoreError | None = None  # why the database did not open, if it did not
+        self._tried = asyncio.Event()  # whether it opens is known
+        self._opener: asyncio.Task[None] | None = None
+
+    @property
+    def trouble(self) -> str:
+        """Why completions cannot be stored now, which makes the proxy not ready; "" if they can."""
+        if self._failure is not None:
+            return str(self._failure)
+        if not self._tried.is_set():
+            return "the database is being opened"
+        return self._writer.trouble or (self._relay.trouble if self._relay is not None else "")
+
+    @property
+    def down(self) -> str:
+        """Why rows go to the spool now; "" if they do not."""
+        return self._relay.down if self._relay is not None else ""
+
+    @property
+    def refuses(self) -> str:
+        """Why a new request with `store: true` is to be refused; "" if it is not."""
+        if self._config.full == "refuse" and self._writer.full:
+            return "the store's queue is full"
+        return ""
+
+    def start(self) -> None:
+        """Begin to open the database, without waiting for it."""
+        if self._opener is None:
+            self._writer.start()
+            self._opener = asyncio.get_running_loop().create_task(self._open())
+
+    async def open(self) -> None:
+        """Open the database; never raises. Returns once it is known whether that went well.
+
+        What is wrong is one line in the log and `trouble`, and is tried again where it can help.
+        """
+        self.start()
+        await self._tried.wait()
+
+    async def close(self, hurry: asyncio.Event | None = None) -> None:
+        """Write what waits, for at most 30 s, or 3 s once `hurry` is set, and let go of everything.
+
+        What then is left goes to the spool or, without one, is lost, and counted in the log.
+        """
+        left = await self._writer.close(FLUSH_SECONDS, hurry)
+        if self._opener is not None:
+            self._opener.cancel()
+            # However it ended: what waits is still to be written.
+            await asyncio.gather(self._opener, return_exceptions=True)
+            self._opener = None
+        await self._retention.close()
+        if left and self._spool is not None:
+            with suppress(Unavailable, Unusable):
+                await self._spool.append(left)
+                left = []
+        if left:
+            self._metrics.dropped.inc(len(left))
+            self._log.error("%d completions could not be stored and are lost", len(left))
+        if self._relay is not None:
+            await self._relay.close()
+        if self._spool is not None:
+            await self._spool.close()
+        await self._database.close()
+        await self._columns.close()
+
+    async def add(self, capture: Capture) -> str:
+        """Take an answer; return "" or why it is not stored, as a client may know it. Never raises.
+
+        Returns at once or, with `durability = "commit"`, when it is committed.
+        """
+        if isinstance(self._failure, Unusable):
+            self._metrics.dropped.inc()
+            return FAILS
+        return await self._writer.add(capture)
+
+    async def get(self, owner: str, id: str) -> Row | None:
+        """Return one row, its columns as JSON. Raises StoreError, as all that follow."""
+        await self._ready()
+        row = await self._database.get(owner, id)
+        return await self._columns.back(row) if row is not None else None
+
+    async def find(self, query: Query) -> list[Row]:
+        """Return the rows that are wanted, in order, their columns as JSON."""
+        await self._ready()
+        return await self._columns.back_all(await self._database.find(query))
+
+    async def positions(self, query: Query) -> list[Position]:
+        """Return where the rows that are wanted stand, whether or not they can be read."""
+        await self._ready()
+        return [Position(row.created, row.seq) for row in await self._database.find(query)]
+
+    async def position(self, owner: str, id: str) -> Position | None:
+        """Return where a row stands."""
+        await self._ready()
+        return await self._database.position(owner, id)
+
+    async def set_metadata(self, owner: str, id: str, metadata: dict[str, str]) -> Row | None:
+        """Replace a row's metadata and return it, its columns as JSON; None: there is none."""
+        await self._ready()
+        row = await self._database.set_metadata(owner, id, metadata)
+        return await self._columns.back(row) if row is not None else None
+
+    async def delete(self, owner: str, id: str) -> Row | None:
+        """Delete a row and return it, its columns as they were stored; None: there was none."""
+        await self._ready()
+        row = await self._database.delete(owner, id)
+        if row is not None:
+            await self._columns.drop(row)
+        return row
+
+    async def insert(self, rows: Sequence[Row]) -> None:
+        """Write rows whose columns are JSON, past the queue; durable on return."""
+        await self._ready()
+        await self._database.insert(await self._columns.away_all(rows))
+
+    async def _ready(self) -> None:
+        """Wait until all that was added can be read. Raises StoreError where that cannot be."""
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                await self._tried.wait()
+        except TimeoutError:
+            raise Unavailable("the database is still being opened") from None
+        if self._failure is not None:
+            raise type(self._failure)(str(self._failure))
+        await self._writer.barrier()
+        if self._relay is not None:
+            await self._relay.caught_up()
+
+    async def _write(self, rows: Sequence[Row]) -> None:
+        await self._tried.wait()
+        if self._relay is not None:
+            await self._relay.write(rows)
+        else:
+            await self._database.insert(rows)
+
+    async def _open(self) -> None:
+        """Open everything; go on until the database has been opened once."""
+        await self._open_spool()
+        wait, longest = RETRY_SECONDS
+        while True:
+            if await self._opened():
+                break
+            self._tried.set()
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, longest)
+        if self._failure is not None:
+            self._log.info("the store is open")
+            self._failure = None
+        if self._relay is not None:
+            self._relay.start()
+            self._relay.up()
+        self._tried.set()
+        self._retention.start()
+        await self._columns.open()  # last: a bucket may take its time, and does not stop anything
+
+    async def _opened(self) -> bool:
+        """Try to open the database."""
+        task = asyncio.get_running_loop().create_task(self._database.open())
+        try:
+            await asyncio.wait({task}, timeout=OPEN_SECONDS)
+            if not task.done() and self._relay is not None:
+                # It hangs, or brings a large schema up to date; rows must not wait for that.
+                self._hold(f"PostgreSQL has not answered for {OPEN_SECONDS:.0f} seconds")
+                self._tried.set()
+            await task
+            return True
+        except Unavailable as error:
+            self._metrics.failed("unavailable")
+            if self._relay is not None:
+                self._failure = None
+                self._hold(str(error))
+            else:
+                self._failed(error, "what is to be stored waits")
+        except StoreError as error:
+            self._metrics.failed("unusable")
+            self._failed(Unusable(str(error)), "nothing is stored")
+        except Exception as error:
+            self._metrics.failed("internal")
+            self._log.debug("the store did not open", exc_info=error)
+            self._failed(Unusable(f"{type(error).__name__}: {error}"), "nothing is stored")
+        finally:
+            task.cancel()
+        return False
+
+    def _failed(self, error: StoreError, what: str) -> None:
+        if str(error) != str(self._failure):
+            self._log.error("%s: %s", what, error)
+        self._failure = error
+
+    def _hold(self, problem: str) -> None:
+        assert self._relay is not None
+        self._relay.start()
+        self._relay.hold(problem)
+
+    async def _open_spool(self) -> None:
+        if self._spool is None:
+            return
+        try:
+            await self._spool.open()
+        except (Unavailable, Unusable) as error:
+            self._log.error(
+                "no spool: while PostgreSQL is down, rows wait in memory only (%s). Set "
+                "store.spool to a file that can be written.",
+                error,
+            )
+            await self._spool.close()
+            self._spool = self._relay = None

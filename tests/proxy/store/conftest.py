@@ -1,0 +1,86 @@
+"""Databases to store in, one engine after the other, and rows to store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.postgres import Server
+from wellspoken.proxy.store.database import Database, StoreError
+from wellspoken.proxy.store.postgres import PostgresDatabase
+from wellspoken.proxy.store.rows import Row
+from wellspoken.proxy.store.sqlite import SqliteDatabase
+
+Connect = Callable[[], Database]
+
+ENGINES = ("sqlite", "postgres")
+
+
+@pytest.fixture(params=ENGINES)
+def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
+    """Makes databases, not yet open, that all hold the same rows; none at first."""
+    if request.param == "sqlite":
+        return lambda: SqliteDatabase(tmp_path / "store.db")
+    server: Server = request.getfixturevalue("postgres")
+    url = server.database()
+    return lambda: PostgresDatabase(url)
+
+
+@pytest.fixture
+async def database(connect: Connect) -> AsyncIterator[Database]:
+    """A database that is open and empty."""
+    made = connect()
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a SQLite database is to lie."""
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+async def file_database(path: Path) -> AsyncIterator[SqliteDatabase]:
+    """A SQLite database that is open and empty."""
+    made = SqliteDatabase(path)
+    await made.open()
+    yield made
+    await made.close()
+
+
+def one_line(error: pytest.ExceptionInfo[StoreError], path: Path) -> str:
+    """Return what an error says: one line that begins with the file's path."""
+    text = str(error.value)
+    assert "\n" not in text
+    assert text.startswith(str(path))
+    return text
+
+
+def row(
+    number: int,
+    *,
+    owner: str = "ann",
+    created: int | None = None,
+    model: str = "m",
+    metadata: dict[str, str] | None = None,
+    size: int = 30,
+) -> Row:
+    """Return a row whose id, time (unless it is given) and contents tell its number.
+
+    `size`: how many bytes its three columns take, 30 or more.
+    """
+    return Row(
+        f"chatcmpl-{number}",
+        owner,
+        number if created is None else created,
+        model,
+        f"req-{number}",
+        metadata or {},
+        b'{"n":%06d}' % number + b" " * (size - 30),
+        b'{"p":%d}  ' % (number % 10),
+        b"[%04d]   " % number,
+    )
