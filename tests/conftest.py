@@ -11,6 +11,9 @@ import pytest
 from hypothesis import settings
 
 from tests.models.tiny import Tokenizer, write_model
+from tests.postgres import pgbouncer, postgres
+
+__all__ = ["pgbouncer", "postgres"]  # fixtures
 
 # The same examples each time, so that a change alone can make a property fail; `make fuzz` draws
 # new ones.

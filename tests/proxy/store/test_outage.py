@@ -1,0 +1,191 @@
+"""PostgreSQL away under load, through the whole proxy: no client sees it, nothing lost or doubled.
+
+`make bench-store` does the same for a minute; here it is a few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.conforming import body
+from tests.fakes.upstream import Upstream, whole
+from tests.postgres import Server
+from tests.proxy.conftest import Proxy, StartProxy
+from tests.proxy.store.test_writer import until
+from wellspoken.proxy.store import relay
+from wellspoken.proxy.store.writer import FAILS
+
+CLIENTS = 4
+PAUSE = 0.01
+
+
+class Load:
+    """Clients that ask for stored answers until they are told to stop; every answer is checked."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.ids: list[str] = []
+        self.longest = 0.0
+        self._proxy = proxy
+        self._over = False
+        self._tasks = [asyncio.create_task(self._client()) for _ in range(CLIENTS)]
+
+    async def _client(self) -> None:
+        while not self._over:
+            began = time.monotonic()
+            async with await self._proxy.chat(store=True) as response:
+                answer = await response.json()
+                assert response.status == 200, answer
+                assert "x-wellspoken-warning" not in response.headers
+            self.ids.append(answer["id"])
+            self.longest = max(self.longest, time.monotonic() - began)
+            await asyncio.sleep(PAUSE)
+
+    async def end(self) -> None:
+        self._over = True
+        await asyncio.gather(*self._tasks)
+
+
+async def started(
+    start_proxy: StartProxy, upstream: Upstream, url: str, path: Path, durability: str
+) -> Proxy:
+    upstream.script("/v1/chat/completions", whole(body()))
+    store = {"url": url, "spool": str(path / "spool.db"), "durability": durability}
+    proxy = await start_proxy(upstream, store=store)
+    assert proxy.service.store is not None
+    await proxy.service.store.open()
+    assert (proxy.service.store.trouble, proxy.service.store.down) == ("", "")
+    return proxy
+
+
+async def checked(proxy: Proxy, postgres: Server, url: str, load: Load) -> None:
+    """Wait until the spool is replayed, then compare what is in PostgreSQL itself."""
+    assert proxy.service.store is not None
+    store = proxy.service.store
+    await until(lambda: not store.down)
+    assert await store.get("", load.ids[-1]) is not None  # behind all that was added
+    stored = postgres.run(
+        "select convert_from(id, 'utf8') from wellspoken_completion", url.rpartition("/")[2]
+    ).split()
+    assert set(Counter(stored).values()) == {1}
+    assert set(stored) == set(load.ids)
+    assert len(load.ids) > 100
+    metrics = await proxy.metrics()
+    assert metrics["wellspoken_store_dropped_total"] == 0
+    assert metrics["wellspoken_store_spool_rows"] == 0
+    assert metrics['wellspoken_store_failures_total{reason="unavailable"}'] >= 1
+
+
+@pytest.mark.parametrize("durability", ["async", "commit"])
+async def test_an_outage(
+    start_proxy: StartProxy,
+    upstream: Upstream,
+    postgres: Server,
+    tmp_path: Path,
+    durability: str,
+) -> None:
+    url = await asyncio.to_thread(postgres.database)
+    proxy = await started(start_proxy, upstream, url, tmp_path, durability)
+    load = Load(proxy)
+    try:
+        await asyncio.sleep(0.5)
+        await postgres.stop_beside()
+        await asyncio.sleep(2.5)
+        status, _ = await proxy.get("/readyz")
+        assert status == 200
+        assert (await proxy.metrics())["wellspoken_store_spool_rows"] > 10
+    finally:
+        await postgres.start_beside()
+    await asyncio.sleep(0.5)
+    await load.end()
+    await checked(proxy, postgres, url, load)
+
+
+async def test_a_postgres_that_hangs(
+    start_proxy: StartProxy,
+    upstream: Upstream,
+    postgres: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relay, "INSERT_SECONDS", 0.5)
+    url = await asyncio.to_thread(postgres.database)
+    proxy = await started(start_proxy, upstream, url, tmp_path, "commit")
+    load = Load(proxy)
+    await asyncio.sleep(0.5)
+    stopped = backends(postgres, url)
+    try:
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(2.5)
+        assert (await proxy.metrics())["wellspoken_store_spool_rows"] > 10
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    await asyncio.sleep(0.5)
+    await load.end()
+    assert load.longest < 2.5
+    await checked(proxy, postgres, url, load)
+
+
+async def test_a_postgres_that_comes_later(
+    start_proxy: StartProxy, upstream: Upstream, postgres: Server, tmp_path: Path
+) -> None:
+    upstream.script("/v1/chat/completions", whole(body()))
+    url = await asyncio.to_thread(postgres.database)
+    await postgres.stop_beside()
+    try:
+        keys = {"url": url, "spool": str(tmp_path / "spool.db"), "durability": "commit"}
+        proxy = await start_proxy(upstream, store=keys)
+        async with await proxy.chat(store=True) as response:
+            id = (await response.json())["id"]
+            assert "x-wellspoken-warning" not in response.headers
+        assert (await proxy.get("/readyz"))[0] == 200
+        async with proxy.session.get(proxy.url(f"/v1/chat/completions/{id}")) as response:
+            assert response.status == 503
+            assert response.headers["Retry-After"]
+    finally:
+        await postgres.start_beside()
+    store = proxy.service.store
+    assert store is not None
+    await until(lambda: not store.down)
+    assert (await proxy.get(f"/v1/chat/completions/{id}"))[1]["id"] == id
+
+
+async def test_a_wrong_password_is_one_line_and_no_end(
+    start_proxy: StartProxy,
+    upstream: Upstream,
+    postgres: Server,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    upstream.script("/v1/chat/completions", whole(body()))
+    name = (await asyncio.to_thread(postgres.database)).rpartition("/")[2]
+    url = postgres.url(name, password="canary-wrong")
+    proxy = await start_proxy(upstream, store={"url": url, "spool": str(tmp_path / "spool.db")})
+    assert proxy.service.store is not None
+    await proxy.service.store.open()
+    await asyncio.sleep(1.5)  # it is tried again, and not told again
+    async with await proxy.chat(store=True) as response:
+        assert response.status == 200
+        assert response.headers["x-wellspoken-warning"] == f"not stored: {FAILS}"
+    status, answer = await proxy.get("/readyz")
+    assert status == 503
+    assert "password" in answer["reason"]
+    assert [each.levelname for each in caplog.records if "stored" in each.message] == ["ERROR"]
+    assert "canary" not in caplog.text + str(answer) + str(response.headers)
+
+
+def backends(postgres: Server, url: str) -> list[int]:
+    """Return the server's process, so that nobody new gets in, and those of one database."""
+    name = url.rpartition("/")[2]
+    pids = postgres.run(f"select pid from pg_stat_activity where datname = '{name}'").split()
+    assert pids
+    parent = Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1]
+    return [int(pid) for pid in [parent, *pids]]
