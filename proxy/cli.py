@@ -11,10 +11,12 @@ _URL_HELP = """\
 examples:
   wellspoken http://localhost:8000                    in front of vLLM, on 127.0.0.1:8010
   wellspoken localhost:8080 --adapter llamacpp        in front of llama.cpp
-  wellspoken https://llm.example:8443 --upstream-key env:LLM_KEY --listen 0.0.0.0:8010
+  wellspoken https://llm.example:8443 --upstream-key env:LLM_KEY
+  wellspoken localhost:8000 --listen 0.0.0.0:8010 --key env:MY_KEY   for other machines too
   wellspoken serve --config wellspoken.toml           several backends, all settings
   wellspoken serve --engine llamacpp --model m.gguf   with a llama.cpp of its own
   wellspoken convert old.jsonl > new.jsonl            stored answers instead of a server's
+  wellspoken export --store chats.db > chats.jsonl    what store: true has kept; import reads it
 
 Makes a self-hosted LLM server speak OpenAI's chat-completions contract exactly.
 """
@@ -22,7 +24,7 @@ _SERVE_HELP = """\
 examples:
   wellspoken serve --config wellspoken.toml
   wellspoken serve --engine llamacpp --model model.gguf
-  wellspoken serve --config wellspoken.toml --listen 0.0.0.0:8010
+  wellspoken serve --config wellspoken.toml --listen 0.0.0.0:8010 --key file:keys.txt
 
 Serves what a configuration file or an engine's flags say.
 """
@@ -46,6 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["convert"]:
         return _convert(arguments[1:])
+    if arguments[:1] in (["export"], ["import"]):
+        from wellspoken.proxy import cli_store
+
+        return cli_store.main(arguments)
     if arguments[:1] == ["serve"]:
         options = _serve_parser().parse_args(arguments[1:])
         if (options.engine is None) != (options.model is None):
@@ -89,7 +95,8 @@ def _convert(arguments: Sequence[str]) -> int:
 def _run(file: str | None, flags: dict[str, Any]) -> int:
     from pathlib import Path
 
-    from wellspoken.proxy.config import ConfigError, load
+    from wellspoken.proxy.config import load
+    from wellspoken.proxy.config_values import ConfigError
 
     try:
         config = load(Path(file) if file is not None else None, flags)
@@ -125,13 +132,23 @@ def _parser(prog: str, usage: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--listen", metavar="HOST:PORT", help="where to listen (default 127.0.0.1:8010)"
     )
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument(
+        "--key",
+        metavar="env:NAME",
+        action="append",
+        help="the key that clients need: env:NAME, or file:PATH with one a line; repeat for more",
+    )
+    who.add_argument(
+        "--auth", metavar="none", help="none: clients need no key, also from other machines"
+    )
     return parser
 
 
 def _url_parser() -> argparse.ArgumentParser:
     parser = _parser(
         "wellspoken",
-        "wellspoken URL [options] | wellspoken serve ... | wellspoken convert ...",
+        "wellspoken URL [options] | wellspoken serve|convert|export|import ...",
         _URL_HELP,
     )
     parser.add_argument("url", metavar="URL", help="the server's address, with or without /v1")
@@ -211,13 +228,13 @@ def _url_flags(options: argparse.Namespace) -> dict[str, Any]:
         "tokenizer": options.tokenizer,
     }
     given = {key: value for key, value in backend.items() if value is not None}
-    return {"backend": [given], "server": _server_flags(options)}
+    return {"backend": [given], "server": _server_flags(options), **_auth_flags(options)}
 
 
 def _serve_flags(options: argparse.Namespace) -> dict[str, Any]:
     engine = {"kind": options.engine, "model": options.model}
     given = {key: value for key, value in engine.items() if value is not None}
-    flags: dict[str, Any] = {"server": _server_flags(options)}
+    flags: dict[str, Any] = {"server": _server_flags(options), **_auth_flags(options)}
     if given:
         flags["engine"] = given
     return flags
@@ -225,6 +242,12 @@ def _serve_flags(options: argparse.Namespace) -> dict[str, Any]:
 
 def _server_flags(options: argparse.Namespace) -> dict[str, Any]:
     return {} if options.listen is None else {"listen": options.listen}
+
+
+def _auth_flags(options: argparse.Namespace) -> dict[str, Any]:
+    if options.key is not None:
+        return {"auth": {"keys": options.key}}
+    return {} if options.auth is None else {"auth": options.auth}
 
 
 if __name__ == "__main__":

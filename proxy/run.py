@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from wellspoken.engine.llamacpp import EngineError
-from wellspoken.proxy import pages
+from wellspoken.proxy import auth, pages
 from wellspoken.proxy.build import build, version
-from wellspoken.proxy.config import ConfigError
+from wellspoken.proxy.config_values import ConfigError
 from wellspoken.proxy.detect import start_all, stop_all
 from wellspoken.proxy.engines import Keeper
 
@@ -59,6 +59,8 @@ async def serve(config: Config, say: Say) -> int:
         log.error("%s", error)
         return 2
     signals = _Signals()
+    keys = auth.Watcher(service.keys, log)
+    keys.watch()
     keeper = _keeper(config, service)
     detectors: list[Detector] = []
     try:
@@ -67,6 +69,8 @@ async def serve(config: Config, say: Say) -> int:
         except OSError as error:
             log.error("%s", _cannot_listen(config, error))
             return 1
+        if service.store is not None:
+            service.store.start()  # beside the rest: a database that hangs delays nothing
         detectors = start_all(service.router.targets)
         if keeper is not None and not await _engine_started(keeper, signals, log):
             return 0 if signals.count else 1
@@ -78,9 +82,12 @@ async def serve(config: Config, say: Say) -> int:
         await _until(service.drain(), signals.second)
         return 0
     finally:
-        signals.remove()
         await stop_all(detectors)
         await service.stop()
+        if service.store is not None:
+            await service.store.close(signals.second)
+        signals.remove()
+        keys.stop()
         if keeper is not None:
             await keeper.stop()
 
@@ -123,14 +130,21 @@ async def _until(work: Coroutine[Any, Any, object], event: asyncio.Event) -> Non
 
 
 class _Signals:
-    """SIGTERM and SIGINT as two events: the first one and the second one."""
+    """SIGTERM, SIGINT and SIGHUP as two events: the first one and the second one.
+
+    SIGHUP, until `auth.Watcher` takes it, is a terminal that closes: what is in memory is still to
+    be written then. Where it is ignored, as nohup has it, it stays so.
+    """
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
         self.count = 0
         self._loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        self._numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            self._numbers.append(signal.SIGHUP)
+        for number in self._numbers:
             self._loop.add_signal_handler(number, self._came)
 
     def _came(self) -> None:
@@ -138,7 +152,7 @@ class _Signals:
         (self.first if self.count == 1 else self.second).set()
 
     def remove(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in self._numbers:
             self._loop.remove_signal_handler(number)
 
 
@@ -177,10 +191,12 @@ async def banner(service: Service, host: str, port: int) -> str:
             "top_logprobs": 2,
         }
     ).replace("'", "'\\''")
+    key = ['    -H "Authorization: Bearer $OPENAI_API_KEY" \\'] if len(service.keys) else []
     lines += [
         f"  health {base}/readyz, metrics {base}/metrics; OPENAI_BASE_URL={base}/v1",
         "Try:",
         f"  curl {base}/v1/chat/completions -H 'Content-Type: application/json' \\",
+        *key,
         f"    -d '{body}'",
     ]
     return "\n".join(lines)

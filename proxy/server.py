@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from aiohttp.web_protocol import RequestPayloadError
 
 from wellspoken.adapters.embeddings import EMBEDDINGS
 from wellspoken.adapters.request_error import RequestError, error_json
-from wellspoken.proxy import pages, passing, ui
+from wellspoken.proxy import keeping, pages, passing, stored_completions, ui
 from wellspoken.proxy.answer import OUR_FAULT
+from wellspoken.proxy.auth import Keys
 from wellspoken.proxy.capabilities import capabilities
 from wellspoken.proxy.chat import chat
 from wellspoken.proxy.completions import completions
-from wellspoken.proxy.config import parse_listen
+from wellspoken.proxy.config_values import is_loopback, parse_listen
 from wellspoken.proxy.connection import Connection, Listener
 from wellspoken.proxy.embeddings import embeddings
 from wellspoken.proxy.failures import UpstreamError
@@ -34,11 +35,14 @@ if TYPE_CHECKING:
     from wellspoken.adapters.exchange import Exchange
     from wellspoken.proxy.config import Config
     from wellspoken.proxy.routing import Router, Target
+    from wellspoken.proxy.store.store import Store
 
 Answer = Reply | EventStream
 Handler = Callable[["Call"], Awaitable[Answer]]
+Route = tuple[str, str, Handler]
+"""A method, the route's label in metrics, and the handler."""
 
-ROUTES: dict[str, tuple[str, str, Handler]] = {
+ROUTES: dict[str, Route] = {
     path: route
     for paths, route in (
         (("/v1/chat/completions", "/chat/completions"), ("POST", "chat_completions", chat)),
@@ -55,10 +59,14 @@ ROUTES: dict[str, tuple[str, str, Handler]] = {
     )
     for path in paths
 }
-_MODEL: tuple[str, str, Handler] = ("GET", "model", pages.model)
-_PAGE: tuple[str, str, Handler] = ("GET", "ui", ui.page)
-_ASKING: tuple[Handler, ...] = (chat, completions, embeddings, passing.passed)
-"""Handlers that ask a backend for an answer, so that `limits.inflight` holds for them."""
+_MODEL: Route = ("GET", "model", pages.model)
+_PAGE: Route = ("GET", "ui", ui.page)
+_ASKING: frozenset[Handler] = frozenset(
+    {chat, completions, embeddings, passing.passed, *stored_completions.HANDLERS}
+)
+"""Handlers that ask a backend or the store, so that `limits.inflight` holds for them."""
+_OPEN: tuple[Handler, ...] = (pages.livez, pages.readyz, pages.metrics, pages.openapi)
+"""Handlers of what needs no key: what machines look at, and a document that everybody may have."""
 
 
 class Call:
@@ -68,7 +76,9 @@ class Call:
         "backend",
         "hide",
         "id",
+        "kept",
         "model",
+        "owner",
         "path",
         "phase",
         "request",
@@ -78,6 +88,7 @@ class Call:
         "streamed",
         "streams",
         "stripped",
+        "warning",
     )
 
     def __init__(self, service: Service, request: BaseRequest) -> None:
@@ -93,6 +104,9 @@ class Call:
         self.streams = False
         self.streamed = False
         self.stripped = b""  # the header line that names the keys taken out of the request
+        self.owner = ""  # whose stored completions the client may see (auth.owner_of)
+        self.kept: bytes | None = None  # the request, while its answer is to be stored
+        self.warning = ""  # why it was not stored
         self.phase = "request"  # what a client that leaves now did not wait for
 
     def routed(self, target: Target, model: str, streams: bool) -> None:
@@ -121,7 +135,8 @@ class Call:
 
     def lines(self) -> bytes:
         """Return the header lines of an answer that begins now."""
-        return identifying(self.id, self.service.loop.time() - self.started) + self.stripped
+        line = identifying(self.id, self.service.loop.time() - self.started)
+        return line + self.stripped + keeping.warned(self) if self.warning else line + self.stripped
 
     def reply(
         self,
@@ -174,9 +189,13 @@ class Call:
 class Service:
     """One proxy: its configuration, its backends, its metrics, and the socket it listens on."""
 
-    def __init__(self, config: Config, router: Router, metrics: Metrics) -> None:
+    def __init__(
+        self, config: Config, router: Router, metrics: Metrics, store: Store | None = None
+    ) -> None:
         self.config = config
+        self.store = store
         self.router = router
+        self.keys = Keys.of(config)
         self.metrics = metrics
         self.loop = asyncio.get_running_loop()
         self.log = logging.getLogger("wellspoken")
@@ -309,32 +328,60 @@ class Service:
         self.log.error("a request failed in the proxy itself", exc_info=error)
 
     def _route(self, call: Call) -> Handler:
-        """Return the handler; raises RequestError 404 or 405 for everything that is not there."""
+        """Return the handler of a request that may have it, and note its owner.
+
+        Raises RequestError: 401 without a key where one is needed, also for what is not there; 404
+        or 405 for everything that is not there.
+        """
         method = call.request.method
         found = ROUTES.get(call.path)
-        if found is None and call.path.startswith(("/v1/models/", "/models/")):
-            found = _MODEL
-        if found is None and passing.reachable(self, call.path):
-            embeds = call.path in EMBEDDINGS
-            found = ("POST", passing.label(call.path), embeddings if embeds else passing.passed)
-        if found is None and method in ("GET", "HEAD") and ui.target_of(self) is not None:
-            found = _PAGE
-        if found is None:
+        stored = None
+        if found is None or method != found[0]:
+            stored = stored_completions.routes(call.path)
+        if found is None and stored is None:
+            found = self._elsewhere(call.path, method)
+        routes: dict[str, tuple[str, Handler]] = {**stored} if stored is not None else {}
+        if found is not None:
+            routes[found[0]] = found[1:]
+        if routes:
+            call.route = next(iter(routes.values()))[0]
+        if found is None or not _needs_no_key(found, call.path):
+            call.owner = self.keys.owner(call.request.headers)
+        if not routes:
             raise unknown_url(call)
-        allowed, call.route, handler = found
-        if method != allowed and not (method == "HEAD" and allowed == "GET"):
-            raise RequestError(
-                f"Not allowed to {method[:16]} on {call.path[:200]}. Use {allowed}.",
-                status=405,
-                code="method_not_supported",
-                headers={"Allow": "GET, HEAD" if allowed == "GET" else allowed},
-            )
+        return _by_method(call, routes)
+
+    def _elsewhere(self, path: str, method: str) -> Route | None:
+        """Return what answers a path that is not the proxy's own by its whole name."""
+        if path.startswith(("/v1/models/", "/models/")):
+            return _MODEL
+        if passing.reachable(self, path):
+            return "POST", passing.label(path), embeddings if path in EMBEDDINGS else passing.passed
+        return _PAGE if method in ("GET", "HEAD") and ui.target_of(self) is not None else None
+
+
+def _needs_no_key(route: Route, path: str) -> bool:
+    return route[2] in _OPEN or (route is _PAGE and ui.is_file(path))
+
+
+def _by_method(call: Call, routes: Mapping[str, tuple[str, Handler]]) -> Handler:
+    """Return the handler of the request's method; raises RequestError 405 for another one."""
+    method = call.request.method
+    found = routes.get("GET" if method == "HEAD" else method)
+    if found is not None:
+        call.route, handler = found
         return handler
+    raise RequestError(
+        f"Not allowed to {method[:16]} on {call.path[:200]}. Use {' or '.join(routes)}.",
+        status=405,
+        code="method_not_supported",
+        headers={"Allow": ", ".join(routes).replace("GET", "GET, HEAD")},
+    )
 
 
 def _hosts(config: Config) -> frozenset[str] | None:
     """Return the extra Host names of a loopback bind; None where every name is welcome."""
     host, _ = parse_listen(config.server.listen)
-    if host not in ("localhost", "::1") and not host.startswith("127."):
+    if not is_loopback(host):
         return None
     return frozenset(name.lower() for name in config.server.hosts)

@@ -7,6 +7,7 @@ then asks of the model goes through the ordinary endpoints and is translated.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from wellspoken.proxy.replies import Reply
@@ -25,11 +26,17 @@ KEPT = (
 )
 """Headers of the page's files that it needs to work."""
 _LIMIT = 32 * 1024 * 1024
+_FILE = re.compile(r"/(_app/.+|[^/]+\.\w+)?", re.ASCII)
 
 
 def target_of(service: Service) -> Target | None:
     """Return the target whose page is shown, None if no route shows one."""
     return next((target for target in service.router.targets if target.ui), None)
+
+
+def is_file(path: str) -> bool:
+    """Say whether a path is a file of a page, which needs no key, and not what the page reads."""
+    return _FILE.fullmatch(path) is not None
 
 
 async def page(call: Call) -> Reply:

@@ -34,12 +34,12 @@ def configs(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
 def test_a_url_is_a_backend(configs: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WELLSPOKEN_LISTEN", raising=False)
     assert main(["localhost:8000/v1"]) == 0
-    options = ["--listen", ":9", "--adapter", "vllm", "--upstream-key", "env:K"]
+    options = ["--listen", "localhost:9", "--adapter", "vllm", "--upstream-key", "env:K"]
     assert main(["http://x", *options, "--tokenizer", "t.json"]) == 0
     first, second = configs
     assert first.server.listen == "127.0.0.1:8010"
     assert first.backend[0].url == "localhost:8000/v1"
-    assert second.server.listen == ":9"
+    assert second.server.listen == "localhost:9"
     backend = second.backend[0]
     found = (backend.adapter, backend.key, backend.tokenizer)
     assert found == ("vllm", "env:K", "t.json")
@@ -47,11 +47,11 @@ def test_a_url_is_a_backend(configs: list[Config], monkeypatch: pytest.MonkeyPat
 
 def test_serve_reads_a_file_and_flags(configs: list[Config], tmp_path: Path) -> None:
     file = tmp_path / "w.toml"
-    file.write_text("[server]\nlisten = ':1'\n[[backend]]\nurl = 'x'\n")
+    file.write_text("[server]\nlisten = 'localhost:1'\n[[backend]]\nurl = 'x'\n")
     assert main(["serve", "--config", str(file)]) == 0
-    assert main(["serve", "--config", str(file), "--listen", ":2"]) == 0
+    assert main(["serve", "--config", str(file), "--listen", "localhost:2"]) == 0
     assert main(["serve", "--engine", "llamacpp", "--model", "m.gguf"]) == 0
-    assert [config.server.listen for config in configs[:2]] == [":1", ":2"]
+    assert [config.server.listen for config in configs[:2]] == ["localhost:1", "localhost:2"]
     engine: Any = configs[2].engine
     assert (engine.kind, engine.model) == ("llamacpp", "m.gguf")
 

@@ -13,18 +13,17 @@ import pytest
 from wellspoken.adapters.caps import DANGEROUS, Caps
 from wellspoken.proxy.build import build
 from wellspoken.proxy.config import (
+    Auth,
     Backend,
     Config,
-    ConfigError,
     Engine,
     Limits,
     Server,
+    Store,
     Timeouts,
     load,
-    normal_url,
-    parse_listen,
-    read_key,
 )
+from wellspoken.proxy.config_values import ConfigError, normal_url, parse_listen, read_key
 
 EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
 ONE = {"backend": [{"url": "http://localhost:8000"}]}
@@ -52,18 +51,20 @@ def test_the_examples_comments_are_a_configuration_too(tmp_path: Path) -> None:
     config = load(write(tmp_path, "\n".join(active)), environ={})
     assert config.engine is not msgspec.UNSET
     assert config.backend[1].key == "env:BACKEND_KEY"
+    assert config.store.url is not None and config.store.large_to == "large"
 
 
-@pytest.mark.parametrize("kind", [Server, Timeouts, Limits, Backend, Engine, Caps])
+@pytest.mark.parametrize("kind", [Server, Timeouts, Limits, Auth, Store, Backend, Engine, Caps])
 def test_the_example_names_every_key(kind: type[msgspec.Struct]) -> None:
     text = EXAMPLE.read_text()
     for field in kind.__struct_fields__:
-        assert re.search(rf"^(# )?{field} = ", text, re.MULTILINE), field
+        assert re.search(rf"^(# +)?{field} = ", text, re.MULTILINE), field
 
 
 def test_the_example_shows_the_defaults() -> None:
     raw = tomllib.loads(EXAMPLE.read_text())
-    for section, kind in (("server", Server), ("timeouts", Timeouts), ("limits", Limits)):
+    sections = (Server, Timeouts, Limits, Auth, Store)
+    for section, kind in ((each.__name__.lower(), each) for each in sections):
         assert msgspec.convert(raw[section], kind) == kind(), section
     assert msgspec.convert(raw["backend"][0]["caps"], Caps) == Caps()
     assert raw["backend"][0]["vendor"] == Backend(url="").vendor
@@ -77,22 +78,22 @@ def test_the_example_names_the_keys_that_are_kept_back() -> None:
 def test_layers(tmp_path: Path) -> None:
     file = write(
         tmp_path,
-        "[server]\nlisten = ':1'\nhosts = ['a']\ndrain_delay = 1\n[timeouts]\nconnect = 1\n"
-        "[[backend]]\nurl = 'localhost:1'\n",
+        "[server]\nlisten = '127.0.0.1:1'\nhosts = ['a']\ndrain_delay = 1\n"
+        "[timeouts]\nconnect = 1\n[[backend]]\nurl = 'localhost:1'\n",
     )
     environ = {
-        "WELLSPOKEN_LISTEN": ":2",
+        "WELLSPOKEN_LISTEN": "127.0.0.1:2",
         "WELLSPOKEN_HOSTS": "b, c",
         "WELLSPOKEN_TIMEOUTS_CONNECT": "2.5",
         "WELLSPOKEN_LIMITS_BODY": "77",
         "WELLSPOKEN_PORT": "tcp://10.0.0.1:80",
     }
-    config = load(file, {"server": {"listen": ":3"}}, environ)
-    assert config.server == Server(listen=":3", hosts=("b", "c"), drain_delay=1.0)
+    config = load(file, {"server": {"listen": "127.0.0.1:3"}}, environ)
+    assert config.server == Server(listen="127.0.0.1:3", hosts=("b", "c"), drain_delay=1.0)
     assert config.timeouts.connect == 2.5
     assert config.limits.body == 77
-    assert load(file, None, environ).server.listen == ":2"
-    assert load(file, None, {}).server.listen == ":1"
+    assert load(file, None, environ).server.listen == "127.0.0.1:2"
+    assert load(file, None, {}).server.listen == "127.0.0.1:1"
     assert load(None, ONE, {}).server.listen == "127.0.0.1:8010"
 
 

@@ -124,6 +124,15 @@ async def test_idle_connections_do_not_hold_the_end_up(upstream: Upstream) -> No
     assert time.monotonic() - began < 2
 
 
+async def test_a_terminal_that_closes_ends_it_in_order(upstream: Upstream) -> None:
+    """Its signal would else kill the process, with what is still to be stored."""
+    upstream.script("/health", whole({}))
+    running = Running(config_for(upstream))
+    await running.url()
+    running.signal(signal.SIGHUP)
+    assert await running.task == 0
+
+
 async def test_a_second_signal_stops_at_once(upstream: Upstream) -> None:
     upstream.script("/health", whole({}))
     upstream.script(CHAT, stream(EVENTS[0], Stall()))
@@ -173,7 +182,8 @@ async def test_a_taken_port_is_an_error_that_names_another(
 async def test_an_address_of_another_machine_is_an_error(
     upstream: Upstream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running = Running(config_for(upstream, listen="192.0.2.1:8010"))
+    tables = {"server": {"listen": "192.0.2.1:8010"}, "backend": [{"url": upstream.url}]}
+    running = Running(load(None, {**tables, "auth": "none"}, {}))
     assert await running.task == 1
     assert "cannot listen on 192.0.2.1:8010" in caplog.text
 

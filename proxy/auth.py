@@ -1,0 +1,264 @@
+"""Who may use the proxy: the clients' API keys, and the owner that a key stands for.
+
+A key comes as `Authorization: Bearer KEY`, or as `x-api-key: KEY`, which Anthropic's SDK sends.
+Only SHA-256 digests of the keys are kept: a key of 32 random characters needs no slower hash, and
+one that people make up is theirs to choose well. Nothing here quotes a key, or a part of one, in an
+error or a log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from wellspoken.adapters.request_error import RequestError
+from wellspoken.proxy.config import Auth
+from wellspoken.proxy.config_values import ConfigError
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Iterator, Mapping
+
+    from multidict import CIMultiDictProxy
+
+    from wellspoken.proxy.config import Config
+
+LONGEST: Final = 1024
+"""Characters of a key, at most."""
+
+_LABEL: Final = b"wellspoken: owner of stored completions"
+_KEY: Final = re.compile(rf"[!-+\--~]{{1,{LONGEST}}}")  # visible ASCII without the comma
+_COMMENT: Final = re.compile(r"(?:^|\s)#.*")
+_MOST: Final = 1024 * 1024  # bytes of a file of keys
+_EVERY: Final = 5.0
+
+
+def owner_of(key: str) -> str:
+    """Return what stands for a key's holder in the store: 32 hex digits, the same for all time.
+
+    An HMAC with the key itself as secret and a fixed label as message. So a copy of the database
+    tells nobody a key that cannot be guessed, and the value is no digest of the key that anybody
+    holds for another purpose: neither this proxy, to compare, nor a list of leaked keys. No other
+    secret goes in: all proxies on one database have to agree, also after a restart. A new key is a
+    new owner.
+    """
+    return hmac.digest(_bytes(key), _LABEL, "sha256").hex()[:32]
+
+
+class Keys:
+    """The keys that clients may use, kept as digests and read again on demand.
+
+    `references` are env:NAME or file:PATH. With none the proxy is open, and everybody is the owner
+    ""; `passes` says that some backend gets the clients' own keys even so, and then these tell the
+    owners apart. Raises ConfigError for a reference that cannot be read or holds no key.
+    """
+
+    def __init__(
+        self,
+        references: tuple[str, ...],
+        *,
+        passes: bool = False,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.references = references
+        self._passes = passes
+        self._environ = environ
+        self._digests = self._read()
+
+    @classmethod
+    def of(cls, config: Config) -> Keys:
+        """Return the keys of a configuration. Raises ConfigError."""
+        references = config.auth.keys if isinstance(config.auth, Auth) else ()
+        return cls(references, passes=any(one.auth == "pass" for one in config.backend))
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def __repr__(self) -> str:
+        return f"<Keys: {len(self)} keys of {len(self.references)} references>"
+
+    def owner(self, headers: CIMultiDictProxy[str]) -> str:
+        """Return the owner that a request's key stands for, "" where all share one.
+
+        Raises RequestError 401 without a key that is known, where keys are configured.
+        """
+        if not self.references:
+            given = presented(headers, ours=False) if self._passes else ""
+            return owner_of(given) if given else ""
+        key = presented(headers, ours=True)
+        if not key:
+            raise _unauthorized(
+                "No API key came with this request. Send it in the header "
+                "Authorization: Bearer YOUR_KEY."
+            )
+        if not self._known(key):
+            raise _unauthorized(
+                "Incorrect API key provided. Ask whoever runs this server for a key of yours."
+            )
+        return owner_of(key)
+
+    def reload(self) -> tuple[int, int]:
+        """Read every reference again; return how many keys came and how many went.
+
+        Raises ConfigError, and then the old keys stay.
+        """
+        found, old = self._read(), self._digests
+        self._digests = found  # one assignment: a request on the loop sees all old or all new ones
+        return len(set(found).difference(old)), len(set(old).difference(found))
+
+    def _known(self, key: str) -> bool:
+        """Say whether a key is one of ours, in a time that does not tell which or how nearly."""
+        if len(key) > LONGEST:
+            return False
+        digest = _digest(key)
+        found = False
+        for known in self._digests:
+            found |= hmac.compare_digest(known, digest)
+        return found
+
+    def _read(self) -> tuple[bytes, ...]:
+        digests: dict[bytes, None] = {}
+        for reference in self.references:
+            found = dict.fromkeys(_digest(key) for key in self._keys(reference))
+            if not found:
+                raise ConfigError(f"auth.keys: {reference} holds no key. Put one there.")
+            digests |= found
+        return tuple(digests)
+
+    def _keys(self, reference: str) -> Iterator[str]:
+        """Yield the keys of one reference; a variable may hold several with commas between."""
+        kind, _, rest = reference.partition(":")
+        if kind == "file":
+            text = _text(rest)
+        else:
+            found = (os.environ if self._environ is None else self._environ).get(rest)
+            if found is None:
+                raise ConfigError(f"auth.keys: the variable {rest} is not set. Set it.")
+            text = found.replace(",", "\n")
+        for number, line in enumerate(text.split("\n"), 1):
+            key = _COMMENT.sub("", line).strip()
+            if key and not _KEY.fullmatch(key):
+                raise ConfigError(
+                    f"auth.keys: {reference}, line {number}, is no key. Write one a line: visible "
+                    f"ASCII without spaces and commas, at most {LONGEST} characters."
+                )
+            if key:
+                yield key
+
+
+class Watcher(threading.Thread):
+    """Reads the keys again on SIGHUP, and when a file of them has changed.
+
+    A thread, so that a slow disk does not hold the loop; a daemon, so that a hanging one does not
+    hold the end. It reads the files every few seconds instead of watching their directory entries:
+    Kubernetes swaps a symbolic link above them.
+    """
+
+    def __init__(self, keys: Keys, log: logging.Logger, every: float = _EVERY) -> None:
+        super().__init__(name="wellspoken-keys", daemon=True)
+        self._keys = keys
+        self._log = log
+        files = any(reference.startswith("file:") for reference in keys.references)
+        self._every = every if files else None
+        self._wake = threading.Event()
+        self._ended = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def watch(self) -> None:
+        """Begin, within a running loop; without keys there is nothing to do."""
+        if self._keys.references:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_signal_handler(signal.SIGHUP, self._wake.set)
+            self.start()
+
+    def stop(self) -> None:
+        """End without waiting for the thread."""
+        self._ended = True
+        self._wake.set()
+        if self._loop is not None:
+            self._loop.remove_signal_handler(signal.SIGHUP)
+
+    def run(self) -> None:
+        """Look again and again until `stop`."""
+        trouble = ""
+        while True:
+            asked = self._wake.wait(self._every)
+            if asked:
+                self._wake.clear()
+            if self._ended:
+                return
+            trouble = self._look(asked, trouble)
+
+    def _look(self, asked: bool, before: str) -> str:
+        """Read once; return what was wrong. What was wrong `before` is said again only if asked."""
+        try:
+            new, gone = self._keys.reload()
+        except ConfigError as error:
+            if asked or str(error) != before:
+                self._log.error("the client keys stay as they were: %s", error)
+            return str(error)
+        if asked or before or new or gone:
+            self._log.info("client keys read: %d (%d new, %d gone)", len(self._keys), new, gone)
+        return ""
+
+
+def presented(headers: CIMultiDictProxy[str], *, ours: bool) -> str:
+    """Return the key that a request brings, "" without one; `ours`: it is meant for the proxy.
+
+    One that is only passed on is the backend's affair: any scheme's credentials tell people apart,
+    and Authorization counts before x-api-key, as it is what goes along with a chat. Raises
+    RequestError 401 for a header that comes twice, and for two that disagree about a key of ours:
+    nobody knows which of them another program on the way would go by.
+    """
+    bearer, named = (headers.getall(name, ()) for name in ("Authorization", "x-api-key"))
+    if len(bearer) > 1 or len(named) > 1:
+        raise _unauthorized(
+            "The header with the API key came more than once. Send Authorization or x-api-key, "
+            "once."
+        )
+    value = bearer[0].strip() if bearer else ""
+    scheme, _, token = value.partition(" ")
+    first = token.strip() if scheme.lower() == "bearer" else "" if ours else value
+    second = named[0].strip() if named else ""
+    if ours and first and second and first != second:
+        raise _unauthorized(
+            "Authorization and x-api-key hold different API keys. Send one of them."
+        )
+    return first or second
+
+
+def _unauthorized(message: str) -> RequestError:
+    return RequestError(
+        message, status=401, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
+    )
+
+
+def _text(name: str) -> str:
+    """Return the text of a file of keys. Raises ConfigError."""
+    try:
+        with Path(name).expanduser().open("rb") as file:
+            data = file.read(_MOST + 1)
+        if len(data) > _MOST:
+            raise ConfigError(f"auth.keys: {name} is larger than {_MOST} bytes. Is it the file?")
+        return data.decode("utf-8-sig", "replace")  # what was no ASCII is no key either
+    except OSError as error:
+        raise ConfigError(
+            f"auth.keys: cannot read {name}: {error.strerror}. Check its path and rights."
+        ) from None
+    except (ValueError, RuntimeError) as error:  # a NUL, or the home of a user who is not there
+        raise ConfigError(f"auth.keys: {name!r} is no path: {error}. Correct it.") from None
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(_bytes(key)).digest()
+
+
+def _bytes(key: str) -> bytes:
+    return key.encode("utf-8", "surrogateescape")
