@@ -40,6 +40,7 @@ MAX_STOPS: Final = 4
 MAX_STOPS_ANY: Final = 1024  # what a backend has to search for at every token
 MAX_TOOLS: Final = 128
 MAX_PAIRS: Final = 16
+MAX_PAIRS_ANY: Final = 1024  # what a database has to list for one row
 MAX_KEY: Final = 64
 MAX_VALUE: Final = 512
 INT64: Final = 2**63
@@ -91,7 +92,7 @@ def check(request: ChatRequest, *, strict: bool) -> None:
     for name, low, high in GUARDS:
         number(request, name, "integer", low, high)
     if strict or request.store:  # else nobody reads it: no backend is sent it
-        _metadata(request.metadata, strict)
+        metadata(request.metadata, strict=strict)
     stop(request, MAX_STOPS if strict else MAX_STOPS_ANY)
     if strict:
         _openai(request)
@@ -149,17 +150,22 @@ def stop(request: ChatRequest | CompletionRequest, most: int) -> None:
         raise too_long("stop", "array", most, len(request.stop))
 
 
-def _metadata(metadata: dict[str, Any] | None, strict: bool) -> None:
-    if metadata is None:
+def metadata(pairs: dict[str, Any] | None, *, strict: bool) -> None:
+    """Raise `RequestError` unless every value is a text, and for more than OpenAI takes.
+
+    Not `strict`: for more than a database should have to take.
+    """
+    if pairs is None:
         return
-    if strict and len(metadata) > MAX_PAIRS:
+    most = MAX_PAIRS if strict else MAX_PAIRS_ANY
+    if len(pairs) > most:
         raise RequestError(
-            f"Invalid 'metadata': too many properties. Expected an object with at most {MAX_PAIRS} "
-            f"properties, but got an object with {len(metadata)} properties instead.",
+            f"Invalid 'metadata': too many properties. Expected an object with at most {most} "
+            f"properties, but got an object with {len(pairs)} properties instead.",
             param="metadata",
             code="object_above_max_properties",
         )
-    for key, value in metadata.items():
+    for key, value in pairs.items():
         param = f"metadata.{short(key)}"
         if not isinstance(value, str):
             raise wrong_type(param, "a string", type_of(value))

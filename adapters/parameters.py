@@ -73,7 +73,7 @@ CHAT_VARIANTS: Final = (
 COMPLETION_VARIANTS: Final = ("prompt.ids",)
 
 OURS: Final = (
-    rows("store metadata", "accepted", note="nothing is stored yet")
+    rows("store metadata", "answered", note="stored by the proxy, where it has a store")
     | rows("service_tier", "answered", note='"default" where one was asked for')
     | rows("user safety_identifier prediction", "accepted")
     | rows("prompt_cache_key prompt_cache_options prompt_cache_retention", "accepted")

@@ -18,7 +18,19 @@ import msgspec
 from wellspoken.adapters import answers
 from wellspoken.adapters.embeddings import EMBEDDINGS
 from wellspoken.adapters.registry import BACKENDS
-from wellspoken.proxy import openapi_requests
+from wellspoken.proxy import openapi_requests, openapi_stored
+from wellspoken.proxy.openapi_parts import (
+    ANYWHERE,
+    EVERY,
+    FROM_BACKEND,
+    OURS,
+    WITH_BODY,
+    answered,
+    got,
+    operation,
+    ref,
+    shaped,
+)
 from wellspoken.proxy.openapi_requests import REF, Schema, simple
 from wellspoken.proxy.openapi_text import EXTENDED, STATUSES, TITLES
 from wellspoken.proxy.replies import VERSION
@@ -45,21 +57,15 @@ _OPEN: Final = (
     "AnswerMessage", "ChatChoice", "ChatCompletion", "ChatCompletionChunk", "ChunkChoice",
     "Completion", "CompletionChunk", "CompletionTokensDetails", "CompletionUsage", "Delta",
     "CreateEmbeddingResponse", "Embedding", "EmbeddingUsage", "PromptTokensDetails", "TextChoice",
-    "TextChunkChoice",
+    "TextChunkChoice", "StoredChatCompletion", "StoredMessage",
 )  # fmt: skip
 """Answers that extensions may add keys to."""
 
 _ANSWERS: Final = (
     answers.Capabilities, answers.ChatCompletion, answers.ChatCompletionChunk, answers.Completion,
     answers.CompletionChunk, answers.CreateEmbeddingResponse, answers.ErrorResponse,
-    answers.ModelList, answers.Ready, answers.Unready,
+    answers.ModelList, answers.Ready, answers.Unready, *openapi_stored.ANSWERS,
 )  # fmt: skip
-
-_EVERY: Final = ("x-request-id", "openai-processing-ms", "openai-version")
-_OURS: Final = ("x-wellspoken-repairs", "x-wellspoken-stripped")
-_ANYWHERE: Final = ("403", "405", "431", "500", "505", "5XX")
-_WITH_BODY: Final = ("400", "401", "404", "408", "413", "415", "429", "4XX")
-_FROM_BACKEND: Final = ("501", "502", "503", "504")
 
 
 def document() -> dict[str, Any]:
@@ -91,7 +97,10 @@ def document() -> dict[str, Any]:
                 "bearer": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": 'Passed on where the route has auth = "pass", else not read.',
+                    "description": (
+                        "One of auth.keys, where there are some; passed on where the route has "
+                        'auth = "pass".'
+                    ),
                 }
             },
         },
@@ -106,7 +115,7 @@ def _schemas() -> dict[str, Schema]:
     for name in _OPEN:
         schemas[name]["additionalProperties"] = True
         schemas[name]["description"] += EXTENDED
-    return schemas | openapi_requests.schemas()
+    return schemas | openapi_requests.schemas() | openapi_stored.schemas()
 
 
 def _headers() -> dict[str, Any]:
@@ -124,6 +133,7 @@ def _headers() -> dict[str, Any]:
         ),
         "x-wellspoken-repairs": ("What of the backend's answer was repaired.", False, words),
         "x-wellspoken-stripped": ("The request's keys that were taken out.", False, words),
+        "x-wellspoken-warning": ("Why the answer was not stored.", False, words),
         "Allow": ("The methods of this path.", True, words),
     }
     return {
@@ -159,12 +169,12 @@ def _parameters() -> dict[str, Any]:
 
 def _error(status: str) -> dict[str, Any]:
     """Return the response of a failure."""
-    shape = _ref("schemas", "ErrorResponse")
-    named = {name: _ref("headers", name) for name in (*_EVERY, "x-should-retry")}
+    shape = ref("schemas", "ErrorResponse")
+    named = {name: ref("headers", name) for name in (*EVERY, "x-should-retry")}
     if status == "405":
-        named["Allow"] = _ref("headers", "Allow")
+        named["Allow"] = ref("headers", "Allow")
     if status in map(str, WAIT):
-        named["Retry-After"] = _ref("headers", "Retry-After")
+        named["Retry-After"] = ref("headers", "Retry-After")
     return {
         "description": STATUSES[status],
         "headers": named,
@@ -172,23 +182,9 @@ def _error(status: str) -> dict[str, Any]:
     }
 
 
-def _ref(kind: str, name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/{kind}/{name}"}
-
-
-def _answer(text: str, content: dict[str, Any], *headers: str) -> dict[str, Any]:
-    named = {name: _ref("headers", name) for name in (*_EVERY, *headers)}
-    return {"description": text, "headers": named, "content": content}
-
-
-def _json(name: str, example: Any = None) -> dict[str, Any]:
-    made: dict[str, Any] = {"schema": _ref("schemas", name)}
-    return {"application/json": made if example is None else {**made, "example": example}}
-
-
 def _event(chunk: str) -> Schema:
     """Return the schema of one event of a stream; OpenAPI 3.2 would call it an itemSchema."""
-    chunks = [_ref("schemas", chunk), _ref("schemas", "ErrorResponse")]
+    chunks = [ref("schemas", chunk), ref("schemas", "ErrorResponse")]
     held = {"contentMediaType": "application/json", "contentSchema": {"anyOf": chunks}}
     return {
         "description": "One event; the last is [DONE], or an ErrorResponse.",
@@ -202,71 +198,52 @@ def _event(chunk: str) -> Schema:
     }
 
 
-def _operation(
-    name: str,
-    tag: str,
-    summary: str,
-    answer: dict[str, Any],
-    errors: tuple[str, ...],
-    **more: Any,
-) -> dict[str, Any]:
-    responses = {"200": answer} | {code: _ref("responses", code) for code in errors}
-    return {
-        "operationId": name,
-        "tags": [tag],
-        "summary": summary,
-        **more,
-        "responses": dict(sorted(responses.items())),
-    }
-
-
 def _posted(name: str, summary: str, body: str, answer: dict[str, Any], example: Any) -> Any:
     """Return an operation that asks a backend and translates its answer."""
-    parameters = [_ref("parameters", each) for each in _parameters()]
-    wanted = {"required": True, "content": _json(body, example)}
-    errors = (*_ANYWHERE, *_WITH_BODY, *_FROM_BACKEND)
+    parameters = [ref("parameters", each) for each in _parameters()]
+    wanted = {"required": True, "content": shaped(body, example)}
+    errors = (*ANYWHERE, *WITH_BODY, *FROM_BACKEND)
     return {
-        "post": _operation(
+        "post": operation(
             name, "openai", summary, answer, errors, parameters=parameters, requestBody=wanted
         )
     }
 
 
-def _got(name: str, tag: str, summary: str, answer: dict[str, Any], *errors: str) -> Any:
-    return {"get": _operation(name, tag, summary, answer, (*_ANYWHERE, *errors))}
-
-
 def _paths() -> dict[str, Any]:
     said = [{"role": "user", "content": "Say hello."}]
-    completed = _json("ChatCompletion")
+    completed = shaped("ChatCompletion")
     completed["text/event-stream"] = {"schema": _event("ChatCompletionChunk")}
-    texts = _json("Completion")
+    texts = shaped("Completion")
     texts["text/event-stream"] = {"schema": _event("CompletionChunk")}
     streams = "The answer; with stream: true its chunks, each the data of one event."
+    stored = openapi_stored.paths()
     return {
-        "/v1/chat/completions": _posted(
+        "/v1/chat/completions": stored.pop("/v1/chat/completions")
+        | _posted(
             "createChatCompletion",
             "Answer a conversation.",
             "ChatRequest",
-            _answer(streams, completed, *_OURS),
+            answered(streams, completed, *OURS),
             {"model": "tiny", "messages": said, "logprobs": True, "top_logprobs": 2},
         ),
         "/v1/completions": _posted(
             "createCompletion",
             "Continue a text (OpenAI's older endpoint).",
             "CompletionRequest",
-            _answer(streams, texts, *_OURS),
+            answered(streams, texts, *OURS),
             {"model": "tiny", "prompt": "Once upon a time", "max_tokens": 16},
         ),
         "/v1/embeddings": _posted(
             "createEmbedding",
             "Embed texts.",
             "EmbeddingRequest",
-            _answer("One vector an input.", _json("CreateEmbeddingResponse"), *_OURS),
+            answered("One vector an input.", shaped("CreateEmbeddingResponse"), *OURS),
             {"model": "tiny", "input": "Once upon a time", "encoding_format": "float"},
         ),
         **{path: _passing(path) for path in PASSED},
         **_readings(),
+        **stored,
     }
 
 
@@ -276,12 +253,12 @@ def _passing(path: str) -> dict[str, Any]:
     wanted = {"required": True, "content": {"application/json": body}}
     content: dict[str, Any] = {kind: {} for kind in ("application/json", "text/event-stream")}
     name = "pass" + "".join(word.capitalize() for word in re.split("[/_]", path))
-    errors = (*_ANYWHERE, *_WITH_BODY, *_FROM_BACKEND)
-    answer = _answer("The backend's own answer.", content)
-    made = _operation(name, "passed", TITLES[path], answer, errors, requestBody=wanted)
+    errors = (*ANYWHERE, *WITH_BODY, *FROM_BACKEND)
+    answer = answered("The backend's own answer.", content)
+    made = operation(name, "passed", TITLES[path], answer, errors, requestBody=wanted)
     if path.startswith("/v1/messages"):  # Anthropic's clients read Anthropic's errors
         either = {"schema": {"type": "object"}}
-        told = _answer(
+        told = answered(
             "A refusal or a failure, in Anthropic's own form.", {"application/json": either}
         )
         made["responses"] |= {"400": told, "404": told, "429": told, "4XX": told, "5XX": told}
@@ -297,42 +274,42 @@ def _readings() -> dict[str, Any]:
         "description": "The model's name; it may hold slashes.",
         "schema": {"type": "string", "minLength": 1},
     }
-    one = _got(
+    one = got(
         "retrieveModel",
         "openai",
         "Describe one model.",
-        _answer("The model.", _json("Model")),
-        "400", "404", "429", "4XX", *_FROM_BACKEND,
+        answered("The model.", shaped("Model")),
+        "400", "401", "404", "429", "4XX", *FROM_BACKEND,
     )  # fmt: skip
     one["get"]["parameters"] = [model]
-    backends = ("400", *_FROM_BACKEND)
-    models = _answer("The models.", _json("ModelList"))
-    able = _answer("What becomes of each parameter.", _json("Capabilities"))
-    numbers = _answer("The metrics.", {"text/plain": {"schema": {"type": "string"}}})
-    own = _answer("This document.", {"application/json": {"schema": {"type": "object"}}})
-    alive = _answer("It runs.", _json("Ready"))
+    backends = ("400", "401", *FROM_BACKEND)
+    models = answered("The models.", shaped("ModelList"))
+    able = answered("What becomes of each parameter.", shaped("Capabilities"))
+    numbers = answered("The metrics.", {"text/plain": {"schema": {"type": "string"}}})
+    own = answered("This document.", {"application/json": {"schema": {"type": "object"}}})
+    alive = answered("It runs.", shaped("Ready"))
     return {
-        "/v1/models": _got("listModels", "openai", "List the models.", models, *backends),
+        "/v1/models": got("listModels", "openai", "List the models.", models, *backends),
         "/v1/models/{model}": one,
-        "/v1/capabilities": _got(
+        "/v1/capabilities": got(
             "listCapabilities",
             "service",
             "For each model, what is native, emulated and refused.",
             able,
             *backends,
         ),
-        "/livez": _got("livez", "service", "Say whether the process runs.", alive, "400"),
+        "/livez": got("livez", "service", "Say whether the process runs.", alive, "400"),
         "/readyz": _ready("readyz"),
         "/health": _ready("health"),
-        "/metrics": _got("metrics", "service", "Prometheus' text format.", numbers, "400"),
-        "/openapi.json": _got("openapi", "service", "This document.", own, "400"),
+        "/metrics": got("metrics", "service", "Prometheus' text format.", numbers, "400"),
+        "/openapi.json": got("openapi", "service", "This document.", own, "400"),
     }
 
 
 def _ready(name: str) -> dict[str, Any]:
-    yes = _answer("Requests are answered.", _json("Ready"))
-    no = _answer("They are not, and why.", _json("Unready"), "Retry-After")
-    made: dict[str, Any] = _got(
+    yes = answered("Requests are answered.", shaped("Ready"))
+    no = answered("They are not, and why.", shaped("Unready"), "Retry-After")
+    made: dict[str, Any] = got(
         name, "service", "Say whether requests would be answered.", yes, "400"
     )
     made["get"]["responses"]["503"] = no

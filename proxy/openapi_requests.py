@@ -131,6 +131,16 @@ def _logit_bias() -> Schema:
     }
 
 
+def metadata(*types: str) -> Schema:
+    """Return the schema of metadata."""
+    return {
+        "type": [*types],
+        "maxProperties": openai_bounds.MAX_PAIRS,
+        "propertyNames": {"maxLength": openai_bounds.MAX_KEY},
+        "additionalProperties": {"type": "string", "maxLength": openai_bounds.MAX_VALUE},
+    }
+
+
 def _chat() -> Schema:
     named = {"type": "string", "minLength": 1}
     tools = {"type": ["array", "null"], "items": _tool(), "maxItems": openai_bounds.MAX_TOOLS}
@@ -146,12 +156,7 @@ def _chat() -> Schema:
         "function_call": _or_null({"enum": ["none", "auto"]}, _holding({"name": named}, "name")),
         "functions": functions,
         "logit_bias": _logit_bias(),
-        "metadata": {
-            "type": ["object", "null"],
-            "maxProperties": openai_bounds.MAX_PAIRS,
-            "propertyNames": {"maxLength": openai_bounds.MAX_KEY},
-            "additionalProperties": {"type": "string", "maxLength": openai_bounds.MAX_VALUE},
-        },
+        "metadata": metadata("object", "null"),
         "response_format": _response_format(),
         "safety_identifier": {"type": ["string", "null"], "maxLength": openai_bounds.MAX_KEY},
         "stop": _stop(),

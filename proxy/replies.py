@@ -227,7 +227,7 @@ class EventStream:
         transport = self.request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has gone")
-        if self.status in BODILESS:
+        if self.status in BODILESS or self.request.method == "HEAD":
             data = b""
         elif self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""

@@ -23,6 +23,8 @@ EXTENSIONS: tuple[Extensions, ...] = ("none", "known", "all")
 
 _EXISTING = (
     "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{id}, "
+    "GET /v1/chat/completions, GET, POST and DELETE /v1/chat/completions/{id}, "
+    "GET /v1/chat/completions/{id}/messages, "
     "GET /livez, GET /readyz, GET /health, GET /metrics, GET /openapi.json, "
     "GET /v1/capabilities"
 )

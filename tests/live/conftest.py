@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -25,3 +26,20 @@ async def proxy(llamacpp: str, request: pytest.FixtureRequest) -> AsyncIterator[
     host, port = await service.start()
     yield f"http://{host}:{port}"
     await service.stop()
+
+
+@pytest.fixture
+async def storing(llama_server: str, tmp_path: Path) -> AsyncIterator[str]:
+    """The base URL of a proxy in front of llama.cpp, which stores what it is asked to."""
+    tables = {
+        "server": {"listen": "127.0.0.1:0"},
+        "backend": [{"url": llama_server, "adapter": "llamacpp"}],
+        "store": {"path": str(tmp_path / "store.db")},
+    }
+    service = build(load(None, tables, {}))
+    assert service.store is not None
+    service.store.start()
+    host, port = await service.start()
+    yield f"http://{host}:{port}"
+    await service.stop()
+    await service.store.close()

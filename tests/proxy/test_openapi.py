@@ -20,10 +20,13 @@ from wellspoken.proxy.openapi import ALIASES, PASSED, document, written
 from wellspoken.proxy.openapi_requests import OWN
 from wellspoken.proxy.openapi_text import FIELDS, STATUSES, TITLES
 from wellspoken.proxy.server import ROUTES
+from wellspoken.proxy.stored_completions import routes
 
 FILE = Path(__file__).parents[2] / "proxy" / "openapi.json"
 DOCUMENT = json.loads(FILE.read_bytes())
 SCHEMAS = DOCUMENT["components"]["schemas"]
+ONE = "/v1/chat/completions/{completion_id}"
+STORED = (ONE, f"{ONE}/messages")
 REQUESTS: dict[str, tuple[type[msgspec.Struct], Callable[[bytes], Any], dict[str, Any]]] = {
     "ChatRequest": (
         ChatRequest,
@@ -48,11 +51,13 @@ async def test_the_document_is_served(upstream: Upstream, start_proxy: StartProx
 
 
 def test_every_route_is_described_and_nothing_else() -> None:
-    there = set(ROUTES) - set(ALIASES)
+    there = (set(ROUTES) - set(ALIASES)) | set(STORED)
     described = set(DOCUMENT["paths"]) - {"/v1/models/{model}"} - set(PASSED) - set(EMBEDDINGS)
     assert described == there
-    for path, (method, _, _) in ROUTES.items():
-        assert list(DOCUMENT["paths"][ALIASES.get(path, path)]) == [method.lower()]
+    for path in (*ROUTES, *STORED):
+        methods = set(routes(path) or ()) | ({ROUTES[path][0]} if path in ROUTES else set())
+        named = {method.upper() for method in DOCUMENT["paths"][ALIASES.get(path, path)]}
+        assert named == methods
     assert set(PASSED) == set(TITLES)
 
 

@@ -205,9 +205,11 @@ async def test_an_idle_connection_is_closed(upstream: Upstream, start_proxy: Sta
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
-        ("GET", CHAT, "POST"),
-        ("PUT", CHAT, "POST"),
-        ("OPTIONS", CHAT, "POST"),
+        ("GET", "/v1/completions", "POST"),
+        ("PUT", CHAT, "GET, HEAD, POST"),
+        ("OPTIONS", CHAT, "GET, HEAD, POST"),
+        ("PATCH", f"{CHAT}/chatcmpl-1", "GET, HEAD, POST, DELETE"),
+        ("POST", f"{CHAT}/chatcmpl-1/messages", "GET, HEAD"),
         ("POST", "/v1/models", "GET, HEAD"),
         ("DELETE", "/v1/models/m", "GET, HEAD"),
         ("POST", "/metrics", "GET, HEAD"),
