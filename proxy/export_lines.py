@@ -1,0 +1,214 @@
+"""Stored completions as lines of a file: OpenAI's fine-tuning and eval formats, and a lossless one.
+
+`chat`: a training example of supervised fine-tuning, FineTuneChatRequestInput of OpenAI's published
+OpenAPI document (API 2.3.0). `evals`: a row of an eval's JSONL data source (EvalJsonlFileContent of
+the same), in which graders find what they find in OpenAI's own stored completions:
+`{{item.input}}` and `{{sample.output_text}}` (OpenAI's cookbook, "completion monitoring"; guide
+"Graders"). `full`: all that the store has, in a record {"request", "response"}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from wellspoken.proxy.store.rows import Row
+
+Format = Literal["chat", "evals", "full"]
+Fields = dict[str, Raw]
+
+FORMATS: Final[tuple[Format, ...]] = ("chat", "evals", "full")
+CUT: Final = ("length", "content_filter")
+"""Finish reasons of answers that are not whole: a model would learn to break off."""
+KEYS: Final = {
+    "system": ("role", "content", "name"),
+    "user": ("role", "content", "name"),
+    "assistant": (
+        "role",
+        "content",
+        "refusal",
+        "name",
+        "tool_calls",
+        "function_call",
+        "weight",
+    ),
+    "tool": ("role", "content", "tool_call_id"),
+    "function": ("role", "content", "name"),
+}
+"""What the messages of a training example may hold; the validator refuses any other key."""
+PARTS: Final = {"user": ("text", "image_url"), "assistant": ("text", "refusal")}
+"""The parts that a message's content may have; other roles' have text alone."""
+SAID: Final = ("content", "refusal", "tool_calls", "function_call")
+
+_EMPTY: Final = (b"null", b"[]", b'""')
+_REFUSED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError)
+
+
+class LeftOut(ValueError):
+    """A completion that a format has no place for; the text says why, in a few words."""
+
+
+class _Answer(Struct):
+    model: str
+    choices: list[Fields]
+    usage: Raw = Raw(b"null")
+
+
+_answer_of = msgspec.json.Decoder(_Answer).decode
+_fields_of = msgspec.json.Decoder(Fields).decode
+_objects_of = msgspec.json.Decoder(list[Fields]).decode
+_text_of = msgspec.json.Decoder(str).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def lines_of(
+    row: Row, format: Format, left_out: Callable[[str], object], *, everything: bool = False
+) -> list[bytes]:
+    """Return the lines of one stored completion, each without its end.
+
+    `chat` and `evals` have a line a choice, `full` has one. `left_out` is told why there is none,
+    once for each that is missing. `everything` keeps answers that were cut or are empty in `chat`.
+    """
+    try:
+        if format == "full":
+            return [_full(row)]
+        answer = _answer_of(row.answer)
+        if format == "evals":
+            return [_eval(row, answer, choice) for choice in answer.choices]
+        asked = _training(row)
+    except LeftOut as error:
+        left_out(str(error))
+        return []
+    except _REFUSED:
+        left_out("unreadable")
+        return []
+    lines = []
+    for choice in answer.choices:
+        try:
+            lines.append(_example(asked, choice, everything))
+        except LeftOut as error:
+            left_out(str(error))
+    return lines
+
+
+def _line(value: Any) -> bytes:
+    """Return JSON in one line: what the client sent may have line ends between its tokens."""
+    line = _encode(value)
+    if b"\n" in line or b"\r" in line:
+        line = msgspec.json.format(line, indent=-1)
+    return line
+
+
+def _full(row: Row) -> bytes:
+    request = _fields_of(row.parameters) | {"messages": Raw(row.messages)}
+    owner = {"owner": row.owner} if row.owner else {}
+    return _line(
+        {
+            "id": row.id,
+            "created": row.created,
+            "request_id": row.request_id,
+            **owner,
+            "metadata": row.metadata,
+            "request": request,
+            "response": Raw(row.answer),
+        }
+    )
+
+
+def _eval(row: Row, answer: _Answer, choice: Fields) -> bytes:
+    message = _fields_of(choice["message"])
+    text = _text_of(message["content"]) if _given(message.get("content")) else ""
+    parameters = _fields_of(row.parameters)
+    sample: dict[str, Any] = {
+        "model": answer.model,
+        "choices": [choice],
+        "output_text": text,
+        "output_tools": message.get("tool_calls", []),
+        "finish_reason": choice["finish_reason"],
+    }
+    if _given(parameters.get("response_format")):
+        with suppress(*_REFUSED):  # the model was to write an object, which it may not have done
+            sample["output_json"] = _fields_of(text)
+    if len(answer.choices) == 1:
+        sample["usage"] = answer.usage  # what all choices took is no single sample's
+    item = {
+        "input": Raw(row.messages),
+        "id": row.id,
+        "created": row.created,
+        "metadata": row.metadata,
+        "parameters": parameters,
+    }
+    return _line({"item": item, "sample": sample})
+
+
+def _training(row: Row) -> tuple[list[Fields], Fields]:
+    """Return the messages and the tools of a training example, before the answer."""
+    parameters = _fields_of(row.parameters)
+    messages = [_message(message) for message in _objects_of(row.messages)]
+    tools = {key: parameters[key] for key in ("tools", "functions") if _given(parameters.get(key))}
+    if any(_is(tool, "type", "custom") for tool in _objects_of(tools.get("tools", b"[]"))):
+        raise LeftOut("custom tools")
+    if "tools" in tools and _given(parameters.get("parallel_tool_calls")):
+        tools["parallel_tool_calls"] = parameters["parallel_tool_calls"]
+    return messages, tools
+
+
+def _example(asked: tuple[list[Fields], Fields], choice: Fields, everything: bool) -> bytes:
+    messages, tools = asked
+    reason = _text_of(choice["finish_reason"])
+    if reason in CUT and not everything:
+        raise LeftOut(reason)
+    message = _fields_of(choice["message"])
+    answer = {key: message[key] for key in KEYS["assistant"] if _said(message, key)}
+    if not any(key in answer for key in SAID):
+        if not everything:
+            raise LeftOut("empty")
+        answer["content"] = Raw(b'""')
+    return _line({"messages": [*messages, answer], **tools})
+
+
+def _message(message: Fields) -> Fields:
+    """Return a message of the request as the validator takes it.
+
+    It knows no developer, no key beside `KEYS`, no audio and no files, and no parts in what a tool
+    said ("Input should be a valid string", OpenAI's forum, thread 965584).
+    """
+    role = _text_of(message["role"])
+    if role == "developer":
+        role = "system"
+        message = message | {"role": Raw(b'"system"')}
+    if role not in KEYS:
+        raise LeftOut("a role of no training example")
+    kept = {key: message[key] for key in KEYS[role] if _given(message.get(key))}
+    content = bytes(kept.get("content", b"null"))
+    if content[:1] == b"[":
+        parts = _objects_of(content)
+        if not all(_is(part, "type", *PARTS.get(role, ("text",))) for part in parts):
+            raise LeftOut("audio, files or a misplaced image")
+        if role in ("tool", "function"):
+            texts = [_text_of(part["text"]) for part in parts if "text" in part]
+            kept["content"] = Raw(_encode("\n".join(texts)))
+    if role == "assistant" and not any(key in kept for key in SAID):
+        raise LeftOut("an empty message")
+    if role != "assistant":
+        kept.setdefault("content", Raw(b'""'))
+    return kept
+
+
+def _said(message: Fields, key: str) -> bool:
+    value = message.get(key)
+    return value is not None and bytes(memoryview(value)[:5]) not in _EMPTY
+
+
+def _given(value: Raw | None) -> bool:
+    """Say whether a key stands there and is not null."""
+    return value is not None and bytes(memoryview(value)[:5]) != b"null"
+
+
+def _is(fields: Fields, key: str, *values: str) -> bool:
+    value = fields.get(key)
+    return value is not None and bytes(value)[1:-1].decode() in values

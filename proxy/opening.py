@@ -1,0 +1,106 @@
+"""The store as commands use it: which one, whose completions, opened and closed around the work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import structs
+
+from wellspoken.proxy import config
+from wellspoken.proxy.auth import owner_of
+from wellspoken.proxy.config_values import ConfigError, read_key
+from wellspoken.proxy.jsonl import UsageError
+from wellspoken.proxy.store.database import StoreError
+from wellspoken.proxy.store.store import Store, open_store
+
+NONE = (
+    "name the store: --config FILE, --store PATH or --store env:NAME with the URL of a PostgreSQL "
+    "database, or set WELLSPOKEN_STORE_PATH or WELLSPOKEN_STORE_URL"
+)
+_URLS = ("postgresql://", "postgres://", "env:", "file:")
+_NO_PROXY: dict[str, object] = {
+    "backend": [{"url": "http://localhost"}],
+    "server": {"listen": "127.0.0.1:8010"},
+}
+"""What a configuration must have, though no proxy will run with it."""
+
+
+def settings(file: str | None, store: str | None, *, made: bool) -> config.Store:
+    """Return the store's configuration, of a file, a path or URL, or the environment.
+
+    `made`: a SQLite file that is not there may be made. Nothing is pruned: that is for the proxy.
+    Raises UsageError.
+    """
+    flags = {} if file is not None else dict(_NO_PROXY)
+    if store is not None:
+        if "://" in store and not store.startswith(_URLS):  # not repeated: it may hold a password
+            raise UsageError(f"--store is a URL of another kind: {NONE}")
+        given = "url" if store.startswith(_URLS) else "path"
+        flags["store"] = {"path": None, "url": None, "spool": None, given: store}
+    try:
+        found = config.load(None if file is None else Path(file), flags).store
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+    if not found.configured:
+        raise UsageError(NONE)
+    path = found.path
+    if path is not None:
+        path = os.path.expanduser(path)  # as the store does it
+        if not made and not os.path.exists(path):
+            raise UsageError(f"there is no store at {path}; check its path")
+        if path.startswith("~"):
+            raise UsageError(f"there is no such user: {path}")
+    return structs.replace(found, path=path, max_age=0.0, max_size=0, durability="commit")
+
+
+def spare(wanted: config.Store, option: str, file: str | None) -> None:
+    """Raise UsageError if the file that an option names would overwrite the store."""
+    if wanted.path is None or file is None or not os.path.exists(file):
+        return
+    for path in (wanted.path, f"{wanted.path}-wal", f"{wanted.path}-shm"):
+        if os.path.exists(path) and os.path.samefile(file, path):
+            raise UsageError(f"{option} {file} would overwrite the store; name another file")
+
+
+def owner(key: str | None) -> str | None:
+    """Return the owner that a key, env:NAME or file:PATH, stands for. Raises UsageError."""
+    try:
+        return None if key is None else owner_of(read_key(key))
+    except ConfigError as error:
+        raise UsageError(f"--{error}") from None
+
+
+class Opened:
+    """A store and the loop that it works on, which runs only while it is asked something.
+
+    So an interrupt meets the command itself, and at once, while it reads or writes a pipe.
+    """
+
+    def __init__(self, runner: asyncio.Runner, store: Store) -> None:
+        self.run = runner.run
+        self.store = store
+
+
+@contextmanager
+def opened(wanted: config.Store) -> Iterator[Opened]:
+    """Open a store for a command. Raises UsageError, StoreError."""
+    log = logging.getLogger("wellspoken.command")
+    with asyncio.Runner() as runner:
+        try:
+            store = open_store(wanted, log=log)
+        except ConfigError as error:
+            raise UsageError(str(error)) from None
+        try:
+            log.disabled = True  # what is wrong now is raised as well
+            runner.run(store.open())
+            if store.trouble:
+                raise StoreError(store.trouble)
+            log.disabled = False
+            yield Opened(runner, store)
+        finally:
+            runner.run(store.close())

@@ -1,0 +1,469 @@
+"""The command `wellspoken export`: what it reads, writes, says and ends with."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from tests.memory import peak
+from tests.proxy.storing import CREATED, Run, fill, row, rows_of, runner
+from wellspoken.proxy.auth import owner_of
+from wellspoken.proxy.cli import main
+from wellspoken.proxy.exporting import moment
+from wellspoken.proxy.jsonl import UsageError
+from wellspoken.proxy.store.database import Unavailable, Unusable
+from wellspoken.proxy.store.rows import Query, Row
+from wellspoken.proxy.store.store import Store
+
+COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli", "export"]
+MANY = 200_000
+
+
+@pytest.fixture
+def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    return runner(capfdbinary)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    """A store of 300 completions, 20 a model and of one second two."""
+    rows = [
+        row(n, model=f"m{n // 20}", metadata={"half": str(n % 2), "n": str(n)}) for n in range(300)
+    ]
+    fill(tmp_path / "chats.db", rows)
+    return tmp_path / "chats.db"
+
+
+def texts(out: bytes) -> list[str]:
+    """Return the answers of lines in the chat format."""
+    return [json.loads(line)["messages"][-1]["content"] for line in out.splitlines()]
+
+
+def numbers(out: bytes) -> list[int]:
+    return [int(text.split()[1]) for text in texts(out)]
+
+
+def test_all_come_once_and_in_order(run: Run, db: Path, tmp_path: Path) -> None:
+    done = run("export", "--store", db)
+    assert done.returncode == 0
+    assert numbers(done.stdout) == list(range(300))
+    assert done.stderr == b"wellspoken: 300 completions, 300 lines as chat\n"
+    to_file = run("export", "--store", db, "-o", tmp_path / "out.jsonl")
+    assert (to_file.returncode, to_file.stdout) == (0, b"")
+    assert (tmp_path / "out.jsonl").read_bytes() == done.stdout
+    assert run("export", "--store", db, "-o", "-").stdout == done.stdout
+    for format in ("evals", "full"):
+        out = run("export", "--store", db, "--format", format).stdout
+        lines = [json.loads(line) for line in out.splitlines()]
+        assert [int((x.get("item") or x)["metadata"]["n"]) for x in lines] == list(range(300))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--model", "m3"], range(60, 80)),
+        (["--metadata", "half=1"], range(1, 300, 2)),
+        (["--metadata", "half=1", "--metadata", "n=7"], [7]),
+        (["--metadata", "half=0", "--metadata", "n=7"], []),
+        (["--since", "2025-10-09T08:55:00Z"], range(200, 300)),
+        (["--until", "2025-10-09 08:55:00+00:00"], range(200)),
+        (["--since", "2025-10-09T10:54:00+02:00", "--until", "2025-10-09T08:54:00.5Z"], [80, 81]),
+        (["--since", "2025-10-10"], []),
+        (["--since", "1h"], []),
+        (["--until", "1h", "--model", "m0"], range(20)),
+    ],
+)
+def test_what_is_wanted_is_chosen(run: Run, db: Path, options: list[str], expected: Any) -> None:
+    assert CREATED == 1_759_999_980 + 20  # 2025-10-09T08:53:20Z
+    done = run("export", "--store", db, *options)
+    assert done.returncode == 0, done.stderr
+    assert numbers(done.stdout) == list(expected)
+
+
+def test_a_key_has_its_own_alone(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    db, key = tmp_path / "chats.db", tmp_path / "key"
+    key.write_text("sk-bob\n")
+    monkeypatch.setenv("ALICE", "sk-alice")
+    fill(db, [row(n, owner=owner_of(("sk-alice", "sk-bob")[n % 2])) for n in range(6)])
+    assert numbers(run("export", "--store", db, "--key", "env:ALICE").stdout) == [0, 2, 4]
+    assert numbers(run("export", "--store", db, "--key", f"file:{key}").stdout) == [1, 3, 5]
+    assert numbers(run("export", "--store", db).stdout) == list(range(6))
+
+
+def test_the_store_is_that_of_a_file_or_the_environment(
+    run: Run, db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "w.toml"
+    file.write_text(f"[store]\npath = '{db}'\nmax_age = 1\n[[backend]]\nurl = 'http://x'\n")
+    assert len(texts(run("export", "--config", file).stdout)) == 300
+    assert len(texts(run("export", "--store", db).stdout)) == 300  # that pruned nothing
+    monkeypatch.setenv("WELLSPOKEN_STORE_PATH", str(db))
+    monkeypatch.setenv("WELLSPOKEN_LISTEN", "0.0.0.0:1")  # which needs keys, in a proxy
+    assert len(texts(run("export").stdout)) == 300
+    other = tmp_path / "other.db"
+    fill(other, [row(1)])
+    monkeypatch.setenv("WELLSPOKEN_STORE_SPOOL", "spool.db")  # which is of the proxy's PostgreSQL
+    assert len(texts(run("export", "--store", other).stdout)) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "name the store: --config FILE"),
+        (["--store", "missing.db"], "there is no store at missing.db"),
+        (["--store", "POSTGRESQL://u:secret@h/d"], "--store is a URL of another kind"),
+        (["--config", "missing.toml"], "cannot read missing.toml"),
+        (["--store", "DB", "--since", "yesterday"], "--since 'yesterday' is no time"),
+        (["--store", "DB", "--until", "2026-02-30"], "--until '2026-02-30' is no time (day is out"),
+        (["--store", "DB", "--since", "1h", "--until", "2h"], "--since is not before --until"),
+        (["--store", "DB", "--metadata", "k"], "--metadata 'k' is no pair"),
+        (["--store", "DB", "--metadata", "k=1", "--metadata", "k=2"], "two values for 'k'"),
+        (["--store", "DB", "--key", "sk-secret"], "--key: write env:NAME or file:PATH"),
+        (["--store", "DB", "-o", "DB"], "would overwrite the store"),
+        (["--store", "DB", "-o", "no/such/folder"], "cannot write no/such/folder"),
+        (["--store", "DB", "--model", "m\udcff"], "--model: it is not UTF-8"),
+        (["--store", "DB", "--metadata", "k=\udcff"], "--metadata: it is not UTF-8"),
+        (["--store", "DB", "--format", "csv"], "invalid choice: 'csv'"),
+        (["--store", "DB", "--config", "x"], "not allowed with argument"),
+        (["--store", "env:NO_SUCH_NAME"], "NO_SUCH_NAME is not set"),
+    ],
+)
+def test_wrong_usage_is_told(run: Run, db: Path, options: list[str], words: str) -> None:
+    done = run("export", *[str(db) if option == "DB" else option for option in options])
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert words in done.stderr.decode()
+    assert b"secret" not in done.stderr
+    assert len(rows_of(db)) == 300
+    assert not Path("missing.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, None),
+        ("1970-01-02", 86_400),
+        ("1970-01-01T00:01", 60),
+        ("1970-01-01T00:00:01.25Z", 2),
+        ("1970-01-01t02:00:00+01:00", 3600),
+        ("90s", 910),
+        ("2m", 880),
+        ("1h", 0),
+    ],
+)
+def test_times_and_ages_are_read(text: str | None, expected: int | None) -> None:
+    assert moment(text, "--since", 1_000.0) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "7", "d", "7y", "-7d", "2026-W01", "20260101", "2026-01-01T25:00", "now", "\u0667d"],
+)
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no time"):
+        moment(text, "--since", 1_000.0)
+
+
+def test_what_is_left_out_is_counted(run: Run, tmp_path: Path) -> None:
+    db = tmp_path / "chats.db"
+    cut = [row(n) for n in range(4)]
+    for each in cut[1:3]:
+        each.answer = each.answer.replace(b'"finish_reason": "stop"', b'"finish_reason": "length"')
+    cut[3].messages = b'[{"role":"critic","content":"x"}]'
+    fill(db, cut)
+    done = run("export", "--store", db)
+    assert texts(done.stdout) == ["answer 0"]
+    assert done.stderr.decode() == (
+        "wellspoken: 4 completions, 1 line as chat; "
+        "3 left out: length 2, a role of no training example 1\n"
+    )
+    assert texts(run("export", "--store", db, "--all").stdout) == [f"answer {n}" for n in range(3)]
+
+
+def test_large_answers_come_back_from_where_they_are(run: Run, tmp_path: Path) -> None:
+    db, place = tmp_path / "chats.db", tmp_path / "large"
+    long = os.urandom(30_000).hex()
+    fill(db, [row(1, text=long)], large=1000, large_to=str(place))
+    assert any(path.is_file() for path in place.rglob("*"))
+    file = tmp_path / "w.toml"
+    file.write_text(
+        f"[store]\npath = '{db}'\nlarge_to = '{place}'\n[[backend]]\nurl = 'http://x'\n"
+    )
+    assert texts(run("export", "--config", file).stdout) == [long]
+    done = run("export", "--store", db)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"store.large_to" in done.stderr
+
+
+def test_a_store_that_cannot_be_used_is_told_in_a_line(run: Run, tmp_path: Path) -> None:
+    db = tmp_path / "chats.db"
+    db.write_bytes(b"no database at all, but long enough to be taken for one" * 20)
+    done = run("export", "--store", db)
+    assert (done.returncode, done.stdout) == (1, b"")
+    [line] = done.stderr.decode().splitlines()
+    assert line.startswith("wellspoken: ") and "chats.db" in line
+
+
+def test_it_works_beside_a_writer(db: Path, tmp_path: Path) -> None:
+    """What is stored before it begins comes, in order; what comes meanwhile may, once."""
+    ended = threading.Event()
+
+    def write() -> None:
+        n = 1_000
+        while not ended.is_set():
+            fill(db, [row(n), row(n + 1)])
+            n += 2
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(3):
+            done = subprocess.run([*COMMAND, "--store", str(db)], capture_output=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+            found = numbers(done.stdout)
+            assert found[:300] == list(range(300))
+            assert found == sorted(set(found))
+    finally:
+        ended.set()
+        writer.join()
+
+
+@pytest.mark.parametrize(("times", "code"), [(1, 0), (2, 1)])
+def test_a_page_that_fails_is_asked_for_once_more(
+    run: Run, db: Path, monkeypatch: pytest.MonkeyPatch, times: int, code: int
+) -> None:
+    find, calls = Store.find, 0
+
+    async def fails(store: Store, query: Query) -> list[Row]:
+        nonlocal calls
+        calls += 1
+        if 3 <= calls < 3 + times:
+            raise Unavailable("the bucket is down")
+        return await find(store, query)
+
+    monkeypatch.setattr(Store, "find", fails)
+    done = run("export", "--store", db)
+    assert done.returncode == code
+    assert numbers(done.stdout) == list(range(300 if code == 0 else 3))
+    told = b"the bucket is down; stopped after 3 completions, 3 lines as chat"
+    assert (told in done.stderr) == (code == 1)
+
+
+def test_a_disk_that_fills_up_leaves_whole_lines(tmp_path: Path) -> None:
+    db, out = tmp_path / "chats.db", tmp_path / "out.jsonl"
+    fill(db, [row(n, text=f"{n} " * 900) for n in range(100)])
+    line = f"ulimit -f 64; exec {shlex.join(COMMAND)} --store {db} -o {out}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert done.returncode == 1
+    lines = out.read_bytes().splitlines(keepends=True)
+    assert 10 < len(lines) < 100
+    assert len(texts(b"".join(lines))) == len(lines) and lines[-1].endswith(b"\n")
+    assert "File too large; stopped after " in done.stderr
+    assert f" {len(lines)} lines as chat" in done.stderr
+
+
+def test_what_is_lost_is_left_out_and_told(run: Run, tmp_path: Path) -> None:
+    db, place, file = tmp_path / "chats.db", tmp_path / "large", tmp_path / "w.toml"
+    rows = [row(n, text=os.urandom(3_000).hex() if n % 4 == 2 else "") for n in range(100)]
+    fill(db, rows, large=1000, large_to=str(place))
+    file.write_text(
+        f"[store]\npath = '{db}'\nlarge_to = '{place}'\n[[backend]]\nurl = 'http://x'\n"
+    )
+    paths = sorted(path for path in place.rglob("*") if path.is_file())
+    assert len(paths) == 25
+    for path in paths[:22]:
+        path.unlink()
+    done = run("export", "--config", file, "--format", "full")
+    assert done.returncode == 1
+    assert done.stdout.count(b"\n") == 78
+    *told, last = done.stderr.decode().splitlines()
+    assert last == "wellspoken: 78 completions, 78 lines as full; 22 completions could not be read"
+    assert len(told) == 20
+    assert all(re.search(r"left out: the answer of chatcmpl-\w+ cannot be", each) for each in told)
+
+
+def test_what_is_deleted_meanwhile_is_not_lost(
+    run: Run, db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention deletes a row while its large answer is being fetched, which then is missing."""
+    find, failures = Store.find, 0
+
+    async def fails(store: Store, query: Query) -> list[Row]:
+        nonlocal failures
+        rows = await find(store, query)
+        if any(row.id.endswith("f") for row in rows):
+            failures += 1
+            if failures == 3:  # of a page, then of the row alone, then of the row asked for again
+                for row in rows:
+                    await store.delete(row.owner, row.id)
+            raise Unusable("the object is missing")
+        return rows
+
+    monkeypatch.setattr(Store, "find", fails)
+    done = run("export", "--store", db, "--until", "2025-10-09T08:53:28Z")
+    assert (done.returncode, done.stderr) == (0, b"wellspoken: 15 completions, 15 lines as chat\n")
+    assert numbers(done.stdout) == list(range(15))
+
+
+def test_the_store_of_a_home_is_found_and_spared(
+    run: Run, db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(db.parent))
+    monkeypatch.setenv("WELLSPOKEN_STORE_PATH", "~/chats.db")
+    assert len(texts(run("export").stdout)) == 300
+    done = run("export", "-o", db)
+    assert done.returncode == 2
+    assert b"would overwrite the store" in done.stderr
+    assert len(texts(run("export").stdout)) == 300
+
+
+@pytest.mark.parametrize(("closed", "code"), [(">&-", 2), ("2>&-", 0), (">&- 2>&-", 2)])
+def test_a_stream_that_is_closed_is_no_fault(db: Path, closed: str, code: int) -> None:
+    line = f"{shlex.join([*COMMAND, '--store', str(db)])} {closed}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True)
+    assert done.returncode == code
+    assert len(texts(done.stdout)) == (0 if code else 300)
+    assert (b"stdout is closed" in done.stderr) == (closed == ">&-")
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 200,000 completions, which are one but for id and time."""
+    db, one = tmp_path_factory.mktemp("many") / "chats.db", row(0)
+    fill(
+        db,
+        (
+            structs.replace(one, id=f"chatcmpl-{n:024x}", created=CREATED + n // 2)
+            for n in range(MANY)
+        ),
+    )
+    return db
+
+
+def test_memory_does_not_grow_with_the_store(many: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    options = ("--store", str(many), "--format", "full", "-o", str(out))
+    small = peak("export", *options, "--until", "2025-10-09T13:53:20Z")
+    assert out.read_bytes().count(b"\n") == MANY * 18 // 100
+    large = peak("export", *options)
+    assert out.read_bytes().count(b"\n") == MANY
+    assert large < 100
+    assert large - small < 12
+
+
+def test_long_rows_come_a_few_at_a_time(tmp_path: Path) -> None:
+    """40 answers of 2 MiB cost a few of them, not a page of them."""
+    db, out = tmp_path / "chats.db", tmp_path / "out.jsonl"
+    fill(db, (row(n, text=os.urandom(1 << 20).hex()) for n in range(40)))
+    size = peak("export", "--store", str(db), "-o", str(out))
+    assert out.stat().st_size > 80 << 20
+    assert size < 100
+
+
+def test_an_interrupt_leaves_whole_lines(many: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    process = subprocess.Popen(
+        [*COMMAND, "--store", str(many), "-o", str(out)], stderr=subprocess.PIPE
+    )
+    while not (out.exists() and out.stat().st_size > 1_000_000):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    lines = out.read_bytes().splitlines(keepends=True)
+    assert len(lines) < MANY
+    assert lines[-1].endswith(b"\n") and json.loads(lines[-1])
+    text = said.decode()
+    told = re.fullmatch(r"wellspoken: interrupted after \d+ completions, (\d+) lines .*\n", text)
+    assert told is not None and len(lines) - 64 <= int(told[1]) <= len(lines)
+
+
+def test_an_interrupt_ends_it_while_nobody_reads(many: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "--store", str(many)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.read(10)
+    time.sleep(0.5)  # now the pipe is full
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    assert b"Traceback" not in process.stderr.read()
+    process.stdout.close()
+    process.stderr.close()
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly(many: Path) -> None:
+    """As `| head` does."""
+    process = subprocess.Popen(
+        [*COMMAND, "--store", str(many)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    assert json.loads(process.stdout.readline())
+    process.stdout.close()
+    assert process.wait(timeout=20) == 141
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_a_full_disk_is_told(run: Run, db: Path) -> None:
+    done = run("export", "--store", db, "-o", "/dev/full")
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"wellspoken: No space left on device; stopped after 0 compl")
+
+
+def on_terminal(*arguments: str, stdout: Any) -> tuple[int, bytes]:
+    """Run the command with a terminal for stderr; return what it wrote there."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=stdout, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(ours, 65_536)
+        except OSError:  # Linux says so when the other side is closed
+            break
+        if not piece:
+            break
+        seen += piece
+    os.close(ours)
+    return process.wait(timeout=20), seen
+
+
+def test_progress_is_drawn_on_a_terminal_and_wiped_off(many: Path) -> None:
+    some = ("--until", "2025-10-09T13:53:20Z", "--format", "evals")
+    code, seen = on_terminal("--store", str(many), *some, stdout=subprocess.DEVNULL)
+    assert code == 0
+    drawn = re.findall(
+        rb"\r\[([#.]{24})\] +(\d+)%  ([\d,]+) completions, ([\d,]+) lines\x1b\[K", seen
+    )
+    assert len(drawn) > 2
+    shares = [int(share) for _, share, _, _ in drawn]
+    assert shares == sorted(shares) and shares[0] < 50 < shares[-1] <= 100
+    left = re.sub(rb"\r\[[^\r]*\x1b\[K", b"", seen)
+    assert left == b"\r\x1b[Kwellspoken: 36000 completions, 36000 lines as evals\r\n"
+
+
+def test_no_progress_where_stderr_is_no_terminal(run: Run, db: Path) -> None:
+    assert b"\r" not in run("export", "--store", db).stderr
+
+
+def test_help_begins_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["export", "--help"])
+    assert caught.value.code == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert (lines[2], lines[3][:19]) == ("examples:", "  wellspoken export")
