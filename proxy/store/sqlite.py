@@ -11,6 +11,7 @@ import os
 import sqlite3
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -216,11 +217,11 @@ class SqliteDatabase:
             raise _foreign(self.path)
         db = self._connect(WRITE_CACHE)
         try:
-            _check(db, self.path)
+            with _transaction(db, "DEFERRED"):  # of one moment: another process may be making it
+                _check(db, self.path)
             # Takes effect before the first table only.
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
-            if mode != "wal":
+            if self._journal(db) != "wal":
                 raise Unusable(
                     f"{self.path}: its file system has no shared memory for SQLite's log: "
                     "configure a path on a local disk"
@@ -237,6 +238,21 @@ class SqliteDatabase:
             raise
         self._writer = db
         self._files = self._here()
+
+    def _journal(self, db: sqlite3.Connection) -> str:
+        """Let the file have a write-ahead log; return what it has.
+
+        Of a new file that another process does it to in the same moment SQLite says so at once,
+        whatever its timeout.
+        """
+        deadline = time.monotonic() + self._busy
+        while True:
+            try:
+                return str(db.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
 
     def _bound_log(self, db: sqlite3.Connection) -> None:
         """Have the log moved, and begin it anew where readers, one always there, let it grow."""

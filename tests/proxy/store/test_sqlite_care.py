@@ -442,3 +442,11 @@ async def test_the_log_moves_into_the_file_beside_the_writer(
             await asyncio.sleep(0.001)
     assert database.path.stat().st_size > 1_000_000
     assert Path(f"{database.path}-wal").stat().st_size < 2_000_000
+
+
+async def test_a_new_file_may_be_opened_by_several_at_once(tmp_path: Path) -> None:
+    for each in range(10):
+        databases = [SqliteDatabase(tmp_path / f"{each}.db") for _ in range(4)]
+        await asyncio.gather(*[database.open() for database in databases])
+        for database in databases:
+            await database.close()
