@@ -162,8 +162,13 @@ class Store:
     async def add(self, capture: Capture) -> str:
         """Take an answer; return "" or why it is not stored, as a client may know it. Never raises.
 
-        Returns at once or, with `durability = "commit"`, when it is committed.
+        Returns at once or, with `durability = "commit"`, when it is committed. Until it is known
+        whether the database opens it waits, since a process that died then would lose all.
         """
+        if not self._tried.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(READY_SECONDS):
+                    await self._tried.wait()
         if isinstance(self._failure, Unusable):
             self._metrics.dropped.inc()
             return FAILS

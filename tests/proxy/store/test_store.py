@@ -398,3 +398,21 @@ async def test_an_opening_that_fails_in_itself_does_not_stop_the_end(
     with sqlite3.connect(made._config.path or "") as db:
         assert db.execute("SELECT count(*) FROM completion").fetchone() == (1,)
     db.close()
+
+
+async def test_an_answer_waits_until_the_store_is_open(make: Make) -> None:
+    opening, database = asyncio.Event(), Memory()
+    opened = database.open
+
+    async def slowly() -> None:
+        await opening.wait()
+        await opened()
+
+    database.open = slowly  # type: ignore[method-assign]
+    store = make(database)
+    store.start()
+    adding = asyncio.create_task(store.add(capture(0)))
+    await asyncio.sleep(0.05)
+    assert not adding.done()
+    opening.set()
+    assert await adding == ""
