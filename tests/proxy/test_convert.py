@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -16,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.commands import on_terminal, peak
 from tests.conformance import Request, check_body
-from tests.memory import peak
 from wellspoken.proxy.cli import main
 from wellspoken.proxy.convert import Tally
 
@@ -230,31 +229,12 @@ def test_a_long_line_costs_a_few_times_its_size(tmp_path: Path) -> None:
     assert peak("convert", str(file), code=1) < 140
 
 
-def on_terminal(*arguments: str, stdin: Any, stdout: Any) -> tuple[int, bytes]:
-    """Run the command with a terminal for stderr (and stdin, if that is None)."""
-    ours, theirs = pty.openpty()
-    stdin = theirs if stdin is None else stdin
-    process = subprocess.Popen([*COMMAND, *arguments], stdin=stdin, stdout=stdout, stderr=theirs)
-    os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            piece = os.read(ours, 65_536)
-        except OSError:  # Linux says so when the other side is closed
-            break
-        if not piece:
-            break
-        seen += piece
-    os.close(ours)
-    return process.wait(timeout=20), seen
-
-
 def test_progress_is_drawn_on_a_terminal_and_wiped_off(tmp_path: Path) -> None:
     file, count = tmp_path / "old.jsonl", 6_000
     file.write_bytes((answer() + b"\n") * count + b"[]\n")
     began = time.monotonic()
     with (tmp_path / "new.jsonl").open("wb") as out:
-        code, seen = on_terminal(str(file), stdin=subprocess.DEVNULL, stdout=out)
+        code, seen = on_terminal("convert", str(file), stdin=subprocess.DEVNULL, stdout=out)
     assert code == 1
     took = time.monotonic() - began
     drawn = re.findall(rb"\r\[([#.]{24})\] +(\d+)%  ([\d,]+) lines[^\r]*\x1b\[K", seen)
@@ -274,14 +254,14 @@ def test_progress_counts_lines_where_the_size_is_unknown(tmp_path: Path) -> None
     read, write = os.pipe()
     os.write(write, answer() + b"\n")
     os.close(write)
-    code, seen = on_terminal(stdin=read, stdout=subprocess.DEVNULL)
+    code, seen = on_terminal("convert", stdin=read, stdout=subprocess.DEVNULL)
     os.close(read)
     assert code == 0
     assert seen.startswith(b"\r1 lines\x1b[K\r\x1b[Kwellspoken: 1 line: ")
 
 
 def test_a_terminal_is_not_waited_for() -> None:
-    code, seen = on_terminal(stdin=None, stdout=subprocess.DEVNULL)
+    code, seen = on_terminal("convert", stdin=None, stdout=subprocess.DEVNULL)
     assert code == 2
     assert b"wellspoken convert < FILE" in seen
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import shlex
 import signal
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from tests.memory import peak
+from tests.commands import on_terminal, peak
 from tests.proxy.storing import CREATED, Run, fill, row, rows_of, runner
 from wellspoken.proxy.auth import owner_of
 from wellspoken.proxy.cli import main
@@ -425,27 +424,9 @@ def test_a_full_disk_is_told(run: Run, db: Path) -> None:
     assert done.stderr.startswith(b"wellspoken: No space left on device; stopped after 0 compl")
 
 
-def on_terminal(*arguments: str, stdout: Any) -> tuple[int, bytes]:
-    """Run the command with a terminal for stderr; return what it wrote there."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen([*COMMAND, *arguments], stdout=stdout, stderr=theirs)
-    os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            piece = os.read(ours, 65_536)
-        except OSError:  # Linux says so when the other side is closed
-            break
-        if not piece:
-            break
-        seen += piece
-    os.close(ours)
-    return process.wait(timeout=20), seen
-
-
 def test_progress_is_drawn_on_a_terminal_and_wiped_off(many: Path) -> None:
     some = ("--until", "2025-10-09T13:53:20Z", "--format", "evals")
-    code, seen = on_terminal("--store", str(many), *some, stdout=subprocess.DEVNULL)
+    code, seen = on_terminal("export", "--store", str(many), *some, stdout=subprocess.DEVNULL)
     assert code == 0
     drawn = re.findall(
         rb"\r\[([#.]{24})\] +(\d+)%  ([\d,]+) completions, ([\d,]+) lines\x1b\[K", seen

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.database import row as answered
 from tests.postgres import Server
 from wellspoken.proxy.store.database import Database, StoreError
 from wellspoken.proxy.store.postgres import PostgresDatabase
 from wellspoken.proxy.store.rows import Row
+from wellspoken.proxy.store.spool import Spool
 from wellspoken.proxy.store.sqlite import SqliteDatabase
 
 Connect = Callable[[], Database]
 
 ENGINES = ("sqlite", "postgres")
+LIMIT = 8 * 1024 * 1024
+"""Bytes of a spool."""
 
 
 @pytest.fixture(params=ENGINES)
@@ -84,3 +88,27 @@ def row(
         b'{"p":%d}  ' % (number % 10),
         b"[%04d]   " % number,
     )
+
+
+def rows(first: int, end: int) -> list[Row]:
+    """Return rows of answers, as the writer makes them."""
+    return [answered(number) for number in range(first, end)]
+
+
+def spool_of(path: Path, limit: int = LIMIT) -> Spool:
+    """Return a spool in a folder that is not there yet."""
+    return Spool(path / "state" / "spool.db", limit, sync=False, busy=0.2)
+
+
+@pytest.fixture
+async def spool(tmp_path: Path) -> AsyncIterator[Spool]:
+    """A spool that is open and empty."""
+    made = spool_of(tmp_path)
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def held(spool: Spool) -> list[str]:
+    """Return the ids of the rows that a spool holds."""
+    return [found.id for _, found in await spool.first(10_000, LIMIT) if found is not None]
