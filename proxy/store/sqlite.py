@@ -272,7 +272,8 @@ class SqliteDatabase:
     def _move_log(self) -> None:
         """Move the log into the file, beside the writer, who begins it anew when all is moved.
 
-        Twice, for what was written meanwhile: the second time is short enough to catch up.
+        Twice, for what was written meanwhile: the second time is short enough to catch up. What
+        fails here stays in the log, is whole there, and is tried again some MiB later.
         """
         with suppress(sqlite3.Error):
             db = self._connect(READ_CACHE)
