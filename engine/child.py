@@ -1,9 +1,9 @@
-"""One supervised child process: a lifeline, a status line, a bounded log, a sure end.
+"""One engine as a child process: a lifeline, a status line, a bounded log, a sure end.
 
-The child's stdin is the read end of a pipe whose only write end this process holds. However this
-process dies, `kill -9` included, the kernel closes that end, and a child that watches its stdin
-(see `llamacpp_child.hold_lifeline`) ends with it. A parent-death signal would be tied to the thread
-that spawned the child, and reaches no grandchildren.
+The child is a shim (see shim.py) that runs the engine. Its stdin is the read end of a pipe whose
+only write end this process holds. However this process dies, `kill -9` included, the kernel closes
+that end, and the shim ends everything. A parent-death signal would be tied to the thread that
+spawned the child, and reaches no grandchildren.
 """
 
 from __future__ import annotations
@@ -15,67 +15,27 @@ import signal
 import sys
 from asyncio.subprocess import Process
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-Log = Callable[[str], None]
-State = Literal["stopped", "starting", "ready", "failed"]
+from wellspoken.engine.failure import EngineError
+from wellspoken.engine.relay import Log, Relay
 
-LINE_BYTES = 2_000
-TAIL_LINES = 40
+SHIM = Path(__file__).with_name("shim.py")
 STATUS_BYTES = 65_536
+LOG_BYTES = 4_096
+"""Of the log that is read at once: at worst so many lines."""
+REST = 3.0
+"""How much longer than the reading the pause after it is."""
 LAST_WORDS_SECONDS = 1.0
-
-
-class EngineError(Exception):
-    """The engine could not be started; the text says why and what to do."""
+SHIM_SECONDS = 12.0
+"""How long the shim may take to end everything: it waits 10 s for what does not die."""
 
 
 def log_to_stderr(line: str) -> None:
     """Write one relayed line to this process's stderr."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
-
-
-class LineCutter:
-    """Cuts a byte stream into text lines, each of at most `limit` bytes; never holds more.
-
-    The rest of a longer line is dropped, since a child that writes without newlines must not grow
-    this process.
-    """
-
-    def __init__(self, limit: int = LINE_BYTES) -> None:
-        self._limit = limit
-        self._held = bytearray()
-        self._cut = False  # the held line reached the limit: drop until its newline
-
-    def feed(self, data: bytes) -> list[str]:
-        """Return the lines that `data` completes, decoded with replacement, without newline."""
-        *complete, rest = data.split(b"\n")
-        lines = []
-        for piece in complete:
-            self._hold(piece)
-            lines.append(self._take())
-        self._hold(rest)
-        return [line for line in lines if line]
-
-    def finish(self) -> list[str]:
-        """Return what is held although no newline came: at most one line."""
-        line = self._take()
-        return [line] if line else []
-
-    def _hold(self, piece: bytes) -> None:
-        room = self._limit - len(self._held)
-        self._held += piece[:room]
-        self._cut = self._cut or len(piece) > room
-
-    def _take(self) -> str:
-        line = self._held.decode("utf-8", "replace").rstrip("\r")
-        if self._cut:
-            line += " [cut]"
-        self._held.clear()
-        self._cut = False
-        return line
 
 
 class Inlet:
@@ -104,79 +64,117 @@ class Inlet:
 
 
 class Child:
-    """A running child process; make one with `Child.spawn`.
+    """A running engine below its shim; make one with `Child.spawn`.
 
-    `tail` holds the last lines of its stderr, without prefix, for error texts.
+    `tail` holds the last lines of its log, without prefix, for error texts.
     """
 
-    def __init__(
-        self, process: Process, lifeline: int, said: Inlet, printed: Inlet, name: str, log: Log
-    ) -> None:
+    def __init__(self, process: Process, lifeline: int, inlets: list[Inlet], relay: Relay) -> None:
         self._process = process
         self._lifeline: int | None = lifeline
-        self._said = said
-        self._printed = printed
-        self._name = name
-        self._log = log
-        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._relay = asyncio.create_task(self._relay_stderr())
+        self._printed, *reported = inlets
+        self._said = reported[0] if reported else None
+        self._relay = relay
+        self._ended = False
+        self._relaying = asyncio.create_task(self._relay_log())
 
     @classmethod
-    async def spawn(cls, name: str, argv: Sequence[str], log: Log) -> Child:
-        """Start `argv`, with its stderr relayed to `log` as `name: line`.
+    async def spawn(
+        cls,
+        name: str,
+        argv: Sequence[str],
+        log: Log,
+        *,
+        folder: Path,
+        environment: Mapping[str, str],
+        reports: bool = False,
+        on_line: Log | None = None,
+    ) -> Child:
+        """Start `argv` in the place `folder`, with its log relayed to `log` as `name: line`.
 
-        Raises EngineError if the operating system refuses. A cancelled spawn leaves no child.
+        `environment` is all that it gets. One that `reports` has a status line on stdout, of
+        another one that is log as stderr is. `on_line` gets each line, also those that overwrite
+        each other and those too many for `log`, without prefix. A program that cannot be run ends
+        with exit code 127 and a line that says why. Raises EngineError if the operating system
+        refuses another process. A cancelled spawn leaves no child.
         """
-        making = asyncio.create_task(cls._spawn(name, argv, log))
+        argv = [sys.executable, "-I", "-S", str(SHIM), str(folder), "--", *argv]
+        relay = Relay(name, log, on_line)
+        making = asyncio.create_task(cls._spawn(name, argv, environment, relay, reports))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
             # It takes milliseconds, and half of it could not be undone from out here.
-            await (await making).kill()
+            with contextlib.suppress(EngineError):
+                await (await making).kill()
             raise
 
     @classmethod
-    async def _spawn(cls, name: str, argv: Sequence[str], log: Log) -> Child:
-        stdin, lifeline = os.pipe()
-        said, stdout = await Inlet.open()
-        printed, stderr = await Inlet.open()
+    async def _spawn(
+        cls,
+        name: str,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        relay: Relay,
+        reports: bool,
+    ) -> Child:
+        theirs: list[int] = []
+        inlets: list[Inlet] = []
+        lifeline: int | None = None
         try:
+            stdin, lifeline = os.pipe()
+            theirs.append(stdin)
+            for _ in range(1 + reports):
+                inlet, outlet = await Inlet.open()
+                inlets.append(inlet)
+                theirs.append(outlet)
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
+                stdout=theirs[-1],
+                stderr=theirs[1],
+                env=dict(environment),  # uvloop takes nothing else
                 # Ctrl-C on a terminal goes to the whole foreground group: the engine must live on
                 # until the proxy has drained.
                 start_new_session=True,
             )
-        except OSError as error:
-            os.close(lifeline)
-            said.close()
-            printed.close()
+        except BaseException as error:
+            if lifeline is not None:
+                os.close(lifeline)
+            for inlet in inlets:
+                inlet.close()
+            if not isinstance(error, OSError):
+                raise
             raise EngineError(
                 f"could not start the {name} process: {error}. "
-                "Check the process and memory limits of this user (`ulimit -a`)."
+                "Check the limits of this user on processes, memory and open files (`ulimit -a`)."
             ) from error
         finally:
-            for theirs in (stdin, stdout, stderr):
-                os.close(theirs)
-        return cls(process, lifeline, said, printed, name, log)
+            for end in theirs:
+                os.close(end)
+        return cls(process, lifeline, inlets, relay)
 
     @property
     def pid(self) -> int:
+        """The shim's process id, which is also the id of its session and process group."""
         return self._process.pid
 
     @property
     def code(self) -> int | None:
-        """The exit code (negative: signal), None while the child runs."""
+        """The engine's exit code (negative: signal); None while anything of it runs."""
         return self._process.returncode
 
-    async def status_line(self) -> bytes:
-        """Return the first line of the child's stdout, and close it; b"" if no line comes.
+    @property
+    def tail(self) -> deque[str]:
+        return self._relay.tail
 
-        A child that goes on writing there gets a broken pipe.
+    async def status_line(self) -> bytes:
+        """Return the first line of the engine's stdout, and close it; b"" if no line comes.
+
+        An engine that goes on writing there gets a broken pipe. Only for one that reports.
         """
+        if self._said is None:
+            return b""
         try:
             return await self._said.stream.readuntil(b"\n")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -185,30 +183,38 @@ class Child:
             self._said.close()
 
     async def wait(self) -> int:
-        """Wait for the child's end and its last log line; return its exit code (negative: signal).
+        """Wait for the end of it all and the last log line; return the engine's exit code.
 
-        May be awaited by many tasks; cancelling one of them leaves the others waiting.
+        That is negative for a signal. May be awaited by many tasks; cancelling one of them leaves
+        the others waiting.
         """
         code = await self._process.wait()
-        # A grandchild may hold stderr open for long after the child's own end.
-        await asyncio.wait([self._relay], timeout=LAST_WORDS_SECONDS)
         self._close()
+        # What could not be killed may hold the log open for long.
+        await asyncio.wait([self._relaying], timeout=LAST_WORDS_SECONDS)
+        self._relaying.cancel()
+        self._printed.close()
         return code
 
     async def stop(self, grace: float) -> int:
-        """End the child: SIGTERM, after `grace` seconds SIGKILL; return its exit code."""
+        """End the engine: SIGTERM, after `grace` seconds SIGKILL; return its exit code."""
         self._send(signal.SIGTERM)
-        try:
-            await asyncio.wait_for(self._process.wait(), grace)
-        except TimeoutError:
-            self._log(f"{self._name}: did not end {grace:g} s after SIGTERM, killed")
-            self._send(signal.SIGKILL)
-        return await self.wait()
+        if not await self._ends_within(grace):
+            self._relay.say(f"did not end {grace:g} s after SIGTERM, killed")
+        return await self.kill()
 
     async def kill(self) -> int:
-        """End the child at once; return its exit code."""
-        self._send(signal.SIGKILL)
+        """End the engine and all its processes at once; return its exit code."""
+        self._cut_lifeline()
+        if not await self._ends_within(SHIM_SECONDS):
+            self._relay.say(f"could not be ended within {SHIM_SECONDS:g} s, killed with its shim")
+            self._kill_group()
         return await self.wait()
+
+    async def _ends_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), seconds)
+        return self._process.returncode is not None
 
     def _send(self, number: signal.Signals) -> None:
         # Not Process.send_signal: it polls, and so takes the exit code from under asyncio's own
@@ -217,21 +223,30 @@ class Child:
             with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
                 os.kill(self._process.pid, number)
 
-    def _close(self) -> None:
-        self._relay.cancel()
-        self._said.close()
-        self._printed.close()
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # empty, or other users'
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _cut_lifeline(self) -> None:
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
 
-    async def _relay_stderr(self) -> None:
-        cutter = LineCutter()
-        while data := await self._printed.stream.read(STATUS_BYTES):
-            self._emit(cutter.feed(data))
-        self._emit(cutter.finish())
+    def _close(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._kill_group()  # in case the shim was killed, and could end nothing
+            self._cut_lifeline()
+            if self._said is not None:
+                self._said.close()
 
-    def _emit(self, lines: list[str]) -> None:
-        for line in lines:
-            self.tail.append(line)
-            self._log(f"{self._name}: {line}")
+    async def _relay_log(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while data := await self._printed.stream.read(LOG_BYTES):
+                began = loop.time()
+                self._relay.feed(data)
+                # A flood of lines must leave time for the requests: the engine waits instead.
+                await asyncio.sleep(REST * (loop.time() - began))
+        finally:
+            self._relay.finish()

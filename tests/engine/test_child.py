@@ -1,45 +1,81 @@
-"""The supervised child process, with small Python programs as children."""
+"""An engine as a child process, with small Python programs as engines."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import resource
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import uvloop
 
-from wellspoken.engine.child import (
-    LINE_BYTES,
-    TAIL_LINES,
-    Child,
-    EngineError,
-    LineCutter,
-    log_to_stderr,
-)
+from tests.engine.processes import FAMILY, SECONDS, family, lives, living, runtime, until
+from wellspoken.engine import child as children
+from wellspoken.engine import shim
+from wellspoken.engine.child import Child, log_to_stderr
+from wellspoken.engine.failure import EngineError
+from wellspoken.engine.place import Place
+from wellspoken.engine.relay import LINE_BYTES, LINES_A_SECOND, TAIL_LINES
+
+IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+SLEEPS = "import time; print('up', flush=True); time.sleep(60)"
+
+PARENT = """
+import asyncio, os, sys
+from wellspoken.engine.child import Child
+from wellspoken.engine.place import Place
+
+async def main():
+    place = Place.make("test")
+    await Child.spawn("kid", sys.argv[1:], print, folder=place.folder, environment=os.environ)
+    print(place.folder, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
 
 
-async def spawn(code: str, log: list[str]) -> Child:
-    return await Child.spawn("kid", [sys.executable, "-c", code], log.append)
+@pytest.fixture(autouse=True)
+def root() -> Iterator[Path]:
+    with runtime() as folder:
+        yield folder
+        clear()
 
 
-@given(st.lists(st.binary(max_size=60)), st.integers(1, 20))
-def test_any_split_gives_the_same_lines_each_within_the_limit(
-    chunks: list[bytes], limit: int
-) -> None:
-    def expected() -> Iterator[str]:
-        for line in b"".join(chunks).split(b"\n"):
-            text = line[:limit].decode("utf-8", "replace").rstrip("\r")
-            if text or len(line) > limit:
-                yield text + (" [cut]" if len(line) > limit else "")
+MADE: list[Place] = []
 
-    cutter = LineCutter(limit)
-    lines = [line for chunk in chunks for line in cutter.feed(chunk)] + cutter.finish()
-    assert lines == list(expected())
+
+def made() -> Path:
+    """Return the folder of a place that `clear` clears."""
+    MADE.append(Place.make("test"))
+    return MADE[-1].folder
+
+
+def clear() -> None:
+    while MADE:
+        MADE.pop().clear()
+
+
+async def spawn(
+    code: str, log: list[str], *arguments: object, on_line: Callable[[str], None] | None = None
+) -> Child:
+    return await Child.spawn(
+        "kid",
+        [sys.executable, "-c", code, *map(str, arguments)],
+        log.append,
+        folder=made(),
+        environment=os.environ,
+        reports=on_line is None,
+        on_line=on_line,
+    )
 
 
 async def test_relays_stderr_with_the_name_and_keeps_the_last_lines() -> None:
@@ -48,8 +84,19 @@ async def test_relays_stderr_with_the_name_and_keeps_the_last_lines() -> None:
         f"import sys\nfor n in range({TAIL_LINES + 5}): print(n, file=sys.stderr)", log
     )
     assert await child.wait() == 0
-    assert log == [f"kid: {n}" for n in range(TAIL_LINES + 5)]
+    assert log[:100] == [f"kid: {n}" for n in range(min(TAIL_LINES, 100))]
     assert list(child.tail) == [str(n) for n in range(5, TAIL_LINES + 5)]
+
+
+async def test_stdout_is_log_too_unless_it_reports() -> None:
+    log: list[str] = []
+    seen: list[str] = []
+    code = "import os; os.write(1, b'one\\n'); os.write(2, b'two\\n'); os.write(1, b'three')"
+    child = await spawn(code, log, on_line=seen.append)
+    assert await child.status_line() == b""
+    assert await child.wait() == 0
+    assert seen == ["one", "two", "three"]
+    assert log == ["kid: one", "kid: two", "kid: three"]
 
 
 def test_the_log_goes_to_stderr_where_nobody_takes_it(
@@ -66,6 +113,31 @@ async def test_a_line_without_end_does_not_pile_up() -> None:
     assert log == ["kid: " + "x" * LINE_BYTES + " [cut]"]
 
 
+@pytest.mark.parametrize("end", ["", "\\n", "\\r"])
+async def test_a_flood_of_log_is_bounded_and_ends(end: str) -> None:
+    """100 MB in lines of 1000 bytes, or in one; the program is never held up for good."""
+    log: list[str] = []
+    seen = 0
+
+    def count(line: str) -> None:
+        nonlocal seen
+        seen += 1
+
+    block = f"b'x' * {999 if end else 1000} + b'{end}'"
+    code = f"import os\nblock = ({block}) * 1000\nfor _ in range(100): os.write(1, block)"
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.monotonic()
+    child = await spawn(code, log, on_line=count)
+    assert await child.wait() == 0
+    seconds = time.monotonic() - began + 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KiB
+    assert seen == (100_000 if end else 1)
+    assert len(log) <= (LINES_A_SECOND + 1) * seconds
+    left_out = sum(int(line.split()[1][1:]) for line in log if "left out" in line)
+    if end == "\\n":
+        assert len(log) - sum("left out" in line for line in log) + left_out == 100_000
+
+
 async def test_the_status_line_is_the_first_line_of_stdout() -> None:
     child = await spawn("import os; os.write(1, b'up\\nmore\\n')", [])
     assert await child.status_line() == b"up\n"
@@ -79,8 +151,22 @@ async def test_no_usable_status_line_is_empty(code: str) -> None:
     await child.kill()
 
 
+async def test_the_environment_is_what_was_given_and_no_more() -> None:
+    seen: list[str] = []
+    child = await Child.spawn(
+        "kid",
+        [sys.executable, "-c", "import os; print(sorted(os.environ.items()))"],
+        lambda line: None,
+        folder=made(),
+        environment={"A": "1", "LC_ALL": "C.UTF-8"},
+        on_line=seen.append,
+    )
+    assert await child.wait() == 0
+    assert seen == ["[('A', '1'), ('LC_ALL', 'C.UTF-8')]"]
+
+
 async def test_stop_sends_sigterm() -> None:
-    child = await spawn("import time; print('up', flush=True); time.sleep(60)", [])
+    child = await spawn(SLEEPS, [])
     await child.status_line()
     assert child.code is None
     assert await child.stop(grace=20) == -signal.SIGTERM
@@ -89,11 +175,7 @@ async def test_stop_sends_sigterm() -> None:
 
 async def test_stop_kills_what_ignores_sigterm() -> None:
     log: list[str] = []
-    code = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "print('up', flush=True); time.sleep(60)"
-    )
-    child = await spawn(code, log)
+    child = await spawn(IGNORES + SLEEPS, log)
     await child.status_line()
     assert await child.stop(grace=0.1) == -signal.SIGKILL
     assert log == ["kid: did not end 0.1 s after SIGTERM, killed"]
@@ -105,6 +187,79 @@ async def test_stop_after_the_end_returns_the_exit_code() -> None:
     assert await child.stop(grace=1) == 3
 
 
+async def test_a_killed_main_process_ends_the_rest(tmp_path: Path) -> None:
+    child = await spawn(FAMILY + "family()\nrest()", [], tmp_path)
+    members = await asyncio.to_thread(family, tmp_path)
+    os.kill(members["main"], signal.SIGKILL)
+    assert await child.wait() == -signal.SIGKILL
+    assert living(members) == []
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+async def test_nothing_is_left_after_stop_and_kill(end: str, root: Path, tmp_path: Path) -> None:
+    child = await spawn(FAMILY + "family()\nrest()", [], tmp_path)
+    members = await asyncio.to_thread(family, tmp_path)
+    code = await (child.stop(grace=20) if end == "stop" else child.kill())
+    assert code == -(signal.SIGTERM if end == "stop" else signal.SIGKILL)
+    assert living(members) == []
+    assert list(root.iterdir()) == []
+
+
+async def test_a_killed_shim_takes_its_group_along() -> None:
+    code = "import os, time\npid = os.fork()\nif pid: print(pid, flush=True)\ntime.sleep(60)"
+    child = await spawn(code, [])
+    kid = int(await child.status_line())
+    os.kill(child.pid, signal.SIGKILL)
+    assert await child.wait() == -signal.SIGKILL
+    assert until(lambda: not lives(kid))
+
+
+async def test_a_shim_that_hangs_is_killed_with_its_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(children, "SHIM_SECONDS", 0.2)
+    log: list[str] = []
+    child = await spawn("import os, time; print(os.getpid(), flush=True); time.sleep(60)", log)
+    main = int(await child.status_line())
+    os.kill(child.pid, signal.SIGSTOP)
+    assert await child.kill() == -signal.SIGKILL
+    assert until(lambda: not lives(main))
+    assert log == ["kid: could not be ended within 0.2 s, killed with its shim"]
+
+
+def test_nothing_is_left_when_this_process_is_killed(root: Path, tmp_path: Path) -> None:
+    """`kill -9` of the proxy: all processes, the folder and the shared memory are gone in 5 s."""
+    shared = Path(f"/dev/shm/wellspoken-test-{uuid.uuid4().hex}")
+    code = FAMILY + (
+        "import mmap\n"
+        "def work():\n"
+        "    with open(sys.argv[2], 'w+b') as file:\n"
+        "        file.truncate(4096)\n"
+        "        kept = mmap.mmap(file.fileno(), 4096)\n"
+        "    here('mapped')\n"
+        "    rest()\n"
+        "child('user', work)\nfamily()\nrest()"
+    )
+    argv = [sys.executable, "-c", PARENT, sys.executable, "-c", code, str(tmp_path), str(shared)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            members = family(tmp_path)
+            assert until(lambda: (tmp_path / "mapped").exists())
+            assert parent.stdout is not None
+            folder = Path(parent.stdout.readline().strip())
+            assert folder.parent == root and len(living(members)) == len(members)
+            members["user"] = int((tmp_path / "user").read_text())
+            sessions = {p.session for p in shim.look_around().values() if p.parent == parent.pid}
+            parent.kill()
+            gone = until(lambda: not living(members) and not folder.exists(), 5)
+            assert gone, (living(members), folder.exists())
+            assert not shared.exists()
+            assert until(lambda: not any(lives(pid) for pid in sessions))
+        finally:
+            parent.kill()
+            shared.unlink(missing_ok=True)
+
+
 async def test_a_cancelled_wait_leaves_the_other_waiters() -> None:
     child = await spawn("import time; time.sleep(60)", [])
     first, second = asyncio.create_task(child.wait()), asyncio.create_task(child.wait())
@@ -114,30 +269,62 @@ async def test_a_cancelled_wait_leaves_the_other_waiters() -> None:
     assert await second == -signal.SIGKILL
 
 
-async def test_a_grandchild_that_holds_stderr_does_not_hold_up_the_end() -> None:
-    code = (
-        "import subprocess, sys\n"
-        "kid = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(5)'])\n"
-        "print(kid.pid, flush=True)"
-    )
-    child = await spawn(code, [])
-    grandchild = int(await child.status_line())
-    async with asyncio.timeout(4):
-        assert await child.wait() == 0
-    os.kill(grandchild, signal.SIGKILL)
+async def test_a_program_that_cannot_be_run_is_named_in_the_log() -> None:
+    log: list[str] = []
+    folder = made()
+    argv = ["/nowhere/at/all"]
+    child = await Child.spawn("kid", argv, log.append, folder=folder, environment={})
+    assert await child.wait() == 127
+    assert log == ["kid: could not start /nowhere/at/all: No such file or directory"]
+    assert list(child.tail) == ["could not start /nowhere/at/all: No such file or directory"]
 
 
-async def test_stdin_stays_open_until_the_child_is_gone() -> None:
-    child = await spawn("import sys; print('up', flush=True); sys.stdin.read(); print('eof')", [])
-    await child.status_line()
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(child.wait(), 0.3)
-    await child.kill()
-
-
-async def test_what_cannot_be_started_is_an_engine_error() -> None:
+async def test_what_cannot_be_started_is_an_engine_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/at/all")
     with pytest.raises(EngineError, match=r"could not start the kid process: .*ulimit"):
-        await Child.spawn("kid", ["/nowhere/at/all"], print)
+        await spawn("", [])
+
+
+async def test_no_file_descriptors_for_it_is_an_engine_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many clients use them up, just when the engine has to be started again."""
+
+    def pipe() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pipe", pipe)
+    with pytest.raises(EngineError, match=r"Too many open files.*open files"):
+        await spawn("", [])
+
+
+@pytest.mark.parametrize("flood", ["\\n", "x\\n", "x\\r"])
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_flood_of_log_leaves_time_for_the_rest(
+    run: Callable[[Coroutine[None, None, None]], None], flood: str
+) -> None:
+    async def main() -> None:
+        code = f"import os\nwhile True: os.write(2, b'{flood}' * 30_000)"
+        child = await spawn(code, [])
+        await asyncio.sleep(0.5)
+        turns, end = 0, time.monotonic() + 0.5
+        while time.monotonic() < end:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 50  # without the pauses some 5, or none
+        await child.kill()
+
+    run(main())
+
+
+def opened() -> list[str]:
+    return os.listdir("/proc/self/fd")
+
+
+def offspring() -> set[int]:
+    return {p.pid for p in shim.look_around().values() if p.parent == os.getpid()}
 
 
 async def test_a_cancelled_spawn_leaves_no_child_and_no_open_pipe() -> None:
@@ -146,15 +333,55 @@ async def test_a_cancelled_spawn_leaves_no_child_and_no_open_pipe() -> None:
         await process.wait()
 
     await nothing()  # what asyncio itself opens once and keeps
-    before = os.listdir("/proc/self/fd")
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    others = children.read_text() if children.exists() else ""  # a PostgreSQL of other tests
-    code = "import time; time.sleep(60)"
-    spawning = asyncio.create_task(Child.spawn("kid", [sys.executable, "-c", code], print))
+    folder = made()
+    before, others = opened(), offspring()  # a PostgreSQL of other tests
+    argv = [sys.executable, "-c", "import time; time.sleep(60)"]
+    spawning = asyncio.create_task(
+        Child.spawn("kid", argv, print, folder=folder, environment=os.environ)
+    )
     await asyncio.sleep(0)
     spawning.cancel()
     with pytest.raises(asyncio.CancelledError):
         await spawning
     await asyncio.sleep(0)
-    assert len(os.listdir("/proc/self/fd")) <= len(before)
-    assert not children.exists() or children.read_text() == others
+    assert len(opened()) <= len(before)
+    assert offspring() == others
+
+
+async def test_a_spawn_cancelled_while_it_fails_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/at/all")
+    spawning = asyncio.create_task(spawn("", []))
+    await asyncio.sleep(0)
+    spawning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_whole_life_on_either_loop(run: Callable[[Coroutine[None, None, None]], None]) -> None:
+    async def life() -> None:
+        log: list[str] = []
+        for _ in range(2):
+            child = await spawn(SLEEPS, log)
+            assert await child.status_line() == b"up\n"
+            waiters = [asyncio.create_task(child.wait()) for _ in range(3)]
+            assert await child.stop(grace=SECONDS) == -signal.SIGTERM
+            assert await asyncio.gather(*waiters) == [-signal.SIGTERM] * 3
+        child = await spawn(IGNORES + SLEEPS, log)
+        await child.status_line()
+        assert await child.stop(grace=0.1) == -signal.SIGKILL
+        child = await spawn("import sys; print('bye', file=sys.stderr); sys.exit(4)", log)
+        assert await child.wait() == await child.kill() == child.code == 4
+        assert log == ["kid: did not end 0.1 s after SIGTERM, killed", "kid: bye"]
+
+    async def nothing() -> None:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
+        await process.wait()
+
+    run(nothing())  # what the loop itself opens once and keeps
+    before = opened()
+    run(life())
+    clear()
+    assert len(opened()) <= len(before)
