@@ -1,0 +1,390 @@
+"""The life of one engine: started, watched, restarted, unloaded when idle, and ended in order.
+
+One task owns the state (see states.py): it does the work of the present one, which ends with an
+event, and `TABLE` says what comes next. Nobody else changes the state, and no request is counted in
+or out between a decision and its effect, so an unload cannot race with a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from wellspoken.engine.attempt import Running, attempt
+from wellspoken.engine.failure import EngineError, NotReady, ending
+from wellspoken.engine.kind import Facts, Kind
+from wellspoken.engine.place import sweep
+from wellspoken.engine.relay import Log
+from wellspoken.engine.settings import Host, Settings
+from wellspoken.engine.states import TABLE, Event, State
+from wellspoken.engine.watchdog import Watchdog
+
+BACKOFF: Final = (1.0, 30.0)
+"""Seconds before a restart: the first, doubled each time up to the last."""
+WINDOW: Final = 600.0
+"""Seconds in which ends count together."""
+HEALTHY: Final = 60.0
+"""Seconds of service after which the next restart comes as quickly as the first."""
+STOPPED: Final = "the proxy is shutting down"
+RETRY: Final = (1, 5, 30)
+"""Seconds for Retry-After: the least, what is said before any start was timed, the most."""
+
+
+class Supervisor:
+    """One engine and its state.
+
+    `phase` says what a start does now, "" where none goes on. `facts` are those of the last start
+    that succeeded, `start_seconds` what it took, `restarts` counts the starts that an unasked end
+    caused, `open` the requests under way.
+    """
+
+    def __init__(self, kind: Kind, settings: Settings, host: Host, log: Log) -> None:
+        self.kind = kind
+        self.settings = settings
+        self.state: State = "stopped"
+        self.first = True  # it was never ready
+        self.phase = ""
+        self.facts = Facts()
+        self.restarts = 0
+        self.start_seconds: float | None = None
+        self.open = 0
+        self._host = host
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._wanted, self._stop = asyncio.Event(), asyncio.Event()
+        self._now: asyncio.Event | None = None
+        self._turn = asyncio.Event()  # set, and replaced, at each change of the state
+        self._running: Running | None = None
+        self._watchdog: Watchdog | None = None
+        self._ends: deque[float] = deque()
+        self._pause, self._backoff = 0.0, BACKOFF[0]
+        self._began = self._left = self._loop.time()
+        self._why = "it has not been started"
+        self._error: EngineError | None = None
+        self._waiting = 0
+        self._demanded = False  # it is away for lack of requests: one of them lets it be started
+        self._closing = False  # it ends by itself
+        self._served = 0.0  # seconds for which it was ready before it ended
+
+    @property
+    def reason(self) -> str:
+        """Why it does not answer, for people; "" while it does."""
+        if self.state == "ready":
+            return ""
+        if self.phase:
+            return f"{self.kind.title} is starting: {self.phase}, {self.elapsed:.0f} s"
+        return self._why
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the present start, or the pause before it, began."""
+        return self._loop.time() - self._began
+
+    @property
+    def unloaded(self) -> bool:
+        """Whether it is away, or being loaded again, only because nobody had asked for long."""
+        return self._demanded and self.state != "ready"
+
+    @property
+    def pid(self) -> int | None:
+        """The process that leads the engine's process group, None while there is none."""
+        return self._running.child.pid if self._running is not None else None
+
+    async def start(self) -> None:
+        """Start it and own it from then on; return once it is ready.
+
+        Raises EngineError when it has failed, `lasting` where no other start was tried.
+        """
+        if self._task is None:
+            self._wanted.set()
+            self._task = self._loop.create_task(self._own())
+        while self.state not in ("ready", "failed"):
+            if self._stop.is_set():
+                raise EngineError(STOPPED)
+            await self._turn.wait()
+        if self.state == "failed":
+            raise self._error or EngineError(self._why)
+
+    async def stop(self, now: asyncio.Event | None = None) -> None:
+        """End it and all its processes: SIGTERM, after `grace` SIGKILL, which `now` brings on."""
+        self._now = now
+        self._stop.set()
+        self._turned()
+        if self._task is not None:
+            await self._task
+
+    async def enter(self) -> None:
+        """Count a request in, once the engine answers. Raises NotReady.
+
+        While it is loaded on demand a request waits as long as that takes, else `wait` seconds.
+        """
+        if self.state != "ready":
+            if self._waiting >= self.settings.queue:
+                raise NotReady(f"{self._waiting} requests wait for it already", self._retry_after())
+            self._waiting += 1
+            try:
+                await self._until_ready()
+            finally:
+                self._waiting -= 1
+        self.open += 1
+
+    def leave(self) -> None:
+        """Count a request out."""
+        self.open -= 1
+        self._left = self._loop.time()
+        if not self.open and self._watchdog is not None:
+            self._watchdog.idle()
+
+    async def suspect(self) -> None:
+        """Look now whether it still listens, since a connection to it failed."""
+        if self.state == "ready" and self._watchdog is not None:
+            turn = asyncio.ensure_future(self._turn.wait())
+            looked = asyncio.ensure_future(self._watchdog.look())
+            await asyncio.wait({turn, looked}, return_when=asyncio.FIRST_COMPLETED)
+            turn.cancel()
+            looked.cancel()
+
+    async def _until_ready(self) -> None:
+        since: float | None = None
+        while self.state != "ready":
+            if self._stop.is_set() or self.state == "failed":
+                raise NotReady(self.reason, None if self.state == "failed" else RETRY[0])
+            if self.first:
+                raise NotReady(self.reason, self._retry_after())
+            if self.state in ("stopped", "draining"):
+                self._wanted.set()
+            left = None
+            if not self._demanded:
+                since = since if since is not None else self._loop.time()
+                left = since + self.settings.wait - self._loop.time()
+                if left <= 0:
+                    raise NotReady(self.reason, self._retry_after())
+            try:
+                await asyncio.wait_for(self._turn.wait(), left)
+            except TimeoutError:
+                continue  # and be refused
+
+    def _retry_after(self) -> int:
+        least, usual, most = RETRY
+        if self.start_seconds is None:
+            return usual
+        left = self._began + self._pause + self.start_seconds - self._loop.time()
+        return min(max(least, round(left)), most)
+
+    async def _own(self) -> None:
+        work = {
+            "stopped": self._be_stopped,
+            "starting": self._be_starting,
+            "ready": self._be_ready,
+            "draining": self._be_draining,
+            "failed": self._be_failed,
+        }
+        await asyncio.to_thread(sweep, self._log)
+        event: Event = "gone"
+        while event != "stop" or self.state == "draining":
+            event = await work[self.state]()
+            self._go(event)
+
+    def _go(self, event: Event) -> None:
+        self.state = TABLE[self.state, event]
+        self._turned()
+
+    def _turned(self) -> None:
+        self._turn.set()
+        self._turn = asyncio.Event()
+        self._host.changed()
+
+    async def _be_stopped(self) -> Event:
+        if await _first(self._stop.wait(), self._wanted.wait()) == 0:
+            return "stop"
+        return "wanted"
+
+    async def _be_starting(self) -> Event:
+        self._wanted.clear()
+        self._began = self._loop.time()
+        await self._cleared()
+        if self._pause and await _first(self._stop.wait(), asyncio.sleep(self._pause)) == 0:
+            self._why = STOPPED
+            return "stop"
+        self._pause = 0.0
+        self._began = self._loop.time()
+        starting = self._loop.create_task(
+            attempt(self.kind, self.settings, self._host, self._log, self._said)
+        )
+        await _first(self._stop.wait(), asyncio.wait({starting}))
+        if not starting.done():
+            starting.cancel()
+        try:
+            self._running = await starting
+        except asyncio.CancelledError:
+            self._why = STOPPED
+            return "stop"
+        except EngineError as error:
+            return self._ended(error)
+        except (OSError, RuntimeError) as error:  # no more descriptors or threads: it may pass
+            return self._ended(EngineError(f"{self.kind.title} could not be started: {error}"))
+        finally:
+            self.phase = ""
+        self.facts = self._running.facts
+        self.start_seconds = self._loop.time() - self._began
+        self.first = self._demanded = False
+        self._left = self._loop.time()
+        return "answers"
+
+    async def _be_ready(self) -> Event:
+        running, since = self._running, self._loop.time()
+        assert running is not None
+        self._watchdog = watchdog = Watchdog(
+            self.kind, self.settings, running.client, running.facts, self._host.heard, self._count
+        )
+        came = IDLE
+        while came == IDLE and not self._unused():
+            came = await _first(
+                self._stop.wait(), running.child.wait(), watchdog.verdict(), self._idle()
+            )
+        self._watchdog = None
+        self._served = self._loop.time() - since
+        if came == STOP:
+            self._why = STOPPED
+            return "stop"
+        if came == IDLE:
+            self._why = f"it was unloaded after {_lasting(self.settings.idle_unload)} without use"
+            self._demanded = True
+            return "idle"
+        self._closing = came == VERDICT and watchdog.closed
+        if self._closing:
+            self._why = f"{self.kind.title} takes no requests any more and is ending"
+            return "closed"
+        if came == VERDICT:
+            return self._ended(EngineError(f"{self.kind.title} {watchdog.problem}, and was ended"))
+        return self._ended(self._unasked(running.child.code))
+
+    async def _be_draining(self) -> Event:
+        running = self._running
+        if running is None:  # stopped in the middle of a start
+            return "gone"
+        if self._closing and not self._stop.is_set():
+            return await self._end_itself(running)
+        await self._host.down()
+        stopping = self._loop.create_task(running.child.stop(self.settings.grace))
+        if await _first(self._hurried(), asyncio.wait({stopping})) == 0:
+            await running.child.kill()
+        await stopping
+        await self._over(running)
+        return "gone"
+
+    async def _hurried(self) -> None:
+        """Return when it must end at once, which may be told in the middle of an unload."""
+        await self._stop.wait()
+        await (self._now or asyncio.Event()).wait()
+
+    async def _end_itself(self, running: Running) -> Event:
+        """Let an engine end that somebody else told to, as long as it may have open requests."""
+        seconds = self.settings.shutdown_timeout if self.open else self.settings.grace
+        waiting = asyncio.wait_for(running.child.wait(), seconds)
+        await _first(self._stop.wait(), _quietly(waiting))
+        await self._host.down()
+        event = self._ended(self._unasked(await self._over(running)))
+        if event == "given_up":
+            return event
+        self._wanted.set()
+        return "gone"
+
+    async def _be_failed(self) -> Event:
+        await self._cleared()
+        await self._stop.wait()
+        return "stop"
+
+    async def _cleared(self) -> None:
+        """Clear up after a process that has ended, or has to: no request comes any more."""
+        if self._running is not None:
+            await self._host.down()
+            await self._over(self._running)
+
+    def _unasked(self, code: int | None) -> EngineError:
+        return EngineError(f"{ending(self.kind.title, code or 0)}, and nobody asked it to")
+
+    async def _over(self, running: Running) -> int:
+        """Make sure that nothing of a process is left; return its exit code."""
+        self._running = None
+        return await running.end()
+
+    def _ended(self, error: EngineError) -> Event:
+        """Count an end that nobody asked for, and decide what comes after it."""
+        now = self._loop.time()
+        self._demanded = False
+        self._error, self._why = error, str(error)
+        if self.first and error.lasting:
+            return "given_up"
+        self._ends.append(now)
+        while self._ends[0] < now - WINDOW:
+            self._ends.popleft()
+        if len(self._ends) >= self.settings.restarts:
+            self._why = (
+                f"it ended {len(self._ends)} times within {WINDOW / 60:g} minutes, and is not "
+                f"started again before the proxy is; the last time: {error}"
+            )
+            self._error = EngineError(self._why)
+            return "given_up"
+        if self._served > HEALTHY:
+            self._backoff = BACKOFF[0]
+        self._served = 0.0
+        self._pause, self._backoff = self._backoff, min(2 * self._backoff, BACKOFF[1])
+        self.restarts += 1
+        self._why = f"{str(error).rstrip('.')}; it starts again in {self._pause:g} s"
+        return "ended"
+
+    def _said(self, phase: str) -> None:
+        """Note what a start is doing."""
+        if phase != self.phase:
+            self.phase = phase
+            self._host.changed()
+
+    def _count(self) -> int:
+        return self.open
+
+    def _unused(self) -> bool:
+        """Say whether nobody has asked for anything for so long that it is unloaded."""
+        seconds = self.settings.idle_unload
+        return seconds > 0 and not self.open and self._loop.time() - self._left >= seconds
+
+    async def _idle(self) -> None:
+        """Return when it may be unused for long enough."""
+        seconds = self.settings.idle_unload
+        while not self._unused():
+            left = self._left + seconds - self._loop.time()
+            await asyncio.sleep(max(left, 0.001) if seconds and not self.open else seconds or 3600)
+
+
+STOP, _ENDED, VERDICT, IDLE = range(4)
+"""What a ready engine waits for, in the order of importance."""
+
+
+async def _first(*awaited: Coroutine[Any, Any, object]) -> int:
+    """Return the place of the first one that is done, of several the first in order; cancel the
+    others."""
+    tasks = [asyncio.create_task(each) for each in awaited]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(place for place, task in enumerate(tasks) if task.done())
+    finally:
+        for task in tasks:
+            task.cancel()
+        for failed in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(failed, Exception):
+                raise failed
+
+
+async def _quietly(waiting: Coroutine[Any, Any, object]) -> None:
+    with contextlib.suppress(TimeoutError):
+        await waiting
+
+
+def _lasting(seconds: float) -> str:
+    """Return a time for people: "15 minutes", "90 s"."""
+    minutes, rest = divmod(seconds, 60)
+    return f"{seconds:g} s" if rest or not minutes else f"{minutes:g} minutes"

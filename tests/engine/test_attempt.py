@@ -1,0 +1,205 @@
+"""One start of an engine, with a real process on a real socket that a small program stands for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.scripted import Host, ScriptedKind, until
+from wellspoken.engine import attempt as module
+from wellspoken.engine import place as places
+from wellspoken.engine.attempt import Running, attempt
+from wellspoken.engine.failure import EngineError
+from wellspoken.engine.http import Client
+from wellspoken.engine.kind import Command, Facts
+from wellspoken.engine.place import Place
+from wellspoken.engine.settings import Settings
+
+PROGRAM = Path(__file__).with_name("program.py")
+
+
+class Small(ScriptedKind):
+    """The program with some steps."""
+
+    def __init__(self, *steps: str, reports: bool = False, problem: EngineError | None = None):
+        self.steps, self.reports, self.problem = steps, reports, problem
+        self.folder = Path()
+
+    def check(self) -> list[str]:
+        if self.problem is not None:
+            raise self.problem
+        return ["it is small"]
+
+    def command(self, socket: Path, folder: Path, shutdown_timeout: float) -> Command:
+        self.folder = folder
+        argv = (sys.executable, str(PROGRAM), str(socket), *self.steps)
+        return Command(argv, {"PATH": os.environ["PATH"]}, self.reports)
+
+    def phase(self, line: str) -> str | None:
+        return line.removeprefix("phase ") if line.startswith("phase ") else None
+
+    def died(self, code: int, tail: Sequence[str]) -> EngineError:
+        return EngineError(f"died with {code}: {' | '.join(tail)}")
+
+    def refused(self, report: Mapping[str, str], tail: Sequence[str]) -> EngineError:
+        return EngineError(f"refused with {report['error']}: {' | '.join(tail)}")
+
+    async def facts(self, client: Client, argv: Sequence[str], tail: Sequence[str]) -> Facts:
+        status, _ = await client.get("/v1/models", 10)
+        assert status == 200
+        return Facts(version=tail[0])
+
+
+class Trying:
+    """An attempt, and what it told meanwhile."""
+
+    def __init__(self, kind: Small, **settings: Any) -> None:
+        self.kind, self.host = kind, Host()
+        self.log: list[str] = []
+        self.phases: list[str] = []
+        self.settings = Settings(**settings)
+
+    async def run(self) -> Running:
+        return await attempt(
+            self.kind, self.settings, self.host, self.log.append, self.phases.append
+        )
+
+    async def fails(self) -> str:
+        """Let it fail; return why. Nothing is left of it."""
+        with pytest.raises(EngineError) as failed:
+            await asyncio.wait_for(self.run(), 60)
+        assert self.host.told == [] and not self.kind.folder.joinpath("api.sock").exists()
+        return str(failed.value)
+
+
+@pytest.mark.parametrize("reports", [False, True])
+async def test_until_it_answers(reports: bool) -> None:
+    steps = ["report:" + '{"ready": "yes"}'] if reports else []
+    steps += ["say:one", "say:phase loading", "say:phase compiling", "listen:200", "forever"]
+    trying = Trying(Small(*steps, reports=reports))
+    running = await trying.run()
+    assert trying.phases[:2] == ["checking what it needs", "starting the process"]
+    assert trying.phases[2:] == ["loading", "compiling", "warming up"]
+    assert trying.host.told == ["up"] and running.facts.version == "one"
+    assert trying.log[:2] == ["scripted: it is small", "scripted: one"]
+    assert list(running.child.tail)[-1] == "asked POST /v1/completions"
+    pid = running.child.pid
+    assert await running.end() != 0
+    assert not trying.kind.folder.exists()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(pid, 0)
+
+
+async def test_one_that_dies_while_it_loads() -> None:
+    text = await Trying(Small("say:no memory", "exit:3")).fails()
+    assert text == "died with 3: no memory"
+
+
+async def test_one_that_dies_of_its_first_request() -> None:
+    trying = Trying(Small("deaf", "wait:0.3", "exit:4"))
+    assert "died with 4" in await trying.fails()
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        (['report:{"error": "load"}', "say:what", "exit:1"], "refused with load: what"),
+        (["exit:5"], "died with 5: "),
+        (["say:no JSON", "forever"], "died with -9"),
+        (["report:1", "forever"], "died with -9"),
+    ],
+    ids=["error", "none", "other", "no object"],
+)
+async def test_reports(steps: list[str], text: str) -> None:
+    assert text in await Trying(Small(*steps, reports=True)).fails()
+
+
+async def test_the_checks_come_first() -> None:
+    problem = EngineError("no such model", lasting=True)
+    trying = Trying(Small("forever", problem=problem))
+    assert await trying.fails() == "no such model"
+    assert trying.phases == ["checking what it needs"]
+
+
+@pytest.mark.parametrize("last", ["forever", "deaf"])
+async def test_one_that_is_never_ready(last: str) -> None:
+    steps = ["say:phase loading", last, *(["forever"] if last == "deaf" else [])]
+    text = await Trying(Small(*steps), start_timeout=4.0).fails()
+    assert text.startswith("Scripted was not ready after 4 s (loading) and was ended.")
+
+
+async def test_a_download_takes_as_long_as_it_says_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    says = [step for n in range(6) for step in (f"say:phase downloading {n}", "wait:1")]
+    trying = Trying(Small(*says, "listen:200", "forever"), start_timeout=4.0)
+    await (await trying.run()).end()
+    monkeypatch.setattr(module, "ALIVE_SECONDS", 0.1)
+    text = await Trying(Small("say:phase downloading", "forever"), start_timeout=4.0).fails()
+    assert "(downloading)" in text
+
+
+async def test_a_download_of_which_the_log_says_nothing() -> None:
+    trying = Trying(Small("wait:3.5", "listen:200", "forever"), start_timeout=60.0)
+    pulses = iter(["downloading 1 GB", "downloading 2 GB"])
+    trying.kind.pulse = lambda: next(pulses, None)  # type: ignore[method-assign]
+    await (await trying.run()).end()
+    told = ["downloading 1 GB", "downloading 2 GB", "loading the model", "warming up"]
+    assert trying.phases[-4:] == told
+
+
+async def test_a_file_system_that_hangs_holds_up_no_start() -> None:
+    gate = threading.Event()
+    trying = Trying(Small("wait:1.5", "listen:200", "forever"), start_timeout=60.0)
+    trying.kind.pulse = lambda: str(gate.wait(60.0))  # type: ignore[method-assign]
+    began = asyncio.get_running_loop().time()
+    await (await trying.run()).end()
+    assert asyncio.get_running_loop().time() - began < 30
+    gate.set()
+
+
+async def test_a_warm_up_that_is_refused_is_no_failure() -> None:
+    """A pooling model has no /v1/completions."""
+    trying = Trying(Small("listen:404", "forever"))
+    await (await trying.run()).end()
+    assert "scripted: not warmed up, since POST /v1/completions answered 404: {}" in trying.log
+
+
+async def test_a_start_that_is_given_up_leaves_nothing() -> None:
+    trying = Trying(Small("say:phase loading", "forever"))
+    running = asyncio.create_task(trying.run())
+    await until(lambda: "loading" in trying.phases)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not trying.kind.folder.exists() and trying.host.told == []
+
+
+async def test_a_start_that_is_given_up_while_its_place_is_made_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, short: Path
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(places, "_bases", lambda: [short])
+    make = Place.make
+
+    def slowly(name: str) -> Place:
+        begun.set()
+        go_on.wait(20)
+        return make(name)
+
+    monkeypatch.setattr(Place, "make", slowly)
+    running = asyncio.create_task(Trying(Small("forever")).run())
+    await until(begun.is_set)
+    running.cancel()
+    await asyncio.sleep(0.02)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert [list(root.iterdir()) for root in short.iterdir()] == [[]]
