@@ -1,30 +1,41 @@
-"""Runs llama.cpp's own HTTP server as a child process, from the `xllamacpp` wheel.
+"""llama.cpp's own HTTP server, from the `xllamacpp` wheel, as a kind of engine.
 
-engine = LlamaCpp(Path("model.gguf"))
-url = await engine.start()     # http://127.0.0.1:43210, ready
-...
-await engine.stop()
+It runs in `llamacpp_child`, and this process never imports the wheel.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import importlib.metadata
+import importlib.util
 import json
+import os
+import re
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any, Final
 
-from wellspoken.engine.child import Child, EngineError, Log, State, log_to_stderr
+from wellspoken.engine import llamacpp_child
+from wellspoken.engine.environment import allowed
+from wellspoken.engine.failure import EngineError, ending
+from wellspoken.engine.http import Client
+from wellspoken.engine.kind import Command, Facts
+from wellspoken.engine.llamacpp_check import (
+    check_gguf,
+    check_memory,
+    check_model,
+    check_template,
+)
 
-__all__ = ["EngineError", "LlamaCpp", "State"]
+WHEEL: Final = "xllamacpp"
+ASK_SECONDS: Final = 5.0
+DETAIL_LINES: Final = 3
 
-CHILD_MODULE = "wellspoken.engine.llamacpp_child"
-POLL_SECONDS = 0.05
-DETAIL_LINES = 3
+# The child runs in this interpreter and must find the same packages.
+PACKAGES: Final = ("PYTHONPATH", "PYTHONHOME")
 
-_REMEDY = {
+_REMEDY: Final = {
     "missing": (
         'The embedded llama.cpp needs the xllamacpp wheel: pip install "wellspoken[llamacpp]".'
     ),
@@ -37,201 +48,217 @@ _REMEDY = {
         "This version of xllamacpp is not one that wellspoken knows: "
         'pip install --upgrade "wellspoken[llamacpp]".'
     ),
-    "load": (
-        "Check that the file is a whole GGUF model (its first four bytes read GGUF), that the port "
-        "is free, and that the model with its context fits into memory (a smaller context helps)."
+    "template": (
+        "Check the chat template, given or the model's own: llama.cpp has to read it as jinja."
     ),
+    "mmproj": "Check that the mmproj file is a whole one, made for this model.",
+    "load": (
+        "Check that the file is a whole GGUF model, of an architecture that this llama.cpp knows, "
+        "and that the model with its context fits into memory (a smaller context helps)."
+    ),
+    "memory": (
+        "There is too little memory for it: take a smaller context, fewer parallel slots, fewer "
+        "gpu_layers or a smaller model, or end what else uses that memory."
+    ),
+    "socket": "Its socket could not be made: check that the folder may be written and is not full.",
 }
+
+# What in its log tells a cause that has a remedy of its own (b11549).
+_CAUSES: Final = (
+    ("socket", re.compile(r"couldn't bind HTTP server socket")),
+    ("memory", re.compile(r"insufficient memory|out of memory|bad_alloc|to allocate", re.I)),
+    ("template", re.compile(r"chat template parsing error")),
+    ("mmproj", re.compile(r"failed to load multimodal model")),
+)
+_PASSING: Final = frozenset(("memory", "socket"))  # may not come again
+
+# What it does from the line on that has the first: the child's own notes, and from verbosity 3 on
+# llama.cpp's (b11549).
+_PHASES: Final = (
+    (llamacpp_child.IMPORTING, "loading llama.cpp"),
+    (llamacpp_child.LOADING, "loading the model"),
+    ("load_model: loading model", "loading the model"),
+    ("fitting params to", "fitting the model into memory"),
+    ("load_tensors: loading model tensors", "loading weights"),
+    ("llama_context: constructing", "allocating the context"),
+    ("warming up the model", "warming up"),
+    ("chat template, example_format", "preparing the chat template"),
+)
+
+_BUILD = re.compile(r"(b[1-9]\d*)(?:-|$)", re.ASCII)  # b0-unknown: built without git
+_WHEEL_BUILD = re.compile(r"20\d\d\.\d+\.([1-9]\d*)", re.ASCII)  # year, month, build
 
 
 class LlamaCpp:
-    """llama.cpp behind one base URL: started, watched and stopped as one child process.
+    """llama.cpp with one model, on a unix socket: its settings, and what its output means.
 
     `context` tokens are shared by `parallel` slots; 0 takes the model's own, cut down to what
     memory holds. `threads` 0 and `gpu_layers` -1 leave the choice to llama.cpp. `alias` is the
-    model's name in /v1/models (the file's stem if None). `start_timeout` and `grace` are seconds.
-    `log` gets each line the child prints, as `llamacpp: line`, cut to 2,000 bytes. An instance may
-    be started again after it has stopped or failed.
+    model's name in /v1/models (the file's stem if None). `chat_template` is the path of a jinja
+    file, or the template itself, in place of the model's; `mmproj` the GGUF file with which it sees
+    images or hears. `inherit`, `environment` and `own`: see `environment.allowed`. `verbosity` is
+    llama.cpp's: 1 errors, 3 each request.
     """
+
+    name = "llamacpp"
+    title = "llama.cpp"
+    start_timeout = 600.0
 
     def __init__(
         self,
         model: Path,
         *,
-        host: str = "127.0.0.1",
-        port: int = 0,
         context: int = 0,
         parallel: int = 4,
         threads: int = 0,
         gpu_layers: int = -1,
         alias: str | None = None,
+        chat_template: str | None = None,
+        mmproj: Path | None = None,
+        inherit: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        own: Sequence[str] = (),
         verbosity: int = 1,
-        start_timeout: float = 600.0,
-        grace: float = 5.0,
-        log: Log = log_to_stderr,
     ) -> None:
-        self.model = model
+        self.model = str(model)
         self.alias = alias if alias is not None else model.stem
-        self._host = host
-        self._settings = {
-            "port": port,
+        self._file = _home(model)
+        self._gpu_layers = gpu_layers
+        self._chat_template = chat_template
+        self._mmproj = _home(mmproj) if mmproj is not None else None
+        self._inherit, self._own = tuple(inherit), tuple(own)
+        self._environment = dict(environment or {})
+        self._numbers = {
             "context": context,
             "parallel": parallel,
             "threads": threads,
             "gpu-layers": gpu_layers,
             "verbosity": verbosity,
         }
-        self._start_timeout = start_timeout
-        self._grace = grace
-        self._log = log
-        self._state: State = "stopped"
-        self._child: Child | None = None
-        self._watch: asyncio.Task[int] | None = None
 
-    @property
-    def state(self) -> State:
-        """`failed` after a start that failed, or an end that nobody asked for."""
-        return self._state
+    def check(self) -> list[str]:
+        """See Kind. Names the model file, the wheel, the template or the memory that is missing."""
+        size = check_model(self._file)
+        if self._mmproj is not None:
+            size += check_gguf(self._mmproj, "mmproj")
+        if self._chat_template is not None:
+            check_template(self._chat_template)
+        if importlib.util.find_spec(WHEEL) is None:
+            raise EngineError(_REMEDY["missing"], lasting=True)
+        return check_memory(size, self._gpu_layers)
 
-    @property
-    def pid(self) -> int | None:
-        """The child's process id while there is one."""
-        return self._child.pid if self._child is not None else None
-
-    async def start(self) -> str:
-        """Start the child and return its base URL, without a final slash, once it answers.
-
-        Raises EngineError when the model, the wheel or a library is missing or unusable, when the
-        child dies, and after `start_timeout`; no child is left then.
-        """
-        if self._child is not None or self._state == "starting":
-            raise EngineError("this engine already runs; stop() it before start()")
-        if not self.model.exists() or self.model.is_dir():
-            self._state = "failed"
-            raise EngineError(
-                f"there is no model file {self.model}. Give --model the path of a .gguf file."
-            )
-        self._state = "starting"
-        try:
-            self._child = child = await Child.spawn("llamacpp", self._argv(), self._log)
-            async with asyncio.timeout(self._start_timeout):
-                url = await self._ready(child)
-        except TimeoutError as error:
-            raise EngineError(
-                f"llama.cpp was not ready after {self._start_timeout:g} s and was killed. "
-                f"Large models need longer: raise start_timeout. {self._last_lines()}".rstrip()
-            ) from error
-        finally:
-            # Also reached when the caller cancels the start: the child must not outlive it.
-            if self._state == "starting":
-                await self._abandon()
-        return url
-
-    async def stop(self) -> None:
-        """Stop the child: SIGTERM, and SIGKILL after `grace` seconds; nothing if none runs."""
-        child = self._child
-        if child is None:
-            return
-        self._state = "stopped"
-        await child.stop(self._grace)
-        if self._watch is not None:
-            await self._watch
-        self._child = None
-
-    async def wait(self) -> int:
-        """Wait until the child ends, asked for or not; return its exit code (negative: signal).
-
-        Raises EngineError if none was started.
-        """
-        if self._watch is None:
-            raise EngineError("this engine was not started; start() it before wait()")
-        return await asyncio.shield(self._watch)
-
-    def _argv(self) -> list[str]:
+    def command(self, socket: Path, folder: Path, shutdown_timeout: float) -> Command:
+        """See Kind. It knows no draining: SIGTERM ends it, so its requests have to end before."""
         # -P: a file named like a library in the working directory must not be imported.
-        argv = [sys.executable, "-P", "-m", CHILD_MODULE]
-        argv += ["--model", str(self.model), f"--alias={self.alias}", "--host", self._host]
-        return argv + [f"--{key}={value}" for key, value in self._settings.items()]
+        argv = [sys.executable, "-P", "-m", llamacpp_child.__name__]
+        argv += [f"--model={self._file.absolute()}", f"--alias={self.alias}", f"--socket={socket}"]
+        argv += [f"--{key}={value}" for key, value in self._numbers.items()]
+        if self._chat_template is not None:
+            file = check_template(self._chat_template)
+            argv.append(
+                f"--chat-template={self._chat_template}"
+                if file is None
+                else f"--chat-template-file={file.absolute()}"
+            )
+        if self._mmproj is not None:
+            argv.append(f"--mmproj={self._mmproj.absolute()}")
+        inherit = (*self._inherit, *PACKAGES)
+        environment = allowed(os.environ, inherit, self._environment, self._own)
+        return Command(tuple(argv), environment, reports=True)
 
-    async def _ready(self, child: Child) -> str:
-        line = await child.status_line()
-        if not line:
-            raise EngineError(self._death(await child.kill()))
-        said: dict[str, str] = json.loads(line)
-        if "ready" not in said:
-            await child.wait()  # the last log lines belong into the message
-            raise EngineError(self._refusal(said))
-        url = said["ready"].rstrip("/")
-        while not await _answers(url):
-            if child.code is not None:
-                raise EngineError(self._death(await child.wait()))
-            await asyncio.sleep(POLL_SECONDS)
-        self._state = "ready"
-        self._watch = asyncio.create_task(self._watch_child(child))
-        return url
+    def phase(self, line: str) -> str | None:
+        """See Kind."""
+        return next((phase for sign, phase in _PHASES if sign in line), None)
 
-    async def _watch_child(self, child: Child) -> int:
-        code = await child.wait()
-        if self._state == "ready":
-            self._state = "failed"
-            self._child = None
-            self._log(f"llamacpp: {_ending(code)}, and nobody asked it to")
-        return code
+    def pulse(self) -> str | None:
+        """See Kind. It downloads nothing."""
+        return None
 
-    async def _abandon(self) -> None:
-        self._state = "failed"
-        child, self._child = self._child, None
-        if child is not None:
-            await child.kill()
+    def refused(self, report: Mapping[str, str], tail: Sequence[str]) -> EngineError:
+        """See Kind. A want of memory or of a socket may pass; nothing else does."""
+        kind, said = report.get("error", "load"), told(tail)
+        detail = _sentence(report.get("detail", ""))
+        if kind == "load":
+            kind, detail = _cause(tail) or kind, said or detail
+            what = f"llama.cpp could not load {self.model}"
+        else:
+            what, detail = "llama.cpp can't run", detail or said
+        remedy = _REMEDY.get(kind, _REMEDY["version"])
+        return EngineError(f"{what}: {detail} {remedy}", lasting=kind not in _PASSING)
 
-    def _refusal(self, said: dict[str, str]) -> str:
-        kind = said.get("error", "load")
-        what = f"llama.cpp could not load {self.model}" if kind == "load" else "llama.cpp can't run"
-        detail = self._last_lines() or said.get("detail", "")
-        return f"{what}: {detail} {_REMEDY[kind]}"
+    def died(self, code: int, tail: Sequence[str]) -> EngineError:
+        """See Kind. Only a processor that lacks an instruction will surely lack it again."""
+        said = told(tail)
+        what = f"{ending(self.title, code)} while it loaded {self.model}."
+        if code == -signal.SIGKILL or _cause(tail) == "memory":
+            hint = "Most often the machine ran out of memory: take a smaller model or context."
+        elif code == -signal.SIGILL:
+            hint = (
+                "This processor lacks an instruction that the xllamacpp wheel was built for: "
+                "build the wheel here (pip install --no-binary xllamacpp xllamacpp)."
+            )
+        else:
+            hint = "Its log, above, may say more."
+        return EngineError(f"{what} {hint} {said}".rstrip(), lasting=code == -signal.SIGILL)
 
-    def _death(self, code: int) -> str:
-        hint = (
-            "Most often the machine ran out of memory: take a smaller model or context."
-            if code == -signal.SIGKILL
-            else "Start it again with verbosity=3 to see how far it came."
+    def warm_up(self, facts: Facts) -> tuple[str, bytes]:
+        """See Kind."""
+        model = facts.models[0] if facts.models else self.alias
+        body = {"model": model, "prompt": "Hello", "max_tokens": 1, "logprobs": 1}
+        return "/v1/completions", json.dumps(body).encode()
+
+    async def facts(self, client: Client, argv: Sequence[str], tail: Sequence[str]) -> Facts:
+        """See Kind. `context` is that of one slot, since a request gets one."""
+        props = await client.json("/props", ASK_SECONDS)
+        listed = (await client.json("/v1/models", ASK_SECONDS)).get("data")
+        rows: list[Any] = listed if isinstance(listed, list) else []
+        models = [row.get("id") for row in rows if isinstance(row, dict)]
+        settings = props.get("default_generation_settings")
+        context = settings.get("n_ctx") if isinstance(settings, dict) else None
+        return Facts(
+            version=_version(props.get("build_info")),
+            models=tuple(model for model in models if isinstance(model, str)),
+            context=context if isinstance(context, int) and context > 0 else None,
         )
-        return f"{_ending(code)} while it loaded {self.model}. {hint} {self._last_lines()}".rstrip()
 
-    def _last_lines(self) -> str:
-        return _told(list(self._child.tail)) if self._child is not None else ""
+    def progress(self, metrics: bytes) -> bytes:
+        """See Kind: llama.cpp's computing loop answers GET /metrics itself (b11549)."""
+        return b""
 
 
-def _told(lines: list[str]) -> str:
+def told(lines: Sequence[str]) -> str:
     """Return what llama.cpp's log says went wrong: its first errors, else its last lines.
 
     A log line is `0.00.005.045 E text`; one failure makes a cascade, whose first lines tell most.
     """
+    own = (llamacpp_child.IMPORTING, llamacpp_child.LOADING)
+    lines = [line for line in lines if line not in own]
     errors = [text for _, level, text in (line.partition(" E ") for line in lines) if level]
     chosen = list(dict.fromkeys(errors))[:DETAIL_LINES] or lines[-DETAIL_LINES:]
-    return "It said: " + " | ".join(text.strip() for text in chosen) + "." if chosen else ""
+    return _sentence("It said: " + " | ".join(text.strip() for text in chosen)) if chosen else ""
 
 
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"llama.cpp ended with exit code {code}"
-    return f"llama.cpp was ended by {signal.Signals(-code).name}"
+def _cause(lines: Sequence[str]) -> str | None:
+    """Return the name of what the log says is the cause, None where it is none of _CAUSES."""
+    text = "\n".join(lines)
+    return next((name for name, sign in _CAUSES if sign.search(text)), None)
 
 
-async def _answers(url: str) -> bool:
-    """Say whether GET /health answers 200 (llama.cpp: 503 while a model loads)."""
-    where = urlsplit(url)
+def _home(path: Path) -> Path:
+    return Path(os.path.expanduser(path))  # unlike Path.expanduser it takes any ~name
+
+
+def _sentence(text: str) -> str:
+    return text if not text or text.endswith(".") else f"{text}."
+
+
+def _version(build: object) -> str:
+    """Return the build (b11549); wheels made without git tell it in their own version only."""
+    found = _BUILD.match(build) if isinstance(build, str) else None
+    if found is not None:
+        return found[1]
     try:
-        reader, writer = await asyncio.open_connection(where.hostname, where.port)
-    except OSError:
-        return False
-    try:
-        writer.write(f"GET /health HTTP/1.0\r\nHost: {where.netloc}\r\n\r\n".encode())
-        await writer.drain()
-        return b" 200 " in await reader.readline()
-    except OSError:
-        return False
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
+        wheel = _WHEEL_BUILD.match(importlib.metadata.version(WHEEL))
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    return f"b{wheel[1]}" if wheel is not None else ""

@@ -1,40 +1,35 @@
 """The child process that runs llama.cpp's own HTTP server: `python -m ...llamacpp_child`.
 
 It writes one JSON line to stdout, `{"ready": URL}` or `{"error": KIND, "detail": TEXT}`, and then
-serves until it is signalled or its stdin closes. Everything llama.cpp prints goes to stderr. Only
-this module may import `xllamacpp` (the wheel that holds llama.cpp's server), so that a crash, or a
-library the machine lacks, stays in here.
+serves until a signal ends it. Everything llama.cpp prints goes to stderr. Only this module may
+import `xllamacpp` (the wheel that holds llama.cpp's server), so that a crash, or a library the
+machine lacks, stays in here.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
-import select
+import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-LIFELINE = 0  # stdin
+IMPORTING = "importing llama.cpp"
+LOADING = "loading the model"
 
 
-def hold_lifeline() -> None:
-    """End this process when its stdin closes, even inside a call that holds the interpreter.
+def end_on_sigterm() -> None:
+    """Let SIGTERM end this process by the kernel's hand, whatever the parent had set.
 
-    xllamacpp keeps the GIL while a model loads (minutes for a large one), so a thread that reads
-    stdin would notice too late. The kernel's SIGIO ends the process by default. Elsewhere
-    than on Linux it is ignored, and the end of stdin is seen after the load, in `serve`.
+    xllamacpp keeps the GIL while a model loads (minutes for a large one): a handler in Python, or
+    a blocked signal inherited from the parent, would have to wait for that.
     """
-    if sys.platform == "linux":
-        fcntl.fcntl(LIFELINE, fcntl.F_SETOWN, os.getpid())
-        flags = fcntl.fcntl(LIFELINE, fcntl.F_GETFL)
-        fcntl.fcntl(LIFELINE, fcntl.F_SETFL, flags | os.O_ASYNC)
-    readable, _, _ = select.select([LIFELINE], [], [], 0)
-    if readable:  # closed before the signal was asked for
-        raise SystemExit(0)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def take_stdout() -> int:
@@ -54,22 +49,26 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="wellspoken-llamacpp")
     parser.add_argument("--model", required=True)
     parser.add_argument("--alias", required=True)
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--socket", required=True)
     parser.add_argument("--context", type=int, required=True)
     parser.add_argument("--parallel", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--gpu-layers", type=int, required=True)
     parser.add_argument("--verbosity", type=int, required=True)
+    parser.add_argument("--chat-template")
+    parser.add_argument("--chat-template-file", type=Path)
+    parser.add_argument("--mmproj")
     return parser.parse_args(argv)
 
 
 def parameters(xllamacpp: ModuleType, options: argparse.Namespace) -> Any:
-    """Return xllamacpp's CommonParams for these options."""
+    """Return xllamacpp's CommonParams for these options.
+
+    Raises OSError and UnicodeDecodeError where the chat template's file cannot be read.
+    """
     params = xllamacpp.CommonParams()
     params.model.path = options.model
-    params.hostnames = [options.host]
-    params.port = options.port
+    params.hostnames = [options.socket]  # a name that ends in .sock is a unix socket's
     params.n_ctx = options.context
     params.n_parallel = options.parallel
     params.n_gpu_layers = options.gpu_layers
@@ -79,14 +78,32 @@ def parameters(xllamacpp: ModuleType, options: argparse.Namespace) -> Any:
         params.cpuparams.n_threads = options.threads
     if options.context:
         params.fit_params = False  # the context was chosen: do not shrink it to the free memory
+    if options.chat_template_file is not None:
+        params.chat_template = options.chat_template_file.read_text(encoding="utf-8")
+    elif options.chat_template is not None:
+        params.chat_template = options.chat_template
+    if options.mmproj is not None:
+        params.mmproj.path = options.mmproj
     params.endpoint_metrics = True
     params.ui = False
-    params.cors_origins = ""  # any web page could otherwise ask the engine past the proxy
+    params.cors_origins = ""  # no web page has a reason to ask it
     return params
 
 
+def note(text: str) -> None:
+    """Say on stderr what comes next: llama.cpp itself prints nothing of it below verbosity 3."""
+    os.write(2, text.encode() + b"\n")
+
+
+def serve_until_killed() -> None:
+    """Sleep for good, while llama.cpp's own threads serve."""
+    while True:
+        signal.pause()
+
+
 def serve(status: int, options: argparse.Namespace) -> int:
-    """Load the model, say how it went, serve until stdin closes; return the exit code."""
+    """Load the model, say how it went, serve until a signal; return the exit code."""
+    note(IMPORTING)
     try:
         import xllamacpp  # here, so that what the machine lacks becomes a status line
     except ImportError as error:
@@ -95,24 +112,27 @@ def serve(status: int, options: argparse.Namespace) -> int:
         return 1
     try:
         params = parameters(xllamacpp, options)
+    except (OSError, UnicodeDecodeError) as error:
+        say(status, error="template", detail=str(error))
+        return 1
     except (AttributeError, TypeError) as error:  # a setting this version does not know
         say(status, error="version", detail=f"{type(error).__name__}: {error}")
         return 1
+    note(LOADING)
     try:
         server = xllamacpp.Server(params)
     except (RuntimeError, ValueError) as error:
         say(status, error="load", detail=str(error))
         return 1
     say(status, ready=str(server.listening_address))
-    while os.read(LIFELINE, 1):
-        pass
+    serve_until_killed()
     return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the child; return its exit code."""
+    end_on_sigterm()
     status = take_stdout()
-    hold_lifeline()
     return serve(status, parse(sys.argv[1:] if argv is None else argv))
 
 

@@ -1,4 +1,4 @@
-"""The inside of the child process, run in this one."""
+"""The inside of the child process, run in this one, and its end by a signal in a real one."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
-import urllib.request
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from wellspoken.engine import llamacpp_child
-from wellspoken.engine.llamacpp_child import hold_lifeline, parameters, parse, serve, take_stdout
+from wellspoken.engine.http import Client
+from wellspoken.engine.llamacpp_child import parameters, parse, serve, take_stdout
 
 
-def options(model: Path, context: int = 512, threads: int = 1) -> argparse.Namespace:
-    argv = ["--model", str(model), "--alias", "tiny", "--host", "127.0.0.1", "--port", "0"]
-    argv += ["--context", str(context), "--threads", str(threads), "--parallel", "1"]
-    return parse([*argv, "--gpu-layers", "-1", "--verbosity", "-1"])
+def arguments(model: Path, socket: Path, *more: str, context: int = 512) -> list[str]:
+    argv = [f"--model={model}", "--alias=tiny", f"--socket={socket}", f"--context={context}"]
+    return [*argv, "--threads=1", "--parallel=1", "--gpu-layers=-1", "--verbosity=-1", *more]
+
+
+def options(model: Path, *more: str, context: int = 512) -> argparse.Namespace:
+    return parse(arguments(model, model.with_suffix(".sock"), *more, context=context))
 
 
 def status(read_end: int) -> dict[str, str]:
@@ -31,25 +35,27 @@ def status(read_end: int) -> dict[str, str]:
     return said
 
 
-def test_serves_until_the_lifeline_closes(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+async def test_serves_on_its_socket(
+    tiny_model: Path, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_end, write_end = os.pipe()
-    monkeypatch.setattr(llamacpp_child, "LIFELINE", read_end)
+    ended = threading.Event()
+    monkeypatch.setattr(llamacpp_child, "serve_until_killed", ended.wait)
     said, say = os.pipe()
     codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(serve(say, options(tiny_model))))
+    asked = parse(arguments(tiny_model, short / "api.sock"))
+    thread = threading.Thread(target=lambda: codes.append(serve(say, asked)))
     thread.start()
-    url = status(said)["ready"]
-    with urllib.request.urlopen(url + "/health", timeout=10) as answer:
-        assert answer.status == 200
-    os.write(write_end, b"anything")
-    thread.join(0.2)
-    assert thread.is_alive()
-    os.close(write_end)
-    thread.join(10)
+    try:
+        assert status(said) == {"ready": f"unix://{short / 'api.sock'}"}
+        client = Client(short / "api.sock")
+        assert await client.json("/health", 10) == {"status": "ok"}
+        # Routes that a host needs: the facts, and the metrics for operators.
+        code, metrics = await client.get("/metrics", 10)
+        assert code == 200 and b"llamacpp:tokens_predicted_total 0" in metrics
+    finally:
+        ended.set()
+        thread.join(10)
     assert codes == [0]
-    os.close(read_end)
 
 
 def test_a_model_that_does_not_load_is_said(tmp_path: Path) -> None:
@@ -87,42 +93,47 @@ def test_an_unknown_setting_is_said_as_a_version(
     assert status(said)["error"] == "version"
 
 
-def test_the_settings_reach_llama_cpp(tiny_model: Path) -> None:
+def test_a_template_that_cannot_be_read_is_said(tiny_model: Path, tmp_path: Path) -> None:
+    said, say = os.pipe()
+    gone = tmp_path / "gone.jinja"
+    assert serve(say, options(tiny_model, f"--chat-template-file={gone}")) == 1
+    found = status(said)
+    assert found["error"] == "template" and "gone.jinja" in found["detail"]
+
+
+def test_it_says_what_it_does_next(tiny_model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said, say = os.pipe()
+    serve(say, options(tiny_model.with_name("none.gguf")))
+    os.close(said)
+    assert capfd.readouterr().err.splitlines()[:2] == ["importing llama.cpp", "loading the model"]
+
+
+def test_the_settings_reach_llama_cpp(tiny_model: Path, tmp_path: Path) -> None:
     import xllamacpp
 
-    params = parameters(xllamacpp, options(tiny_model, context=512, threads=3))
+    params = parameters(xllamacpp, options(tiny_model, "--threads=3", "--gpu-layers=7"))
     assert params.model.path == str(tiny_model)
+    assert params.hostnames == [str(tiny_model.with_suffix(".sock"))]
     assert (params.n_ctx, params.fit_params, params.cpuparams.n_threads) == (512, False, 3)
+    assert (params.n_gpu_layers, params.n_parallel) == (7, 1)
     assert (params.cors_origins, params.ui, params.model_alias) == ("", False, {"tiny"})
-    params = parameters(xllamacpp, options(tiny_model, context=0, threads=0))
+    assert params.endpoint_metrics and params.use_jinja
+    assert (params.chat_template, params.mmproj.path) == ("", "")
+    params = parameters(xllamacpp, options(tiny_model, "--threads=0", context=0))
     assert (params.n_ctx, params.fit_params) == (0, True)
     assert params.cpuparams.n_threads == xllamacpp.CommonParams().cpuparams.n_threads
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="SIGIO ends a process on Linux only")
-def test_the_lifeline_raises_sigio_when_it_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    read_end, write_end = os.pipe()
-    monkeypatch.setattr(llamacpp_child, "LIFELINE", read_end)
-    seen = threading.Event()
-    before = signal.signal(signal.SIGIO, lambda number, frame: seen.set())
-    try:
-        hold_lifeline()
-        assert not seen.wait(0.05)
-        os.close(write_end)
-        assert seen.wait(5)
-    finally:
-        signal.signal(signal.SIGIO, before)
-        os.close(read_end)
+def test_the_template_and_the_projector_reach_llama_cpp(tiny_model: Path, tmp_path: Path) -> None:
+    import xllamacpp
 
-
-def test_a_lifeline_that_is_closed_already_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    read_end, write_end = os.pipe()
-    monkeypatch.setattr(llamacpp_child, "LIFELINE", read_end)
-    os.close(write_end)
-    with pytest.raises(SystemExit) as ended:
-        hold_lifeline()
-    assert ended.value.code == 0
-    os.close(read_end)
+    more = ["--chat-template={{ 'é' }}", "--mmproj=/eyes.gguf"]
+    params = parameters(xllamacpp, options(tiny_model, *more))
+    assert (params.chat_template, params.mmproj.path) == ("{{ 'é' }}", "/eyes.gguf")
+    file = tmp_path / "own.jinja"
+    file.write_text("{% if 1 %}ü{% endif %}", encoding="utf-8")
+    params = parameters(xllamacpp, options(tiny_model, f"--chat-template-file={file}"))
+    assert params.chat_template == "{% if 1 %}ü{% endif %}"
 
 
 def test_what_is_printed_does_not_reach_the_status_pipe(capfd: pytest.CaptureFixture[str]) -> None:
@@ -136,3 +147,37 @@ def test_what_is_printed_does_not_reach_the_status_pipe(capfd: pytest.CaptureFix
         os.close(kept)
         os.close(private)
     assert capfd.readouterr() == ("status\n", "printed\n")
+
+
+# Signals blocked or ignored by a parent are so in its children, over exec too.
+HOSTILE = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("moment", ["serving", "loading"])
+@pytest.mark.parametrize("parent", ["plain", "hostile"])
+def test_sigterm_ends_it_at_any_moment(
+    parent: str, moment: str, tiny_model: Path, short: Path
+) -> None:
+    model = tiny_model
+    if moment == "loading":
+        model = short / "never.gguf"
+        os.mkfifo(model)  # opening it blocks, with the GIL held, until somebody writes
+    argv = ["-P", "-m", llamacpp_child.__name__, *arguments(model, short / "api.sock")]
+    argv = [sys.executable, *(["-c", HOSTILE] if parent == "hostile" else []), *argv]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stderr is not None
+        try:
+            if moment == "serving":
+                assert b"ready" in child.stdout.readline()
+            else:
+                while child.stderr.readline() != b"loading the model\n":
+                    assert child.poll() is None
+            child.terminate()
+            assert child.wait(10) == -signal.SIGTERM
+        finally:
+            child.kill()
