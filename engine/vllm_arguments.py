@@ -1,0 +1,124 @@
+"""What the arguments for `vllm serve` say, and which of them cannot be passed on.
+
+vLLM's parser takes `_` for `-` in a flag, `--flag=value`, and any unambiguous beginning of a flag;
+of a repeated flag the last counts (vllm/utils/argparse_utils.py, 0.32.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+_SOCKET = "wellspoken serves vLLM on a private unix socket; `listen` says where clients connect"
+_TLS = "vLLM answers on a private unix socket; TLS is for wellspoken's own listener"
+
+FORBIDDEN: Final = {
+    "--uds": _SOCKET,
+    "--host": _SOCKET,
+    "--port": _SOCKET,
+    "--root-path": _SOCKET,
+    "--grpc": "wellspoken speaks HTTP with it",
+    "--grpc-port": "nothing would ask clients for keys there",
+    "--headless": "it then serves nothing; start such a node with `vllm serve` itself",
+    "--data-parallel-multi-port-external-lb": "its servers would not end with wellspoken",
+    "-dpm": "its servers would not end with wellspoken",
+    "--api-key": "only wellspoken can reach the socket; the keys of clients go into `keys`",
+    "--ssl-keyfile": _TLS,
+    "--ssl-certfile": _TLS,
+    "--ssl-ca-certs": _TLS,
+    "--ssl-cert-reqs": _TLS,
+    "--ssl-ciphers": _TLS,
+    "--enable-ssl-refresh": _TLS,
+    "--shutdown-timeout": "wellspoken sets it to the server's drain_timeout",
+    "--model": "the model is the setting `model`",
+    "--model-tag": "the model is the setting `model`",
+    "--config": "wellspoken must see all that is set: write what is in that file as arguments",
+    "--help": "it would print its help and end",
+    "-h": "it would print its help and end",
+    "--version": "it would print its version and end",
+    "-v": "it would print its version and end",
+}
+"""Flags that may not be given, with the reason."""
+
+
+_WHOLE: Final = frozenset({"--data-parallel-size"})
+"""Flags that begin as another one does, but are no beginning of it."""
+
+
+def forbidden(arguments: Sequence[str]) -> str | None:
+    """Return which of these arguments may not be given and why, in a sentence; else None.
+
+    Values are not looked at: the word after a flag is taken for one only if it begins with `-`.
+    """
+    for written, flag in _flags(arguments):
+        for name, reason in FORBIDDEN.items():
+            if _is(flag, name):
+                whole = "" if flag == name else f" (the beginning of {name})"
+                return f"{written}{whole} cannot be among vLLM's arguments: {reason}."
+    return None
+
+
+def option(arguments: Sequence[str], *names: str) -> str | None:
+    """Return the last value given for a flag, by any of its names; "" if it has no value."""
+    found = None
+    for at, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        flag = _normal(flag)
+        if not any(_is(flag, name) for name in names):
+            continue
+        if not equals:
+            after = arguments[at + 1] if at + 1 < len(arguments) else "-"
+            value = "" if after.startswith("-") else after
+        found = value
+    return found
+
+
+def number(arguments: Sequence[str], default: float, *names: str) -> float:
+    """Return the number given for a flag; `default` where none is, or what is no number."""
+    try:
+        return float(option(arguments, *names) or default)
+    except ValueError:
+        return default
+
+
+def served(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the names after the last --served-model-name, () if it is not there."""
+    names: tuple[str, ...] = ()
+    for at, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if not _is(_normal(flag), "--served-model-name"):
+            continue
+        if equals:
+            names = (value,)
+            continue
+        rest = list(arguments[at + 1 :])
+        end = next((at for at, word in enumerate(rest) if word.startswith("-")), len(rest))
+        names = tuple(rest[:end])
+    return names
+
+
+def has(arguments: Sequence[str], *names: str) -> bool:
+    """Say whether a flag is given, by any of its names."""
+    return option(arguments, *names) is not None
+
+
+def _is(flag: str, name: str) -> bool:
+    return flag == name or _begins(flag, name)
+
+
+def _begins(flag: str, name: str) -> bool:
+    """Say whether `flag` is a beginning of `name` that the parser may take for it."""
+    whole = flag in FORBIDDEN or flag in _WHOLE
+    return flag.startswith("--") and len(flag) > 3 and name.startswith(flag) and not whole
+
+
+def _flags(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each flag: as it is written, and as it is spelled in vLLM's help."""
+    for argument in arguments:
+        if argument.startswith("-"):
+            written = argument.partition("=")[0]
+            yield written, _normal(written)
+
+
+def _normal(flag: str) -> str:
+    return flag.replace("_", "-") if flag.startswith("--") else flag
