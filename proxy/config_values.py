@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,11 +17,14 @@ class ConfigError(Exception):
 def normal_url(text: str) -> str:
     """Return a backend's base URL: with scheme, without /v1 and without a final slash.
 
-    `localhost:8000`, `http://host:8000/` and `http://host:8000/v1` all name a server's root. Raises
-    ConfigError for what is no http(s) URL, and for one that carries credentials, a query or a
+    `localhost:8000`, `http://host:8000/` and `http://host:8000/v1` all name a server's root. A unix
+    socket is `unix:/path` (or `unix:///path`), whose path is taken as it is. Raises ConfigError for
+    what is neither that nor an http(s) URL, and for one that carries credentials, a query or a
     fragment.
     """
     url = text.strip()
+    if url[:5].lower() == "unix:":
+        return "unix:" + _socket(url[5:])
     if "://" not in url:
         url = "http://" + url
     try:
@@ -42,7 +46,31 @@ def normal_url(text: str) -> str:
     return f"{parts.scheme}://{host}{f':{port}' if port is not None else ''}{path}"
 
 
-_URL_HINT = "Write it like http://localhost:8000."
+_URL_HINT = "Write it like http://localhost:8000, or unix:/path/api.sock for a unix socket."
+
+
+def _socket(text: str) -> str:
+    """Return the path of a unix socket, after `unix:`. Raises ConfigError for what cannot be one.
+
+    A path that is not whole would mean another file in each folder the proxy is started in.
+    """
+    path = text.removeprefix("//").rstrip("/")
+    if not path.startswith("/"):
+        whole = os.path.abspath(os.path.expanduser(path or "api.sock"))
+        raise ConfigError(f"url: 'unix:{text}' has no whole path. Write it like unix:{whole}.")
+    if not path.isprintable():
+        raise ConfigError("url: the socket's path holds what cannot be shown. Choose another.")
+    size = len(os.fsencode(path))
+    if size > LONGEST_SOCKET:
+        raise ConfigError(
+            f"url: the socket's path has {size} bytes, but the system takes {LONGEST_SOCKET} at "
+            f"most. Let the server listen at a shorter one, like unix:/tmp/llm.sock: {path}"
+        )
+    return path
+
+
+LONGEST_SOCKET = 107 if sys.platform == "linux" else 103
+"""Bytes of a unix socket's path: sun_path without its final zero."""
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -98,7 +126,7 @@ def read_key(text: str, environ: Mapping[str, str] | None = None) -> str:
     else:
         try:
             found = Path(rest).expanduser().read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:  # not UTF-8; no such home (~name)
             raise ConfigError(f"key: cannot read {rest}. Check its path and rights.") from error
     secret = found.strip()
     if not secret or not (secret.isascii() and secret.isprintable()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from aiohttp import ClientError, EofStream
 from aiohttp.http_exceptions import HttpProcessingError
@@ -34,41 +34,107 @@ class UpstreamError(Exception):
         self.fault = Fault(504 if late else 502, message, code=code, retry=retry)
 
 
-def not_connected(url: str, error: OSError, seconds: float) -> UpstreamError:
-    """Return why no connection to `url` came about within `seconds`."""
+class Peer(NamedTuple):
+    """Whom a message is about: `name` follows the word "the" in it.
+
+    An address is of a server somewhere, a socket of one on this machine; an engine is run, and
+    started again when it ends, by the proxy itself.
+    """
+
+    name: str
+    kind: Literal["address", "socket", "engine"]
+
+    @classmethod
+    def of(cls, url: str, title: str = "") -> Peer:
+        """Return the peer at `url`; `title` is the name of an engine that the proxy runs."""
+        if title:
+            return cls(f"engine ({title})", "engine")
+        return cls(f"backend at {url}", "socket" if url.startswith("unix:") else "address")
+
+
+_AGAIN = "Where it ended, the proxy starts it again: send the request again."
+_CHECK = "Start it, or check the path that the proxy was given."
+
+
+def not_connected(peer: Peer, error: OSError, seconds: float) -> UpstreamError:
+    """Return why no connection to `peer` came about within `seconds`."""
+    who = peer.name
+    if peer.kind != "address":
+        return _no_socket(peer, error, seconds)
     if isinstance(error, TimeoutError):
         return UpstreamError(
             "connect_timeout",
-            f"The backend at {url} could not be reached within {seconds:g} s. Check that it runs, "
+            f"The {who} could not be reached within {seconds:g} s. Check that it runs, "
             "its address, and the network and firewall between.",
         )
     if isinstance(error, socket.gaierror):
         return UpstreamError(
             "dns",
-            f"The host name of the backend at {url} is not known. Check its spelling in the URL, "
+            f"The host name of the {who} is not known. Check its spelling in the URL, "
             "and the name service of this machine.",
         )
     if isinstance(error, ssl.SSLError):
         return UpstreamError(
             "tls",
-            f"No TLS connection to the backend at {url}: {error.reason}. Check its certificate, "
+            f"No TLS connection to the {who}: {error.reason}. Check its certificate, "
             "and whether it speaks https or plain http.",
         )
     # Several addresses that all refuse are one OSError without errno, which quotes each.
     if isinstance(error, ConnectionRefusedError) or "refused" in str(error).lower():
         return UpstreamError(
             "refused",
-            f"The backend at {url} refused the connection. Start it, or check the host and port "
+            f"The {who} refused the connection. Start it, or check the host and port "
             "that the proxy was given.",
         )
     return UpstreamError(
         "unreachable",
-        f"The backend at {url} cannot be reached ({error.strerror or 'no route'}). Check the "
+        f"The {who} cannot be reached ({error.strerror or 'no route'}). Check the "
         "address, and the network between.",
     )
 
 
-def not_read(url: str, error: BaseException, first: bool, seconds: float) -> UpstreamError | None:
+def _no_socket(peer: Peer, error: OSError, seconds: float) -> UpstreamError:
+    """Return why no connection to a unix socket came about.
+
+    A file without a server behind it refuses; a server that accepts none in time is too busy.
+    """
+    reason: Reason = "unreachable"
+    what = f"cannot be reached ({error.strerror or error})."
+    advice = "Check the path that the proxy was given."
+    if isinstance(error, TimeoutError):
+        reason = "connect_timeout"
+        what = f"accepted no connection within {seconds:g} s."
+        advice = "It is too busy, or stuck: look at its log, and send the request again."
+    elif isinstance(error, FileNotFoundError):
+        reason, what, advice = "refused", "does not run: its socket is not there.", _CHECK
+    elif isinstance(error, ConnectionRefusedError):
+        reason, advice = "refused", _CHECK
+        what = "refused the connection: the socket is there, but no server listens on it."
+    elif isinstance(error, PermissionError):
+        what = "may not be reached: permission denied."
+        advice = (
+            "Give the proxy's user write access to the socket and search access to its folders, "
+            "or run both as one user."
+        )
+    if peer.kind == "engine" and reason != "connect_timeout":
+        advice = _AGAIN
+    return UpstreamError(reason, f"The {peer.name} {what} {advice}")
+
+
+_NOT_HTTP = {
+    "address": "Check that the URL is that of an LLM server, and its scheme (http or https).",
+    "socket": "Check that the socket is that of an LLM server.",
+    "engine": "Its log says more; send the request again.",
+}
+_OWN_LOG = "Its own log says why; if it was restarted, send the request again."
+_CUT = {
+    "address": _OWN_LOG,
+    "socket": _OWN_LOG,
+    "engine": f"Its log says why. {_AGAIN}",
+}
+
+
+def not_read(peer: Peer, error: BaseException, first: bool, seconds: float) -> UpstreamError | None:
     """Return why an answer could not be read, None if that is no failure of the backend.
 
     `first`: nothing of the body had come; `seconds`: how long it was waited for.
@@ -76,43 +142,42 @@ def not_read(url: str, error: BaseException, first: bool, seconds: float) -> Ups
     if isinstance(error, TimeoutError) and first:
         return UpstreamError(
             "first_byte_timeout",
-            f"The backend at {url} did not begin its answer within {seconds:g} s. Ask for less, or "
+            f"The {peer.name} did not begin its answer within {seconds:g} s. Ask for less, or "
             "raise timeouts.first_token_body (for streams first_token_stream).",
         )
     if isinstance(error, TimeoutError):
         return UpstreamError(
             "chunk_timeout",
-            f"The backend at {url} sent nothing more of its answer for {seconds:g} s. Look at its "
+            f"The {peer.name} sent nothing more of its answer for {seconds:g} s. Look at its "
             "log; if it is only slow, raise timeouts.between_chunks.",
         )
     if isinstance(error, HttpProcessingError):
         return UpstreamError(
             "protocol",
-            f"The backend at {url} answered something that is not HTTP. Check that the URL is that "
-            "of an LLM server, and its scheme (http or https).",
+            f"The {peer.name} answered something that is not HTTP. {_NOT_HTTP[peer.kind]}",
         )
     if isinstance(error, (ClientError, EofStream, OSError)):
         return UpstreamError(
             "cut",
-            f"The backend at {url} closed the connection before its answer was complete. Its own "
-            "log says why; if it was restarted, send the request again.",
+            f"The {peer.name} closed the connection before its answer was complete. "
+            + _CUT[peer.kind],
         )
     return None
 
 
-def too_large(url: str, limit: int) -> UpstreamError:
+def too_large(peer: Peer, limit: int) -> UpstreamError:
     """Return the error for an answer of more than `limit` bytes."""
     return UpstreamError(
         "too_large",
-        f"The backend at {url} answered more than {limit} bytes. Ask for less (fewer alternatives "
+        f"The {peer.name} answered more than {limit} bytes. Ask for less (fewer alternatives "
         "or tokens), or raise limits.response.",
     )
 
 
-def encoded(url: str, coding: str) -> UpstreamError:
+def encoded(peer: Peer, coding: str) -> UpstreamError:
     """Return the error for an answer in a coding that was not accepted."""
     return UpstreamError(
         "encoding",
-        f"The backend at {url} answered with the content encoding {coding[:40]!r} although none "
+        f"The {peer.name} answered with the content encoding {coding[:40]!r} although none "
         "was accepted. Turn compression off in it, or in the server between.",
     )

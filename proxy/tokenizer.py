@@ -55,7 +55,7 @@ class Tokenizer:
         self._task: asyncio.Task[Vocabulary] | None = None
         self._download = download
         if self._encoding is None:
-            self._path = Path(setting).expanduser()
+            self._path = Path(os.path.expanduser(setting))  # which takes any ~name
             self._check_file()
         else:
             self._path = cached_file(setting, os.environ if environ is None else environ)

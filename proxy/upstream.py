@@ -12,17 +12,14 @@ which decides whether a request may be repeated.
 from __future__ import annotations
 
 import asyncio
-import select
-import ssl
 from collections import deque
-from typing import TYPE_CHECKING, NoReturn, cast
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, NoReturn
 
 from aiohttp import ClientPayloadError
-from aiohttp.client_proto import ResponseHandler
 from aiohttp.streams import EMPTY_PAYLOAD
 
-from wellspoken.proxy.failures import encoded, not_connected, not_read, too_large
+from wellspoken.proxy.failures import Peer, encoded, not_connected, not_read, too_large
+from wellspoken.proxy.wire import Address, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,50 +33,6 @@ if TYPE_CHECKING:
 READ_SIZE = 65_536  # bytes a connection buffers before it stops reading, twice at most
 SETTLE = 0.02  # seconds in which a server may close, unsaid, the connection of a stream it ended
 LINGER = 0.25  # seconds for the last bytes of an answer that is no longer needed
-
-
-class _Wire(ResponseHandler):
-    """One connection, with those ends made errors that aiohttp does not report.
-
-    A body that ends with the connection (no length, no chunks) is complete at FIN, but not at RST.
-    `open_` holds every connection that is made and not lost.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, open_: set[_Wire]) -> None:
-        super().__init__(loop)
-        self._among = open_
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._among.add(self)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        payload = self._payload
-        unread = payload is not None and not payload.is_eof()
-        if payload is not None and unread and exc is not None:
-            payload.set_exception(ClientPayloadError(f"connection lost: {exc}"))
-        self._among.discard(self)
-        broken = self.exception()
-        super().connection_lost(exc)
-        if payload is not None and unread and not payload.is_eof() and not payload.exception():
-            # What could not be parsed closed the connection, but does not wake the body's reader.
-            payload.set_exception(broken or ClientPayloadError("connection lost"))
-
-    def drop(self, error: Exception) -> None:
-        """Close at once, and tell whoever waits for this connection (`abort` alone does not)."""
-        if self._payload is not None and not self._payload.is_eof():
-            self._payload.set_exception(error)
-        self.set_exception(error)
-        self.abort()
-
-    def quiet(self) -> bool:
-        """Nothing has come since the last answer: no bytes, no end that the loop has not seen."""
-        transport = self.transport
-        if transport is None or transport.is_closing() or self.should_close:
-            return False
-        poll = select.poll()
-        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not poll.poll(0)
 
 
 class Answer:
@@ -101,6 +54,7 @@ class Answer:
         "_timer",
         "_upstream",
         "_wire",
+        "_works",
         "content_type",
         "content_type_header",
         "headers",
@@ -108,10 +62,17 @@ class Answer:
     )
 
     def __init__(
-        self, upstream: Upstream, wire: _Wire, limit: float, between: float, coded: bool = False
+        self,
+        upstream: Upstream,
+        wire: Wire,
+        limit: float,
+        between: float,
+        coded: bool = False,
+        works: bool = True,
     ) -> None:
         self._upstream = upstream
         self._coded = coded
+        self._works = works  # it shows that the model computes
         self._wire = wire
         self._between = between
         self._limit = limit
@@ -142,7 +103,7 @@ class Answer:
         coding = message.headers.get("Content-Encoding", "identity").strip().lower()
         if message.code == 101 or (coding not in ("identity", "") and not self._coded):
             self.close()
-            raise encoded(self._upstream.url, coding)
+            raise encoded(self._upstream.peer, coding)
         payload.on_eof(self._ended)
         if payload is EMPTY_PAYLOAD:
             self._payload = None
@@ -164,6 +125,8 @@ class Answer:
                 self.close()
                 self._raise(error)
         self._since = 0.0
+        if self._works:
+            self._upstream.heard = self._loop.time()
         if self._first:
             self._first = False
             self._limit = self._between
@@ -180,7 +143,7 @@ class Answer:
             size += len(data)
             if size > limit:
                 self.close()
-                raise too_large(self._upstream.url, limit)
+                raise too_large(self._upstream.peer, limit)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
@@ -234,7 +197,7 @@ class Answer:
 
     def _raise(self, error: BaseException) -> NoReturn:
         """Raise what a failed read means: the backend's failure by name, else the error itself."""
-        meaning = not_read(self._upstream.url, error, self._first, self._limit)
+        meaning = not_read(self._upstream.peer, error, self._first, self._limit)
         if meaning is None:
             raise error
         raise self._upstream.failed(meaning) from error
@@ -243,23 +206,26 @@ class Answer:
 class Upstream:
     """One backend's address and its connections.
 
-    `url` is the base URL without credentials, as in messages. `key` is sent as a bearer token.
+    `url` is the base URL without credentials, as in messages, or unix:/path of a unix socket. `key`
+    is sent as a bearer token. `title`, of an engine that the proxy runs, is how messages call it.
+    `heard`: the loop's time when something of an answer's body was last read, 0.0 before; what a
+    GET answers does not count, since a server whose model hangs still answers those.
     `on_failure` is told of every connection that cannot be made and every answer that breaks off.
     """
 
-    def __init__(self, url: str, timeouts: Timeouts, *, key: str | None = None) -> None:
-        parts = urlsplit(url)
+    def __init__(
+        self, url: str, timeouts: Timeouts, *, key: str | None = None, title: str = ""
+    ) -> None:
         self.url = url
+        self._address = Address(url)
+        self.peer = Peer.of(url, title)
         self.loop = asyncio.get_running_loop()
+        self.heard = 0.0
         self._timeouts = timeouts
-        self._host = cast(str, parts.hostname)
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._port = parts.port or (443 if self._tls else 80)
-        self._prefix = parts.path
-        self._idle: deque[tuple[_Wire, float]] = deque()
-        self._open: set[_Wire] = set()
+        self._idle: deque[tuple[Wire, float]] = deque()
+        self._open: set[Wire] = set()
         self._sweeper: asyncio.TimerHandle | None = None
-        fixed = f"Host: {parts.netloc}\r\nUser-Agent: wellspoken\r\n"
+        fixed = f"Host: {self._address.host}\r\nUser-Agent: wellspoken\r\n"
         self._fixed = fixed.encode()
         self._key = f"Authorization: Bearer {key}\r\n".encode() if key else b""
         self._secret = key.encode() if key else b""
@@ -285,7 +251,7 @@ class Upstream:
         further piece of the answer, 0 for no limit. `coded`: `extra` says which encodings of the
         answer are welcome; otherwise none is. Raises UpstreamError.
         """
-        head = f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode()
+        head = f"{method} {self._address.prefix}{path} HTTP/1.1\r\n".encode()
         lines = [head, self._fixed, self._key or authorization, extra]
         if not coded:
             lines.append(b"Accept-Encoding: identity\r\n")
@@ -301,7 +267,7 @@ class Upstream:
             auto_decompress=False,
             read_bufsize=READ_SIZE,
         )
-        answer = Answer(self, wire, first, between, coded)
+        answer = Answer(self, wire, first, between, coded, method == "POST")
         # No step of the loop lies between the look at an idle connection and this write, so nothing
         # is sent into one that is known to be over; what is sent may have run and is not repeated.
         if wire.transport is not None:
@@ -319,7 +285,7 @@ class Upstream:
         """Return what the backend said without the key that it was sent, should it repeat it."""
         return data.replace(self._secret, b"[the key]") if self._secret else data
 
-    def release(self, wire: _Wire) -> None:
+    def release(self, wire: Wire) -> None:
         """Take a connection back for the next request, unless one side wants it closed."""
         if self._closed or wire.should_close or not wire.is_connected():
             wire.close()
@@ -350,11 +316,11 @@ class Upstream:
             async with asyncio.timeout(seconds):  # of the whole body: it may come byte by byte
                 return answer.status, await answer.read(limit)
         except TimeoutError as error:
-            late = not_read(self.url, error, False, seconds)
+            late = not_read(self.peer, error, False, seconds)
             assert late is not None
             raise self.failed(late) from error
 
-    def _reuse(self) -> _Wire | None:
+    def _reuse(self) -> Wire | None:
         """Return an idle connection that is still good: the latest used, the least likely stale."""
         oldest = self.loop.time() - self._timeouts.upstream_keep_alive
         while self._idle:
@@ -374,13 +340,10 @@ class Upstream:
             again = max(self._idle[0][1] - oldest, 0.001)
             self._sweeper = self.loop.call_later(again, self._sweep)
 
-    async def _connect(self) -> _Wire:
+    async def _connect(self) -> Wire:
         seconds = self._timeouts.connect
         try:
             async with asyncio.timeout(seconds):
-                _, wire = await self.loop.create_connection(
-                    lambda: _Wire(self.loop, self._open), self._host, self._port, ssl=self._tls
-                )
+                return await self._address.connect(lambda: Wire(self.loop, self._open))
         except OSError as error:  # TimeoutError is one
-            raise self.failed(not_connected(self.url, error, seconds)) from error
-        return wire
+            raise self.failed(not_connected(self.peer, error, seconds)) from error

@@ -145,6 +145,7 @@ MUTANTS = [
     ("proxy/store/store.py", "import asyncpg", "the store's extras"),
     ("proxy/store/large.py", "import obstore", "the store's extras"),
     ("proxy/stored_completions.py", "import sqlite3", "a database is asked through the store"),
+    ("proxy/server.py", "import wellspoken.proxy.wire", "only proxy/upstream.py owns"),
     ("proxy/store/writer.py", "import wellspoken.proxy.server", "the store knows no HTTP"),
 ]
 

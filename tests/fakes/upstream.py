@@ -21,6 +21,7 @@ import struct
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -305,9 +306,11 @@ class Upstream:
     """The server; use it as an async context manager, then `url`, `requests`, `sent`, `received`.
 
     `refuse()` closes the listening socket, so the next connection is refused on the same port.
+    With `path` it listens on a unix socket there, whose file stays as real servers leave theirs.
     """
 
-    def __init__(self, *scripts: Script) -> None:
+    def __init__(self, *scripts: Script, path: Path | None = None) -> None:
+        self.path = path
         self.scripts = list(scripts)
         self.by_path: dict[str, list[Script]] = {}
         self.requests: list[Request] = []
@@ -322,7 +325,7 @@ class Upstream:
     @property
     def url(self) -> str:
         """The base URL, without a path."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port}" if self.path is None else f"unix:{self.path}"
 
     def script(self, path: str, *scripts: Script) -> None:
         """Answer these scripts in turn for requests whose target is `path` (the last one stays)."""
@@ -356,9 +359,11 @@ class Upstream:
 
     async def listen(self) -> None:
         """Start to listen, on the old port if there was one."""
-        self._server = await asyncio.get_running_loop().create_server(
-            self._connected, "127.0.0.1", self.port
-        )
+        loop = asyncio.get_running_loop()
+        if self.path is not None:
+            self._server = await loop.create_unix_server(self._connected, str(self.path))
+            return
+        self._server = await loop.create_server(self._connected, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def __aenter__(self) -> Upstream:

@@ -23,6 +23,7 @@ from wellspoken.proxy.config import (
     Timeouts,
     load,
 )
+from wellspoken.proxy.config_engine import LLAMACPP, VLLM
 from wellspoken.proxy.config_values import ConfigError, normal_url, parse_listen, read_key
 
 EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
@@ -43,15 +44,25 @@ async def test_the_example_is_a_configuration() -> None:
     assert service.router.find("gpt-4o").model_for("gpt-4o") == "llama-3.1-8b"
 
 
-def test_the_examples_comments_are_a_configuration_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "alien"), [("llamacpp", VLLM), ("vllm", LLAMACPP)])
+def test_the_examples_comments_are_a_configuration_too(
+    tmp_path: Path, kind: str, alien: dict[str, str]
+) -> None:
     """Uncommented, the lines that cannot be active together are valid keys as well."""
     lines = EXAMPLE.read_text().splitlines()
     key = re.compile(r"# (\[engine\]|[a-z_]+ = .*)")
     active = [found[1] if (found := key.fullmatch(line)) else line for line in lines]
-    config = load(write(tmp_path, "\n".join(active)), environ={})
-    assert config.engine is not msgspec.UNSET
+    active = [line for line in active if line.partition(" =")[0] not in alien]
+    text = "\n".join(active).replace('kind = "llamacpp"', f'kind = "{kind}"')
+    config = load(write(tmp_path, text), environ={})
+    assert config.engine is not msgspec.UNSET and config.engine.kind == kind
     assert config.backend[1].key == "env:BACKEND_KEY"
     assert config.store.url is not None and config.store.large_to == "large"
+    shown = {"kind", "model", "alias", "chat_template", "mmproj", "arguments", "environment"}
+    shown |= {"inherit", "tokenizer", "caps"}
+    defaults = Engine(kind="vllm", model="m")
+    for name in set(Engine.__struct_fields__) - shown - {"endpoints"}:
+        assert getattr(config.engine, name) == getattr(defaults, name), name
 
 
 @pytest.mark.parametrize("kind", [Server, Timeouts, Limits, Auth, Store, Backend, Engine, Caps])
@@ -176,6 +187,10 @@ async def test_an_unknown_adapter_is_refused_with_the_nearest_name() -> None:
         ("https://Host.example/llm/v1", "https://host.example/llm"),
         ("http://[::1]:8000/v1", "http://[::1]:8000"),
         ("10.0.0.1", "http://10.0.0.1"),
+        ("unix:/run/api.sock", "unix:/run/api.sock"),
+        (" unix:///run/api.sock ", "unix:/run/api.sock"),
+        ("UNIX:/run/a b#?%20:80/v1/", "unix:/run/a b#?%20:80/v1"),
+        ("unix:/" + 106 * "x", "unix:/" + 106 * "x"),
     ],
 )
 def test_urls_are_understood(text: str, url: str) -> None:
@@ -183,11 +198,32 @@ def test_urls_are_understood(text: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "http://", "http://x:y", "http://x?a=b", "http://x/#f", "http://x/ y", "unix:/x"]
+    "text", ["", "http://", "http://x:y", "http://x?a=b", "http://x/#f", "http://x/ y", "ftp:/x"]
 )
 def test_what_is_no_url(text: str) -> None:
     with pytest.raises(ConfigError, match="Write it like"):
         normal_url(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("unix:api.sock", "'unix:api.sock' has no whole path. Write it like unix:{here}/api.sock."),
+        ("unix:~/api.sock", "Write it like unix:{home}/api.sock."),
+        ("unix://run/api.sock", "'unix://run/api.sock' has no whole path. Write it like unix:/"),
+        ("unix:", "Write it like unix:{here}/api.sock."),
+        ("unix:///", "Write it like unix:{here}/api.sock."),
+        ("unix:/a\nb", "cannot be shown"),
+        ("unix:/" + 107 * "x", "has 108 bytes, but the system takes 107 at most"),
+        ("unix:/" + 53 * "ö" + "xx", "has 109 bytes"),
+    ],
+)
+def test_what_is_no_socket(text: str, words: str) -> None:
+    wanted = words.format(here=Path.cwd(), home=Path.home())
+    with pytest.raises(ConfigError, match=re.escape(wanted)):
+        normal_url(text)
+    with pytest.raises(ConfigError, match=r"^backend\[0\]: url: "):
+        load(None, {"backend": [{"url": text}]}, {})
 
 
 @pytest.mark.parametrize(
@@ -225,6 +261,7 @@ def test_keys_are_read_from_where_they_are(tmp_path: Path) -> None:
         ("env:K", {"K": "a\nb"}),
         ("env:K", {"K": "schlüssel"}),
         ("file:/nowhere/key", {}),
+        ("file:~no-such-user/key", {}),
         ("env:", {}),
         ("sk-secret", {}),
     ],

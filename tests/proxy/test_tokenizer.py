@@ -97,6 +97,7 @@ async def test_a_file_that_is_no_tokenizer_fails_requests_clearly(
     ("setting", "words"),
     [
         ("nothing.json", "no readable file and no known encoding"),
+        ("~no-such-user/t.json", "no readable file"),
         ("o200k", "o200k_base"),
         ("{folder}/tokenizer.model", "neither a .tiktoken file nor a tokenizer.json"),
         ("{folder}", "no readable file"),

@@ -1,0 +1,120 @@
+"""One connection to a backend: how it is opened, over TCP, TLS or a unix socket, and how it ends.
+
+Only `upstream`, which owns the connections, imports this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import ssl
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from aiohttp import ClientPayloadError
+from aiohttp.client_proto import ResponseHandler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+UNIX = "unix:"
+PAUSES = (0.001, 0.05)  # seconds between two tries of a full unix socket: the first and the longest
+
+
+class Wire(ResponseHandler):
+    """One connection, with those ends made errors that aiohttp does not report.
+
+    A body that ends with the connection (no length, no chunks) is complete at FIN, but not at RST.
+    `open_` holds every connection that is made and not lost.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, open_: set[Wire]) -> None:
+        super().__init__(loop)
+        self._among = open_
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._among.add(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        payload = self._payload
+        unread = payload is not None and not payload.is_eof()
+        if payload is not None and unread and exc is not None:
+            payload.set_exception(ClientPayloadError(f"connection lost: {exc}"))
+        self._among.discard(self)
+        broken = self.exception()
+        super().connection_lost(exc)
+        if payload is not None and unread and not payload.is_eof() and not payload.exception():
+            # What could not be parsed closed the connection, but does not wake the body's reader.
+            payload.set_exception(broken or ClientPayloadError("connection lost"))
+
+    def drop(self, error: Exception) -> None:
+        """Close at once, and tell whoever waits for this connection (`abort` alone does not)."""
+        if self._payload is not None and not self._payload.is_eof():
+            self._payload.set_exception(error)
+        self.set_exception(error)
+        self.abort()
+
+    def quiet(self) -> bool:
+        """Nothing has come since the last answer: no bytes, no end that the loop has not seen."""
+        transport = self.transport
+        if transport is None or transport.is_closing() or self.should_close:
+            return False
+        poll = select.poll()
+        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
+
+
+class Address:
+    """Where a backend listens, from a URL that `normal_url` gave.
+
+    `host` is what the Host header says, `prefix` what comes before each path.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._path = url.removeprefix(UNIX) if url.startswith(UNIX) else ""
+        parts = urlsplit("http://localhost" if self._path else url)
+        self.host = parts.netloc
+        self.prefix = parts.path
+        self._name = parts.hostname or ""
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
+
+    async def connect(self, make: Callable[[], Wire]) -> Wire:
+        """Return a new connection, which `make` gave. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        if not self._path:
+            _, wire = await loop.create_connection(make, self._name, self._port, ssl=self._tls)
+            return wire
+        made = await _unix(self._path)
+        try:
+            _, wire = await loop.create_unix_connection(make, sock=made)
+        except BaseException:
+            made.close()
+            raise
+        return wire
+
+
+async def _unix(path: str) -> socket.socket:
+    """Return a socket that is connected to `path`.
+
+    Where the queue of a server that accepts slowly is full, TCP waits, but a unix socket says
+    EAGAIN, which uvloop makes an error and asyncio takes for a connection. So it is tried again
+    here, until the caller's time is over.
+    """
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    pause, longest = PAUSES
+    try:
+        made.setblocking(False)
+        while True:
+            try:
+                made.connect(path)
+            except BlockingIOError:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, longest)
+            else:
+                return made
+    except BaseException:
+        made.close()
+        raise
