@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from wellspoken.adapters.caps import Asked, names_tokens, passes_tokens, refuse_over
+from wellspoken.adapters.caps import Asked, capped, names_tokens, passes_tokens, refuse_over
 from wellspoken.adapters.request_error import RequestError
 from wellspoken.adapters.vendor import UNKNOWN, admitted, refuse_variants, vendor_keys
 
@@ -35,6 +35,32 @@ async def admit(call: Call, target: Target, wanted: Asked) -> Asked:
         raise
     count_vendors(call, target, vendors)
     return found
+
+
+async def enter(call: Call, target: Target, wanted: Asked) -> None:
+    """Wait for the engine of `target`, if it has one, with a request that was admitted.
+
+    Raises RequestError: 503 while there is no engine to wait for, 400 for token ids that turn out
+    not to be the model's, since a size that only the engine tells may be known just now.
+    """
+    if target.engine is None:
+        return
+    await call.enter(target)
+    if names_tokens(wanted):
+        size = await target.vocabulary_size.of(target.model_for(wanted.model) or wanted.model)
+        try:
+            capped(wanted, target.caps, size)
+        except RequestError as error:
+            _count_refused(call, target, error)
+            raise
+
+
+async def enter_passing(call: Call, target: Target, model: str, fields: Mapping[str, Raw]) -> None:
+    """Wait as `enter` does, with a request to another endpoint."""
+    if target.engine is not None:
+        await call.enter(target)
+        if passes_tokens(fields):
+            await admit_passing(call, target, model, fields)
 
 
 def count_vendors(call: Call, target: Target, names: tuple[str, ...]) -> None:

@@ -18,6 +18,7 @@ from wellspoken.proxy.failures import UpstreamError
 from wellspoken.proxy.keeping import keep, keep_stream
 from wellspoken.proxy.replies import EventStream, Reply
 from wellspoken.proxy.replying import broken, explained, with_repairs
+from wellspoken.proxy.waiting import doubt
 
 if TYPE_CHECKING:
     from wellspoken.proxy.plan import Ask, Plan, Planning
@@ -141,6 +142,7 @@ async def _relay(
             call.first_token()
         out = await _counted(call, target, plan, translator)
     counting.told(call, plan)
+    doubt(target, translator.fault)
     if not translator.started:
         fault = fault or translator.fault
         if fault is not None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wellspoken.adapters.events import Fault
+from wellspoken.proxy.failures import UpstreamError
 from wellspoken.proxy.requests import forwarded
+from wellspoken.proxy.waiting import entered_again
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from wellspoken.proxy.plan import Ask
     from wellspoken.proxy.routing import Target
     from wellspoken.proxy.server import Call
-    from wellspoken.proxy.upstream import Answer
+    from wellspoken.proxy.upstream import Answer, Upstream
 
 KEY_REFUSED = (401, 403)
 LARGE = 131_072  # bytes of a body whose translation takes more than a millisecond or two
+UNSENT: Final = frozenset({"refused", "unreachable"})
+"""Failures before a byte of the request was sent."""
 _SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")
 
 
@@ -26,15 +32,41 @@ async def send(call: Call, target: Target, ask: Ask) -> Answer:
     authorization = b""
     if target.auth_pass and "Authorization" in request.headers:
         authorization = f"Authorization: {request.headers['Authorization']}\r\n".encode("ascii")
-    return await target.connection().open(
-        "POST",
-        ask.path,
-        ask.payload,
-        extra=forwarded(request, call.id, kind),
-        authorization=authorization,
-        first=timeouts.first_token_stream if ask.stream else timeouts.first_token_body,
-        between=timeouts.between_chunks,
+    return await reached(
+        call,
+        target,
+        lambda upstream: upstream.open(
+            "POST",
+            ask.path,
+            ask.payload,
+            extra=forwarded(request, call.id, kind),
+            authorization=authorization,
+            first=timeouts.first_token_stream if ask.stream else timeouts.first_token_body,
+            between=timeouts.between_chunks,
+        ),
     )
+
+
+async def reached(
+    call: Call, target: Target, send: Callable[[Upstream], Awaitable[Answer]]
+) -> Answer:
+    """Return the answer to what `send` sends; raises RequestError 503, UpstreamError.
+
+    Where the proxy's own engine turns out to be gone, so that nothing was sent, it is waited for
+    and the request sent once more. What may have run is never repeated.
+    """
+    if target.engine is None:
+        return await send(target.connection())
+    upstream = target.upstream
+    if upstream is not None:
+        try:
+            return await send(upstream)
+        except UpstreamError as error:
+            if error.reason not in UNSENT:
+                raise
+            call.upstream_failed(error)
+    await entered_again(target)
+    return await send(target.connection())
 
 
 async def opened(answer: Answer, limit: int) -> tuple[bool, bytes]:

@@ -21,7 +21,7 @@ from wellspoken.adapters.request_error import RequestError
 from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.translate import Source
 from wellspoken.proxy import keeping, scoring
-from wellspoken.proxy.admission import admit
+from wellspoken.proxy.admission import admit, enter
 from wellspoken.proxy.answer import respond, untouched
 from wellspoken.proxy.plan import Ask, Plan, streamed, without_stops
 from wellspoken.proxy.requests import body_of, exchanged
@@ -59,7 +59,10 @@ async def chat(call: Call) -> Reply | EventStream:
         payload = prepare(target.backend, wanted, model=target.model_for(wanted.model))
         endpoint = _endpoint(target)
         path = endpoint.path if endpoint.dialect == "chat" else OPENAI_PATH
+        await enter(call, target, wanted)
         return await untouched(call, target, Ask(path, payload, streams))
+    if target.away:
+        _refuse(target, wanted)
     return await respond(call, target, partial(_plan, call, target, wanted, exchange), streams)
 
 
@@ -75,8 +78,17 @@ def _endpoint(target: Target) -> Endpoint:
     return endpoint
 
 
+def _refuse(target: Target, wanted: ChatRequest) -> None:
+    """Raise RequestError 400 for what the backend cannot do, since nobody need wait for that."""
+    if _endpoint(target).dialect == "llamacpp":
+        refuse_unsupported(wanted)
+    else:
+        prepare(target.backend, wanted, model=None)
+
+
 async def _plan(call: Call, target: Target, wanted: ChatRequest, exchange: Exchange) -> Plan:
-    """Return what to ask of the backend."""
+    """Return what to ask of the backend, once it is there."""
+    await enter(call, target, wanted)
     backend, endpoint = target.backend, _endpoint(target)
     # With a stop string the backend's logprobs would lack entries, and its text that string.
     lost = backend.loses_entries and bool(exchange.stops)

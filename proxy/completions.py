@@ -26,7 +26,7 @@ from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
 from wellspoken.adapters.translate import Source
 from wellspoken.proxy import scoring
-from wellspoken.proxy.admission import admit
+from wellspoken.proxy.admission import admit, enter
 from wellspoken.proxy.answer import respond, untouched
 from wellspoken.proxy.counting import Counter
 from wellspoken.proxy.plan import Ask, Merging, Plan, streamed, without_stops
@@ -64,9 +64,12 @@ async def completions(call: Call) -> Reply | EventStream:
         native = target.backend.native is not None and call.path != OPENAI_PATH
         path = call.path if native else OPENAI_PATH
         payload = prepare_completion(target.backend, wanted, model=target.model_for(wanted.model))
+        await enter(call, target, wanted)
         return await untouched(call, target, Ask(path, payload, streams))
     if not wanted.model and target.names:
         exchange.model = target.names[0]
+    if target.away:
+        _check(target.backend, wanted)  # nobody waits for an engine to be refused
     plan = partial(_plan, call, target, wanted, exchange, endpoint)
     return await respond(call, target, plan, streams)
 
@@ -90,7 +93,8 @@ async def _plan(
     exchange: Exchange,
     endpoint: Endpoint,
 ) -> Plan:
-    """Return what to ask of the backend: one request, or one for each choice."""
+    """Return what to ask of the backend, once it is there: one request, or one for each choice."""
+    await enter(call, target, wanted)
     backend, given = target.backend, prompts(wanted)
     computed = _computed(target, wanted, exchange)
     _check(backend, wanted)

@@ -1,7 +1,7 @@
 """Asks a backend how many tokens a prompt or an answer has, where its answer did not tell.
 
-An answer never fails for this, and waits `timeouts.probe` at most: what is not found is left to the
-next source (a configured tokenizer, the entries seen, an estimate).
+An answer never fails for this, waits `timeouts.probe` at most and for no engine that is away: what
+is not found is left to the next source (a configured tokenizer, the entries seen, an estimate).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from msgspec import Raw, json
 
 from wellspoken.adapters import counting
 from wellspoken.adapters.counting import NOTHING, Counted, Tokenize, Wanted
+from wellspoken.adapters.request_error import RequestError
 from wellspoken.proxy.asking import send
 from wellspoken.proxy.failures import UpstreamError
 from wellspoken.proxy.plan import Ask
@@ -95,7 +96,7 @@ class Counter:
         """Return how the backend is asked, None where it is not to be."""
         # Where another request ends the one that runs, a count must not cost a client its answer.
         alone = self.target.backend.together > 1 or self.call.service.inflight == 1
-        return self.target.backend.tokenize if alone else None
+        return self.target.backend.tokenize if alone and not self.target.away else None
 
     async def _prompt(self, form: Tokenize, fields: dict[str, Raw]) -> int | None:
         """Return the count of a chat's prompt, or of all prompts of a completions request."""
@@ -168,6 +169,9 @@ class Counter:
                 answer.close()
         except UpstreamError as error:
             self.call.upstream_failed(error)
+            self.absent = True
+            return None
+        except RequestError:  # the engine has ended since it answered
             self.absent = True
             return None
         self.absent = answer.status in ABSENT

@@ -16,7 +16,7 @@ from wellspoken.adapters.embeddings import (
 )
 from wellspoken.adapters.embeddings_answer import translate_embeddings
 from wellspoken.adapters.openai import OUR_KEYS
-from wellspoken.proxy.admission import admit_passing, count_vendors
+from wellspoken.proxy.admission import admit_passing, count_vendors, enter_passing
 from wellspoken.proxy.asking import KEY_REFUSED, LARGE, clients_key
 from wellspoken.proxy.passing import ask, exchange_of, missing, unchanged
 from wellspoken.proxy.replying import explained
@@ -51,7 +51,9 @@ async def embeddings(call: Call) -> Reply | EventStream:
     if target.vendor == "strip":
         sent = {key: value for key, value in sent.items() if key in EMBEDDING_KEYS}
     await admit_passing(call, target, wanted.model, sent)
-    answer, data = await _asked(call, target, wanted, exchange, _path(call, target, wanted))
+    path = _path(call, target, wanted)
+    await enter_passing(call, target, wanted.model, sent)
+    answer, data = await _asked(call, target, wanted, exchange, path)
     if data is None:
         return await unchanged(call, answer)
     if target.auth_pass and answer.status in KEY_REFUSED:

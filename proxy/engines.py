@@ -1,90 +1,224 @@
-"""Keeps the configured engine running, and the target that stands for it at the right address."""
+"""A configured engine, and the target that stands for it: started, watched, named."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from wellspoken.engine.llamacpp import EngineError, LlamaCpp
+from msgspec import UNSET
+
+from wellspoken.adapters import registry
+from wellspoken.adapters.versions import for_version
+from wellspoken.engine.settings import Settings
+from wellspoken.engine.supervisor import Supervisor
+from wellspoken.proxy.config import Auth
+from wellspoken.proxy.config_values import ConfigError, read_key
+from wellspoken.proxy.failures import UpstreamError
+from wellspoken.proxy.pages import PROBE_PATH
 from wellspoken.proxy.upstream import Upstream
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from wellspoken.proxy.config import Engine, Timeouts
+    from wellspoken.engine.kind import Facts, Kind
+    from wellspoken.proxy.config import Config, Engine
+    from wellspoken.proxy.metrics import Metrics
     from wellspoken.proxy.routing import Target
 
-BACKOFF = (1.0, 30.0)  # seconds before a restart: the first, doubled each time up to the last
-RESTARTS = 5  # within WINDOW; then the engine stays down
-WINDOW = 600.0
+
+FAILED: Final = frozenset({"refused", "unreachable", "cut"})
+"""Failures that an engine's end would have caused."""
+LOOKED: Final = 0.25
+"""Seconds in which an end that makes an engine not answer becomes its state."""
+POLL: Final = 0.02
 
 
-class Keeper:
-    """Starts the engine, starts it again when it dies, and gives up after too many deaths."""
+def kind_of(settings: Engine, own: Iterable[str] = ()) -> Kind:
+    """Return the kind of engine that is configured, with its settings.
+
+    `own`: variables of the environment that hold the proxy's own keys. Raises ConfigError for a
+    value of `environment` that cannot be read.
+    """
+    environment = _resolved(settings.environment)
+    # The other kind is not loaded.
+    if settings.kind == "vllm":
+        from wellspoken.engine.vllm import VLLM
+
+        return VLLM(
+            settings.model,
+            arguments=settings.arguments,
+            executable=settings.executable,
+            alias=settings.alias,
+            inherit=settings.inherit,
+            environment=environment,
+            own=tuple(own),
+        )
+    from wellspoken.engine.llamacpp import LlamaCpp
+
+    return LlamaCpp(
+        Path(settings.model),
+        context=settings.context,
+        parallel=settings.parallel,
+        threads=settings.threads,
+        gpu_layers=settings.gpu_layers,
+        alias=settings.alias,
+        chat_template=settings.chat_template,
+        mmproj=Path(settings.mmproj) if settings.mmproj is not None else None,
+        inherit=settings.inherit,
+        environment=environment,
+        own=tuple(own),
+    )
+
+
+def _resolved(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with what env:NAME and file:PATH refer to."""
+    found = {}
+    for name, value in environment.items():
+        try:
+            found[name] = read_key(value) if value.startswith(("env:", "file:")) else value
+        except ConfigError as error:
+            text = str(error).removeprefix("key: ").replace("change key", "change this")
+            raise ConfigError(f"engine.environment.{name}: {text}") from None
+    return found
+
+
+def _own(config: Config) -> Iterator[str]:
+    """Name the variables that hold what only the proxy may know."""
+    keys = config.auth.keys if isinstance(config.auth, Auth) else ()
+    for reference in (*keys, *(backend.key for backend in config.backend), config.store.url):
+        kind, _, name = (reference or "").strip().partition(":")
+        if kind == "env":
+            yield name
+
+
+class Hosted:
+    """One configured engine: its supervisor, and its target, which has an address while it runs.
+
+    `log` is told of each change of state, `relay` each line that the engine prints. Raises
+    ConfigError for settings that cannot be used.
+    """
 
     def __init__(
-        self, settings: Engine, target: Target, timeouts: Timeouts, log: logging.Logger
+        self,
+        config: Config,
+        target: Target,
+        metrics: Metrics,
+        log: logging.Logger,
+        relay: Callable[[str], None],
     ) -> None:
-        self.engine = LlamaCpp(
-            Path(settings.model).expanduser(),
-            context=settings.context,
-            parallel=settings.parallel,
-            threads=settings.threads,
-            gpu_layers=settings.gpu_layers,
-            alias=settings.alias,
-            start_timeout=settings.start_timeout,
+        settings = config.engine
+        assert settings is not UNSET
+        self.target = target
+        self.supervisor = Supervisor(
+            kind_of(settings, _own(config)),
+            Settings(
+                start_timeout=settings.start_timeout or None,
+                grace=settings.grace,
+                shutdown_timeout=config.server.drain_timeout,
+                wait=settings.wait,
+                queue=settings.queue,
+                idle_unload=settings.idle_unload,
+                health_interval=settings.health_interval,
+                health_timeout=settings.health_timeout,
+                health_failures=settings.health_failures,
+                stall_timeout=settings.stall_timeout,
+                restarts=settings.restarts,
+            ),
+            self,
+            relay,
         )
-        self._target = target
-        self._timeouts = timeouts
+        self._alias = settings.alias
+        self._timeouts = config.timeouts
         self._log = log
-        self._state = "it has not been started"
-        target.state = lambda: self._state
-        self._deaths: deque[float] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._told = self.supervisor.state
+        self._restarts = 0
+        target.engine = self.supervisor
+        target.look = self._look
+        target.state = lambda: self.supervisor.reason or "it is ending"
+        metrics.of_engines().watch(target.name, self.supervisor)
 
     async def start(self) -> None:
-        """Start the engine and watch it from then on. Raises EngineError if it cannot start."""
-        await self._start()
-        self._task = asyncio.create_task(self._watch())
+        """Start the engine; return once it is ready. Raises EngineError."""
+        await self.supervisor.start()
 
-    async def stop(self) -> None:
-        """Stop watching, then the engine."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self.engine.stop()
+    async def stop(self, now: asyncio.Event | None = None) -> None:
+        """End the engine and all its processes; `now`: at once, when it is set."""
+        await self.supervisor.stop(now)
 
-    async def _start(self) -> None:
-        self._state = f"{self.engine.model.name} is being loaded"
-        url = await self.engine.start()
-        self._target.upstream = Upstream(url, self._timeouts)
+    async def up(self, socket: Path, facts: Facts) -> None:
+        """Give the target its address, the adapter of its version, and its models' names."""
+        kind, target = self.supervisor.kind, self.target
+        upstream = Upstream(f"unix:{socket}", self._timeouts, title=kind.title)
+        upstream.on_failure = self._failed
+        target.backend = for_version(registry.find(kind.name), facts.version)
+        target.lone = False
+        names = dict.fromkeys((self._alias,) if self._alias is not None else ())
+        names.update(dict.fromkeys(facts.models))
+        target.rename(tuple(names) or target.models)
+        target.upstream = upstream
 
-    async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
-        backoff = BACKOFF[0]
-        while True:
-            await self.engine.wait()
-            upstream, self._target.upstream = self._target.upstream, None
-            if upstream is not None:
-                await upstream.close()
-            while self._target.upstream is None:
-                now = loop.time()
-                self._deaths.append(now)
-                while self._deaths[0] < now - WINDOW:
-                    self._deaths.popleft()
-                if len(self._deaths) > RESTARTS:
-                    self._state = (
-                        f"it ended {RESTARTS + 1} times within {WINDOW:g} s; its log says why"
-                    )
-                    self._log.error("the engine stays down: %s", self._state)
-                    return
-                self._state = f"it ended and starts again in {backoff:g} s"
-                self._log.warning("the engine: %s", self._state)
-                await asyncio.sleep(backoff)
-                backoff = min(backoff * 2, BACKOFF[1])
-                try:
-                    await self._start()
-                except EngineError as error:
-                    self._log.error("the engine could not be started: %s", error)
+    async def down(self) -> None:
+        """Take the target's address away, then close what is open: its answers fail."""
+        upstream, self.target.upstream = self.target.upstream, None
+        if upstream is not None:
+            upstream.on_failure = None
+            await upstream.close()
+
+    def heard(self) -> float:
+        """Return the loop's time at which the last byte came from the engine, 0.0 before."""
+        upstream = self.target.upstream
+        return upstream.heard if upstream is not None else 0.0
+
+    def changed(self) -> None:
+        """Log a change of the state, and each end that nobody asked for."""
+        engine = self.supervisor
+        state, before = engine.state, self._told
+        restarts, known = engine.restarts, self._restarts
+        if state == before and restarts == known:
+            return
+        self._told, self._restarts = state, restarts
+        who = f"{self.target.name}: {engine.kind.title}"
+        if state == "ready":
+            version = f" {engine.facts.version}" if engine.facts.version else ""
+            models, seconds = ", ".join(self.target.models), engine.start_seconds or 0.0
+            self._log.info("%s%s is ready, with %s, after %.1f s", who, version, models, seconds)
+        elif state == "failed":
+            self._log.error("%s stays down: %s", who, engine.reason)
+        elif restarts != known:
+            self._log.warning("%s: %s", self.target.name, engine.reason)
+        elif state == "starting":
+            self._log.info("%s is being started", who)
+        elif state == "draining":
+            self._log.info("%s is ending: %s", who, engine.reason)
+        elif before != "failed":
+            self._log.info("%s has ended", who)
+
+    def _failed(self, error: UpstreamError) -> None:
+        """Have the engine looked at, before it gets the next request."""
+        if error.reason in FAILED:
+            self._look()
+
+    def _look(self) -> None:
+        if self.target.doubt is None:
+            self.target.doubt = asyncio.create_task(self._looked())
+
+    async def _looked(self) -> None:
+        """Find out whether the engine still answers; return once its state would tell if not.
+
+        The sockets of a process that was killed are closed one after another, and its end is seen
+        after that: a connection of the next request might still be accepted, and then broken off.
+        """
+        target, upstream = self.target, self.target.upstream
+        try:
+            await self.supervisor.suspect()
+            if upstream is not None and upstream is target.upstream:
+                await upstream.probe(PROBE_PATH)
+        except UpstreamError:
+            loop = asyncio.get_running_loop()
+            end = loop.time() + LOOKED
+            while self.supervisor.state == "ready" and target.upstream and loop.time() < end:
+                await asyncio.sleep(POLL)
+        finally:
+            target.doubt = None

@@ -25,9 +25,9 @@ from wellspoken.adapters.renaming import asks_stream, decode_named, with_values
 from wellspoken.adapters.request_error import RequestError
 from wellspoken.adapters.request_error import missing as required
 from wellspoken.adapters.translate import error_of
-from wellspoken.proxy.admission import admit_passing
+from wellspoken.proxy.admission import admit_passing, enter_passing
 from wellspoken.proxy.answer import relayed
-from wellspoken.proxy.asking import KEY_REFUSED, clients_key
+from wellspoken.proxy.asking import KEY_REFUSED, clients_key, reached
 from wellspoken.proxy.config_values import ConfigError
 from wellspoken.proxy.replying import delays, explained
 from wellspoken.proxy.requests import body_of, forwarded
@@ -133,6 +133,7 @@ async def passed(call: Call) -> Reply | EventStream:
     if call.path not in target.passes:
         raise missing(target, call.path)
     await admit_passing(call, target, model or "", fields)
+    await enter_passing(call, target, model or "", fields)
     changes = _changes(target, call.path, model, fields)
     if changes:
         body = with_values(body, fields, changes)
@@ -178,14 +179,18 @@ async def ask(call: Call, target: Target, path: str, body: bytes, stream: bool) 
     if target.auth_pass and "Authorization" in headers:
         authorization = f"Authorization: {headers['Authorization']}\r\n"
     kind = EVENTS if stream else "application/json"
-    return await target.connection().open(
-        "POST",
-        path,
-        body,
-        extra=forwarded(call.request, call.id, kind) + lines.encode("ascii"),
-        authorization=authorization.encode("ascii"),
-        first=timeouts.first_token_stream if stream else timeouts.first_token_body,
-        between=timeouts.between_chunks,
+    return await reached(
+        call,
+        target,
+        lambda upstream: upstream.open(
+            "POST",
+            path,
+            body,
+            extra=forwarded(call.request, call.id, kind) + lines.encode("ascii"),
+            authorization=authorization.encode("ascii"),
+            first=timeouts.first_token_stream if stream else timeouts.first_token_body,
+            between=timeouts.between_chunks,
+        ),
     )
 
 

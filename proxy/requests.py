@@ -25,8 +25,8 @@ _EXISTING = (
     "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{id}, "
     "GET /v1/chat/completions, GET, POST and DELETE /v1/chat/completions/{id}, "
     "GET /v1/chat/completions/{id}/messages, "
-    "GET /livez, GET /readyz, GET /health, GET /metrics, GET /openapi.json, "
-    "GET /v1/capabilities"
+    "GET /livez, GET /readyz, GET /health, GET /metrics, GET /backend/metrics, "
+    "GET /openapi.json, GET /v1/capabilities"
 )
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from wellspoken.adapters.caps import Caps
 from wellspoken.adapters.exchange import Extensions
-from wellspoken.adapters.openai import Bounds
+from wellspoken.adapters.openai import Bounds, Model
 from wellspoken.adapters.request_error import RequestError, short
 from wellspoken.adapters.tokens import TokenTable
 from wellspoken.adapters.vendor import Policy
@@ -15,10 +15,12 @@ from wellspoken.proxy.metrics import OTHER
 from wellspoken.proxy.vocabulary_size import VocabularySize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import asyncio
+    from collections.abc import Callable, Mapping, Sequence
 
     from wellspoken.adapters.backend import Backend
     from wellspoken.adapters.detection import Found
+    from wellspoken.engine.supervisor import Supervisor
     from wellspoken.proxy.detect import Detector
     from wellspoken.proxy.tokenizer import Tokenizer
     from wellspoken.proxy.upstream import Upstream
@@ -29,10 +31,13 @@ _LISTED = 20  # model names that an error message lists at most
 class Target:
     """One backend with everything a request to it needs.
 
-    `upstream` is None while an engine that the proxy runs has no address; `state` then says why.
+    `engine` runs the backend where the proxy does that itself: `Call.enter` waits for it, and
+    `upstream` is None while it is not there; `state` then says why. `look` has it found out whether
+    the engine still answers, and while it is, `doubt` is under way.
     `endpoints` are the paths that pass through, None for the backend's own list.
     `tokens` belongs to this backend alone, since a token's bytes depend on its vocabulary.
-    `lone`: it was seen to give one choice whatever `n` says.
+    `lone`: it was seen to give one choice whatever `n` says. `listed`: the models that an engine
+    was last seen to list.
     `detector` is None where `backend` is configured; else read `backend` after `ready`.
     """
 
@@ -43,12 +48,17 @@ class Target:
         "bounds",
         "caps",
         "detector",
+        "doubt",
         "endpoints",
+        "engine",
         "extensions",
         "keep",
+        "listed",
         "lone",
+        "look",
         "models",
         "name",
+        "renamed",
         "state",
         "streams",
         "tokenizer",
@@ -88,7 +98,11 @@ class Target:
         self.ui = ui
         self.backend = backend
         self.upstream = upstream
+        self.engine: Supervisor | None = None
+        self.look: Callable[[], None] = lambda: None
+        self.doubt: asyncio.Task[None] | None = None
         self.state: Callable[[], str] = lambda: ""
+        self.renamed: Callable[[], None] = lambda: None  # whom `rename` tells: the router
         self.models = tuple(models)
         self.aliases = aliases if aliases is not None else {}
         self.upstream_model = upstream_model
@@ -101,16 +115,30 @@ class Target:
         self.vocabulary_size = VocabularySize(self)
         self.detector: Detector | None = None
         self.lone = False
+        self.listed: Mapping[str, Model] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The models a client may name, as configured."""
+        """The models a client may name, as configured, or as an engine lists them."""
         return (*self.models, *(alias for alias in self.aliases if alias not in self.models))
+
+    def rename(self, models: Sequence[str]) -> None:
+        """Take over the models that an engine lists."""
+        self.models = tuple(models)
+        self.renamed()
 
     @property
     def passes(self) -> tuple[str, ...]:
         """The paths that pass through to this backend."""
         return self.backend.passes if self.endpoints is None else tuple(self.endpoints)
+
+    @property
+    def away(self) -> bool:
+        """Whether its engine was there and is not now, so that a request has to wait for it."""
+        engine = self.engine
+        if engine is None or engine.first:
+            return False
+        return self.upstream is None or engine.state != "ready"
 
     def model_for(self, name: str) -> str | None:
         """Return what the backend calls the model that a client called `name`; None: the same."""
@@ -124,7 +152,8 @@ class Target:
     async def ready(self) -> None:
         """Wait for what is found out once: what the backend is, and the vocabulary.
 
-        Raises RequestError 500 if the vocabulary cannot be read.
+        It neither waits for an engine nor wakes one. Raises RequestError 500 if the vocabulary
+        cannot be read.
         """
         detector = self.detector
         if detector is not None and not detector.settled:
@@ -136,25 +165,43 @@ class Target:
     def connection(self) -> Upstream:
         """Return the upstream; raises RequestError 503 while its engine is not there."""
         if self.upstream is None:
-            raise RequestError(
-                f"The engine is not ready: {self.state()}. Try again shortly; /readyz tells when.",
-                status=503,
-                type="server_error",
-                code="engine_not_ready",
-                headers={"Retry-After": "2"},
-            )
+            raise not_ready(self.state(), 2)
         return self.upstream
 
 
+def not_ready(reason: str, retry_after: int | None) -> RequestError:
+    """Return the error for an engine that is not there; `retry_after`: seconds, None for never."""
+    headers = {"x-should-retry": "false"}
+    hint = "Its log says more."
+    if retry_after is not None:
+        headers = {"Retry-After": str(retry_after)}
+        hint = "Try again shortly; /readyz tells when."
+    return RequestError(
+        f"The engine is not ready: {reason.rstrip('.')}. {hint}",
+        status=503,
+        type="server_error",
+        code="engine_not_ready",
+        headers=headers,
+    )
+
+
 class Router:
-    """Model name -> target. With one target every name passes, else only configured ones."""
+    """Model name -> target. With one target every name passes, else only known ones."""
 
     __slots__ = ("_by_name", "_only", "targets")
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self.targets = tuple(targets)
         self._only = self.targets[0] if len(self.targets) == 1 else None
-        self._by_name = {name: target for target in self.targets for name in target.names}
+        self._by_name: dict[str, Target] = {}
+        for target in self.targets:
+            target.renamed = self._index
+        self._index()
+
+    def _index(self) -> None:
+        # What an engine calls its models is not configured, so it takes no configured name away.
+        ordered = sorted(self.targets, key=lambda target: target.engine is None)
+        self._by_name = {name: target for target in ordered for name in target.names}
 
     @property
     def bounds(self) -> Bounds:

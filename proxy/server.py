@@ -15,6 +15,7 @@ from wellspoken.adapters.request_error import RequestError, error_json
 from wellspoken.proxy import keeping, pages, passing, stored_completions, ui
 from wellspoken.proxy.answer import OUR_FAULT
 from wellspoken.proxy.auth import Keys
+from wellspoken.proxy.backend_metrics import backend_metrics
 from wellspoken.proxy.capabilities import capabilities
 from wellspoken.proxy.chat import chat
 from wellspoken.proxy.completions import completions
@@ -26,6 +27,7 @@ from wellspoken.proxy.metrics import OTHER, Metrics
 from wellspoken.proxy.replies import EVENTS, JSON, EventStream, Reply, identifying
 from wellspoken.proxy.replying import NO_RETRY, retrying
 from wellspoken.proxy.requests import refuse, request_id, unknown_url
+from wellspoken.proxy.waiting import entered
 
 if TYPE_CHECKING:
     from aiohttp.web_request import BaseRequest
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from wellspoken.adapters.events import Fault
     from wellspoken.adapters.exchange import Exchange
+    from wellspoken.engine.supervisor import Supervisor
     from wellspoken.proxy.config import Config
     from wellspoken.proxy.routing import Router, Target
     from wellspoken.proxy.store.store import Store
@@ -55,6 +58,7 @@ ROUTES: dict[str, Route] = {
         (("/livez",), ("GET", "livez", pages.livez)),
         (("/readyz", "/health"), ("GET", "readyz", pages.readyz)),
         (("/metrics",), ("GET", "metrics", pages.metrics)),
+        (("/backend/metrics",), ("GET", "backend_metrics", backend_metrics)),
         (("/openapi.json",), ("GET", "openapi", pages.openapi)),
     )
     for path in paths
@@ -65,7 +69,9 @@ _ASKING: frozenset[Handler] = frozenset(
     {chat, completions, embeddings, passing.passed, *stored_completions.HANDLERS}
 )
 """Handlers that ask a backend or the store, so that `limits.inflight` holds for them."""
-_OPEN: tuple[Handler, ...] = (pages.livez, pages.readyz, pages.metrics, pages.openapi)
+_OPEN: frozenset[Handler] = frozenset(
+    {pages.livez, pages.readyz, pages.metrics, backend_metrics, pages.openapi}
+)
 """Handlers of what needs no key: what machines look at, and a document that everybody may have."""
 
 
@@ -74,6 +80,7 @@ class Call:
 
     __slots__ = (
         "backend",
+        "engine",
         "hide",
         "id",
         "kept",
@@ -108,6 +115,7 @@ class Call:
         self.kept: bytes | None = None  # the request, while its answer is to be stored
         self.warning = ""  # why it was not stored
         self.phase = "request"  # what a client that leaves now did not wait for
+        self.engine: Supervisor | None = None  # what counts this request as open
 
     def routed(self, target: Target, model: str, streams: bool) -> None:
         """Note where the request goes."""
@@ -116,6 +124,15 @@ class Call:
             self.hide = target.upstream.hide
         self.model = self.service.router.label(model)
         self.streams = streams
+
+    async def enter(self, target: Target) -> None:
+        """Wait for the target's engine, which then runs until the call is over.
+
+        Raises RequestError 503 where it cannot be waited for.
+        """
+        if target.engine is not None and self.engine is None:
+            await entered(target)
+            self.engine = target.engine
 
     def first_token(self) -> None:
         """Note that the first bytes of a streamed answer have left."""
@@ -282,6 +299,8 @@ class Service:
                 self.metrics.disconnects.labels(call.phase).inc()
             raise
         finally:
+            if call.engine is not None:
+                call.engine.leave()
             self.inflight -= 1
             if not self.inflight:
                 self._idle.set()

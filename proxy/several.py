@@ -17,6 +17,7 @@ from wellspoken.proxy.failures import UpstreamError
 from wellspoken.proxy.keeping import keep, keep_stream
 from wellspoken.proxy.replies import EventStream, Reply
 from wellspoken.proxy.replying import broken, explained, with_repairs
+from wellspoken.proxy.waiting import doubt
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -179,6 +180,7 @@ async def interleaved(
     await gathering.all(plan)
     counting.told(call, plan)
     fault: Fault | None = translator.fault
+    doubt(target, fault)
     if fault is not None and not translator.started:
         lines = explained(exchange, fault.retry, gathering.failed)
         return await broken(call, stream, fault, lines)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from wellspoken.proxy.asking import reached
 from wellspoken.proxy.replies import Reply
 from wellspoken.proxy.requests import unknown_url
 
@@ -51,13 +52,18 @@ async def page(call: Call) -> Reply:
     call.backend = target.name
     gzip = "gzip" in call.request.headers.get("Accept-Encoding", "")
     timeouts = call.service.config.timeouts
-    answer = await target.connection().open(
-        "GET",
-        call.path,
-        extra=b"Accept-Encoding: gzip\r\n" if gzip else b"Accept-Encoding: identity\r\n",
-        first=timeouts.first_token_body,
-        between=timeouts.between_chunks,
-        coded=True,
+    await call.enter(target)
+    answer = await reached(
+        call,
+        target,
+        lambda upstream: upstream.open(
+            "GET",
+            call.path,
+            extra=b"Accept-Encoding: gzip\r\n" if gzip else b"Accept-Encoding: identity\r\n",
+            first=timeouts.first_token_body,
+            between=timeouts.between_chunks,
+            coded=True,
+        ),
     )
     data = await answer.read(_LIMIT)
     lines = b"X-Content-Type-Options: nosniff\r\n"
