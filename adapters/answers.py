@@ -321,12 +321,28 @@ class Capability(Strict, kw_only=True):
     note: str = ""
 
 
+class EngineState(Strict, kw_only=True):
+    """The engine that the proxy runs for a model, as it was last started; null: not known.
+
+    stopped: unloaded, and the next request loads it. starting: requests wait, or are refused while
+    it starts for the first time. draining: it ends when what is open has ended. failed: it stays
+    down. `context_length`: the most tokens of prompt and answer together. The parsers are those of
+    the backend's own settings, null too where none is set.
+    """
+
+    state: Literal["stopped", "starting", "ready", "draining", "failed"]
+    version: Text | None
+    context_length: Annotated[int, Meta(ge=1)] | None
+    tool_parser: Text | None
+    reasoning_parser: Text | None
+
+
 class ModelCapabilities(Strict, kw_only=True):
     """One model: for each parameter of each endpoint what becomes of it.
 
     `backend` is the configured name, `adapter` what it is spoken with as; `server` what it is, as
     far as it told. `vendor`: what becomes of keys that are not OpenAI's. An endpoint that the
-    backend lacks has no parameters.
+    backend lacks has no parameters. `engine` is null where the proxy does not run the backend.
     """
 
     id: str
@@ -339,6 +355,7 @@ class ModelCapabilities(Strict, kw_only=True):
     chat_completions: dict[str, Capability]
     completions: dict[str, Capability]
     endpoints: list[str]
+    engine: EngineState | None
 
 
 class Capabilities(Strict, kw_only=True):

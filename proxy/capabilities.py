@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from wellspoken.adapters.answers import Capabilities, Capability, ModelCapabilities
+from wellspoken.adapters.answers import (
+    Capabilities,
+    Capability,
+    EngineState,
+    ModelCapabilities,
+)
 from wellspoken.proxy.pages import listed
 
 if TYPE_CHECKING:
     from wellspoken.adapters.parameters import Table
+    from wellspoken.engine.supervisor import Supervisor
     from wellspoken.proxy.replies import Reply
     from wellspoken.proxy.routing import Target
     from wellspoken.proxy.server import Call
@@ -21,7 +27,8 @@ _encode = msgspec.json.Encoder().encode
 async def capabilities(call: Call) -> Reply:
     """List what each model's backend does itself, what the proxy does, and what is refused.
 
-    Raises UpstreamError if a sole backend without configured names does not answer.
+    An engine is neither asked nor woken for it. Raises UpstreamError if a sole backend without
+    configured names does not answer, RequestError 503 for such an engine that never was there.
     """
     found = []
     for name in await listed(call.service):
@@ -44,6 +51,19 @@ def of_model(name: str, target: Target) -> ModelCapabilities:
         chat_completions=_rows(backend.chat_table if backend.chat else {}),
         completions=_rows(backend.completion_table if backend.completions else {}),
         endpoints=sorted(target.passes),
+        engine=of_engine(target.engine) if target.engine is not None else None,
+    )
+
+
+def of_engine(engine: Supervisor) -> EngineState:
+    """Return what the engine of a model is, which it is not asked again for."""
+    facts = engine.facts
+    return EngineState(
+        state=engine.state,
+        version=facts.version or None,
+        context_length=facts.context or None,
+        tool_parser=facts.tool_parser or None,
+        reasoning_parser=facts.reasoning_parser or None,
     )
 
 

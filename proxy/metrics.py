@@ -6,8 +6,8 @@ A model's name is a label only where the configuration names it; every other is 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -16,7 +16,9 @@ from prometheus_client import (
     Histogram,
     disable_created_metrics,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from wellspoken.adapters.exchange import Exchange
@@ -51,6 +53,12 @@ _STORE_FAILURES = "Attempts to store or to read that failed, by reason."
 _STORE_DROPPED = "Completions that were to be stored and are not."
 _SPOOL_ROWS = "Stored completions in the local spool, until PostgreSQL is back."
 _SPOOL_BYTES = "Bytes that the local spool takes."
+_ENGINE_UP = "1 while the engine answers requests, 0 otherwise."
+_ENGINE_STATE = "1 for the engine's present state, 0 for the others."
+_ENGINE_RESTARTS = "Starts of the engine that were needed because it ended unasked."
+_ENGINE_START = "Time that the engine's last start took until it answered; 0 before the first."
+
+ENGINE_STATES: Final = ("stopped", "starting", "ready", "draining", "failed")
 
 _BATCH_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 _WRITE_SECONDS = (
@@ -85,6 +93,7 @@ class Metrics:
         build = self._gauge("build_info", "1, with the proxy's version.", "version", "python")
         build.labels(version, platform.python_version()).set(1)
         self._finished: dict[tuple[str, str, str, int, str], tuple[Counter, Histogram | None]] = {}
+        self._engines: EngineMetrics | None = None
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"wellspoken_{name}", text, labels, registry=self.registry)
@@ -102,6 +111,12 @@ class Metrics:
     def of_store(self) -> StoreMetrics:
         """Return the store's metrics; without one a scrape has none of them."""
         return StoreMetrics(self.registry)
+
+    def of_engines(self) -> EngineMetrics:
+        """Return the metrics of the engines; until one is watched a scrape has none of them."""
+        if self._engines is None:
+            self._engines = EngineMetrics(self.registry)
+        return self._engines
 
     def watch_inflight(self, count: Callable[[], float]) -> None:
         """Let a scrape ask for the open requests, rather than have each request set them twice."""
@@ -179,3 +194,58 @@ class StoreMetrics:
         """Note what the spool holds."""
         self._spool_rows.set(rows)
         self._spool_bytes.set(size)
+
+
+class Watched(Protocol):
+    """What a scrape reads of an engine: wellspoken.engine's Supervisor has it."""
+
+    @property
+    def state(self) -> str:
+        """One of ENGINE_STATES."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started because it had ended unasked."""
+
+    @property
+    def start_seconds(self) -> float | None:
+        """What the last start that succeeded took; None before."""
+
+
+class EngineMetrics(Collector):
+    """The engines that the proxy runs, read at the scrape: no request and no change costs anything.
+
+    A series that is to come is 0 until then, as Prometheus advises, so that no query misses it.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._watched: dict[str, Watched] = {}
+        registry.register(self)
+
+    def watch(self, name: str, engine: Watched) -> None:
+        """Let a scrape ask `engine`, under the label backend=`name`."""
+        self._watched[name] = engine
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the families without samples: the registry looks for names that are taken."""
+        prefix = "wellspoken_engine"
+        return (
+            GaugeMetricFamily(f"{prefix}_up", _ENGINE_UP, labels=["backend"]),
+            GaugeMetricFamily(f"{prefix}_state", _ENGINE_STATE, labels=["backend", "state"]),
+            CounterMetricFamily(f"{prefix}_restarts", _ENGINE_RESTARTS, labels=["backend"]),
+            GaugeMetricFamily(f"{prefix}_start_seconds", _ENGINE_START, labels=["backend"]),
+        )
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families with what the engines are now; none where there is no engine."""
+        if not self._watched:
+            return ()
+        up, state, restarts, seconds = families = tuple(self.describe())
+        for name, engine in self._watched.items():
+            up.add_sample(up.name, {"backend": name}, float(engine.state == "ready"))
+            for one in ENGINE_STATES:
+                labels = {"backend": name, "state": one}
+                state.add_sample(state.name, labels, float(engine.state == one))
+            restarts.add_sample(f"{restarts.name}_total", {"backend": name}, engine.restarts)
+            seconds.add_sample(seconds.name, {"backend": name}, engine.start_seconds or 0.0)
+        return families

@@ -50,7 +50,9 @@ PASSED: Final = tuple(
 )
 """Endpoints that pass through byte for byte to the backends that have them."""
 
-_SENT: Final = ("Capabilities", "Capability", "Model", "ModelCapabilities", "ModelList")
+_SENT: Final = (
+    "Capabilities", "Capability", "EngineState", "Model", "ModelCapabilities", "ModelList",
+)  # fmt: skip
 """Answers whose every key is always there."""
 
 _OPEN: Final = (
@@ -302,8 +304,31 @@ def _readings() -> dict[str, Any]:
         "/readyz": _ready("readyz"),
         "/health": _ready("health"),
         "/metrics": got("metrics", "service", "Prometheus' text format.", numbers, "400"),
+        "/backend/metrics": _backend_metrics(),
         "/openapi.json": got("openapi", "service", "This document.", own, "400"),
     }
+
+
+def _backend_metrics() -> dict[str, Any]:
+    text = {"schema": {"type": "string"}}
+    kinds = ("text/plain", "application/openmetrics-text")
+    made: dict[str, Any] = got(
+        "backendMetrics",
+        "service",
+        "A backend's own metrics, unchanged; the engine's, where the proxy runs one.",
+        answered("What the backend answers to GET /metrics.", dict.fromkeys(kinds, text)),
+        "400", "404", "4XX", *FROM_BACKEND,
+    )  # fmt: skip
+    made["get"]["parameters"] = [
+        {
+            "name": "backend",
+            "in": "query",
+            "required": False,
+            "description": "Which backend, where there are several and none is the engine.",
+            "schema": {"type": "string", "minLength": 1},
+        }
+    ]
+    return made
 
 
 def _ready(name: str) -> dict[str, Any]:

@@ -55,7 +55,7 @@ STATUSES: dict[str, str] = {
     "400": "The request is refused, by the proxy or by the backend; `param` names the parameter.",
     "401": "The key is missing or not known here (auth.keys), or to the backend (auth = pass).",
     "403": "The Host header names no address of this server.",
-    "404": "No such model, stored completion or URL.",
+    "404": "No such model, stored completion, backend or URL.",
     "405": "Another method is wanted; the header Allow names it.",
     "408": "The request did not come to its end in time.",
     "413": "The body is too large.",

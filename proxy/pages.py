@@ -16,6 +16,8 @@ from wellspoken.proxy.metrics import CONTENT_TYPE
 from wellspoken.proxy.replies import Reply
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from wellspoken.proxy.routing import Target
     from wellspoken.proxy.server import Call, Service
 
@@ -71,7 +73,8 @@ async def model(call: Call) -> Reply:
 async def listed(service: Service) -> dict[str, Model]:
     """Return the models by name. A backend that does not answer still has its configured names.
 
-    Raises UpstreamError if a sole backend has neither.
+    An engine that is not there has those that it had. Where a sole backend has neither, raises
+    UpstreamError, and RequestError 503 for an engine.
     """
     targets = service.router.targets
     answers = await asyncio.gather(
@@ -90,16 +93,29 @@ async def listed(service: Service) -> dict[str, Model]:
     return found
 
 
-async def _backend_models(target: Target, only: bool) -> dict[str, Model]:
-    if target.upstream is None:
-        return {}
+async def _backend_models(target: Target, only: bool) -> Mapping[str, Model]:
+    known = _last_listed(target)
+    nameless = only and not target.names and not known
+    if target.upstream is None and not nameless:
+        return known
     try:
-        status, body = await target.upstream.get(target.backend.models_path, _MODELS_LIMIT)
+        status, body = await target.connection().get(target.backend.models_path, _MODELS_LIMIT)
     except UpstreamError:
-        if only and not target.names:
+        if nameless:
             raise
-        return {}
-    return read_models(body) if status == 200 else {}
+        return known
+    found = read_models(body) if status == 200 else {}
+    if target.engine is not None and found:
+        target.listed = found
+    return found or known
+
+
+def _last_listed(target: Target) -> Mapping[str, Model]:
+    """Return what an engine has, as far as is known without it: it is not woken for a list."""
+    if target.engine is None or target.listed:
+        return target.listed
+    models = target.engine.facts.models
+    return {name: Model(id=name, created=0, owned_by=target.name) for name in models}
 
 
 def read_models(body: bytes) -> dict[str, Model]:
@@ -138,8 +154,9 @@ class Readiness:
     while it cannot store what it was asked to.
 
     One reachable backend of several is enough, since to take the proxy out of service for one
-    would take the others with it. A probe's result holds for `PROBE_SECONDS`, and however many ask
-    at once share one probe.
+    would take the others with it. An engine that was unloaded counts as reachable, since the next
+    request loads it. An engine's state is looked at each time; a probe's result holds for
+    `PROBE_SECONDS`, and however many ask at once share one probe.
     """
 
     def __init__(self, service: Service) -> None:
@@ -159,9 +176,11 @@ class Readiness:
         store = self._service.store
         if store is not None and store.trouble:
             return f"The store of completions fails: {store.trouble}"
-        targets = self._service.router.targets
-        if all(target.upstream is None for target in targets):
-            return " ".join(_not_there(target) for target in targets)
+        away = [_away(target) for target in self._service.router.targets]
+        if "" in away:
+            return ""
+        if None not in away:
+            return " ".join(filter(None, away))
         if self._service.loop.time() - self._probed_at < PROBE_SECONDS:
             return self._found
         if self._task is None:
@@ -179,18 +198,30 @@ class Readiness:
             self._task = None
 
 
-def _not_there(target: Target) -> str:
-    return f"The engine is not ready: {target.state()}."
+def unloaded(target: Target) -> bool:
+    """Say whether a target's engine is away only because nobody had asked it for long."""
+    return target.engine is not None and target.engine.unloaded
+
+
+def _away(target: Target) -> str | None:
+    """Return why an engine does not answer, "" if a request brings it back; None: probe it."""
+    engine = target.engine
+    if unloaded(target):
+        return ""
+    if target.upstream is not None and (engine is None or engine.state == "ready"):
+        return None
+    return f"The engine is not ready: {target.state().rstrip('.')}."
 
 
 async def _probe(target: Target) -> str:
     """Return why this target cannot answer, or ""."""
-    if target.upstream is None:
-        return _not_there(target)
+    away = _away(target)
+    if away is not None or target.upstream is None:
+        return away or ""
     try:
         status = await target.upstream.probe(PROBE_PATH)
     except UpstreamError as error:
         return str(error)
     if status >= 500:
-        return f"The backend at {target.upstream.url} answers {status} to GET {PROBE_PATH}."
+        return f"The {target.upstream.peer.name} answers {status} to GET {PROBE_PATH}."
     return ""

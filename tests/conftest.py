@@ -78,6 +78,7 @@ def _serve(model: Path) -> Iterator[str]:
     params.warmup = False
     params.fit_params = False
     params.ui = False
+    params.endpoint_metrics = True
     params.verbosity = -1
     server = xllamacpp.Server(params)
     yield str(server.listening_address).rstrip("/")

@@ -26,7 +26,7 @@ from wellspoken.proxy.server import ROUTES, Call, Service
 KEY = "sk-canary-7f3a1be05c"
 OTHER = "sk-canary-of-another"
 MINE = {"Authorization": f"Bearer {KEY}"}
-OPEN = {"/livez", "/readyz", "/health", "/metrics", "/openapi.json"}
+OPEN = {"/livez", "/readyz", "/health", "/metrics", "/backend/metrics", "/openapi.json"}
 Guarded = Callable[..., Awaitable[Proxy]]
 
 

@@ -10,8 +10,10 @@ from msgspec import json as strict
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy
 from tests.proxy.test_detect import play
+from tests.proxy.test_engine_metrics import Engine, hosting
 from wellspoken.adapters.answers import Capabilities
 from wellspoken.adapters.registry import find
+from wellspoken.engine.kind import Facts
 
 PATH = "/v1/capabilities"
 LISTED = json.dumps({"object": "list", "data": [{"id": "tiny", "object": "model"}]}).encode()
@@ -43,6 +45,7 @@ async def test_each_model_has_its_backends_table(start_proxy: StartProxy) -> Non
         table = find(name).chat_table
         told = {key: (row.how, row.key, row.note) for key, row in model.chat_completions.items()}
         assert told == {key: (row.how, row.key, row.note) for key, row in table.items()}
+    assert first.engine is None and found["data"][0]["engine"] is None
     assert second.completions == {} and first.completions["echo"].how == "native"
 
 
@@ -54,6 +57,39 @@ async def test_what_was_detected_is_told(start_proxy: StartProxy, upstream: Upst
     assert model["adapter"] == "llamacpp" and model["server"].startswith("llama.cpp, from")
     assert model["chat_completions"]["n"]["how"] == "emulated"
     assert "/v1/embeddings" in model["endpoints"]
+
+
+async def test_an_engine_tells_what_it_is_also_while_it_is_unloaded(
+    start_proxy: StartProxy, upstream: Upstream
+) -> None:
+    proxy = await start_proxy(upstream, adapter="vllm")
+    facts = Facts("0.32.0", ("tiny",), 512, "hermes", "deepseek_r1")
+    engine = Engine("stopped", "it was unloaded", facts=facts)
+    await hosting(proxy, engine)
+    status, found = await proxy.get(PATH)
+    assert status == 200
+    (model,) = strict.decode(strict.encode(found), type=Capabilities).data
+    assert (model.id, model.adapter) == ("tiny", "vllm")
+    assert found["data"][0]["engine"] == {
+        "state": "stopped",
+        "version": "0.32.0",
+        "context_length": 512,
+        "tool_parser": "hermes",
+        "reasoning_parser": "deepseek_r1",
+    }
+    assert upstream.requests == []
+    engine.state, engine.facts = "starting", Facts(models=("tiny",))
+    _, found = await proxy.get(PATH)
+    told = found["data"][0]["engine"]
+    assert told.pop("state") == "starting"
+    assert set(told.values()) == {None} and len(told) == 4
+
+
+async def test_an_engine_that_never_was_there_is_an_error(start_proxy: StartProxy) -> None:
+    proxy = await start_proxy("http://127.0.0.1:9", adapter="vllm")
+    await hosting(proxy, Engine("starting", "vLLM is starting: loading weights, 3 s", first=True))
+    status, found = await proxy.get(PATH)
+    assert (status, found["error"]["code"]) == (503, "engine_not_ready")
 
 
 async def test_what_does_not_answer_is_an_error(start_proxy: StartProxy) -> None:

@@ -10,6 +10,9 @@ import pytest
 from tests.fakes.upstream import Cut, Pause, Stall, Step, Upstream, whole
 from tests.proxy.conftest import Proxy, StartProxy
 from tests.proxy.test_chat_body import PLAIN
+from tests.proxy.test_engine_metrics import Engine, hosting
+from wellspoken.engine.kind import Facts
+from wellspoken.engine.states import State
 from wellspoken.proxy.pages import read_models
 
 OK: list[Step] = whole({"status": "ok"})
@@ -94,6 +97,49 @@ async def test_one_model(upstream: Upstream, start_proxy: StartProxy) -> None:
     assert answer["error"]["code"] == "model_not_found"
 
 
+async def test_the_models_of_an_engine_that_is_away(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.script("/v1/models", whole(MODELS))
+    proxy = await start_proxy(upstream, aliases={"gpt-4o": "llama"})
+    await hosting(proxy, Engine("ready"))
+    listed = await proxy.get("/v1/models")
+    assert len(listed[1]["data"]) == 3
+    await hosting(proxy, Engine("stopped", "it was unloaded"))
+    assert await proxy.get("/v1/models") == listed
+    assert await proxy.get("/v1/models/llama") == (200, entry("llama", 1_700_000_000, "vllm"))
+    assert (await proxy.get("/v1/models/none"))[0] == 404
+    assert len(upstream.requests) == 1
+
+
+async def test_the_models_of_an_engine_that_nobody_asked_for_its_list(
+    start_proxy: StartProxy,
+) -> None:
+    proxy = await start_proxy("http://127.0.0.1:1")
+    engine = Engine("starting", "vLLM is starting: loading weights, 3 s", first=True)
+    await hosting(proxy, engine)
+    status, answer = await proxy.get("/v1/models")
+    assert (status, answer["error"]["code"]) == (503, "engine_not_ready")
+    assert "loading weights" in answer["error"]["message"]
+    engine.facts = Facts(models=("org/name",))
+    expected = {"object": "list", "data": [entry("org/name")]}
+    for engine.state in ("starting", "draining", "failed"):
+        assert await proxy.get("/v1/models") == (200, expected)
+
+
+async def test_an_engine_that_breaks_off_still_has_its_models(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.script("/v1/models", whole(MODELS), [Cut()], whole({}, status=500))
+    proxy = await start_proxy(upstream)
+    await hosting(proxy, Engine("ready"))
+    listed = await proxy.get("/v1/models")
+    assert listed[0] == 200 and len(listed[1]["data"]) == 2
+    for number in (2, 3):
+        assert await proxy.get("/v1/models") == listed
+        assert len(upstream.requests) == number
+
+
 @pytest.mark.parametrize(
     ("body", "names"),
     [
@@ -167,6 +213,91 @@ async def test_one_of_two_backends_is_enough(upstream: Upstream, start_proxy: St
         {"name": "two", "url": upstream.url, "models": ["b"]},
     )
     assert (await proxy.get("/readyz"))[0] == 200
+
+
+AWAY = "The engine is not ready: "
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/health"])
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [
+        (Engine("ready"), ""),
+        (Engine("stopped", "it was unloaded after 15 minutes without a request"), ""),
+        (Engine("draining", "it was unloaded after 15 minutes without a request"), ""),
+        (Engine("stopped", "it has not been started", first=True), "it has not been started"),
+        (Engine("starting", "vLLM is starting: loading weights, 42 s", first=True),
+         "vLLM is starting: loading weights, 42 s"),
+        (Engine("starting", "vLLM ended with exit code 1; it starts again in 4 s"),
+         "vLLM ended with exit code 1; it starts again in 4 s"),
+        (Engine("draining", "the proxy is shutting down", first=True),
+         "the proxy is shutting down"),
+        (Engine("failed", "it ended 5 times within 10 minutes"),
+         "it ended 5 times within 10 minutes"),
+        (Engine("failed", "vllm is not installed", first=True), "vllm is not installed"),
+        (Engine("failed", "Raise start_timeout."), "Raise start_timeout"),
+    ],
+)  # fmt: skip
+async def test_ready_with_an_engine(
+    upstream: Upstream, start_proxy: StartProxy, path: str, engine: Engine, reason: str
+) -> None:
+    upstream.script("/health", OK)
+    proxy = await start_proxy(upstream)
+    await hosting(proxy, engine)
+    unready = {"status": "unavailable", "reason": f"{AWAY}{reason}."}
+    expected = (503, unready) if reason else (200, {"status": "ok"})
+    assert await proxy.get(path) == expected
+    assert await proxy.get("/livez") == (200, {"status": "ok"})
+    assert len(upstream.requests) == (1 if engine.state == "ready" else 0)
+
+
+async def test_an_engines_state_is_not_kept_as_a_probe_is(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.script("/health", OK, whole({}, status=503))
+    proxy = await start_proxy(upstream)
+    engine = Engine("ready")
+    await hosting(proxy, engine)
+    assert (await proxy.get("/readyz"))[0] == 200
+    engine.state, engine.reason = "starting", "it starts again in 1 s"
+    assert (await proxy.get("/readyz"))[1]["reason"] == f"{AWAY}it starts again in 1 s."
+    engine.state, engine.reason = "ready", ""
+    assert (await proxy.get("/readyz"))[0] == 200
+    forget(proxy)
+    status, answer = await proxy.get("/readyz")
+    assert (status, len(upstream.requests)) == (503, 2)
+    assert "answers 503 to GET /health" in answer["reason"]
+
+
+@pytest.mark.parametrize(
+    ("state", "first", "there", "status"),
+    [
+        ("failed", True, True, 200),
+        ("starting", True, True, 200),
+        ("stopped", False, False, 200),
+        ("failed", False, False, 503),
+    ],
+)
+async def test_an_engine_beside_a_backend(
+    upstream: Upstream,
+    start_proxy: StartProxy,
+    state: State,
+    first: bool,
+    there: bool,
+    status: int,
+) -> None:
+    upstream.script("/health", OK)
+    proxy = await start_proxy(
+        {"name": "engine", "url": "http://127.0.0.1:1", "models": ["a"]},
+        {"name": "backend", "url": upstream.url, "models": ["b"]},
+    )
+    await hosting(proxy, Engine(state, "the engine's reason", first=first))
+    if not there:
+        await upstream.refuse()
+    code, answer = await proxy.get("/readyz")
+    assert code == status
+    if code == 503:
+        assert answer["reason"].startswith(f"{AWAY}the engine's reason. The backend at http")
 
 
 async def test_not_ready_while_draining(upstream: Upstream, start_proxy: StartProxy) -> None:

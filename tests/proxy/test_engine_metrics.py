@@ -1,0 +1,137 @@
+"""The engine's metrics: read at the scrape, and only there where an engine is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast, get_args
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.fakes.upstream import Upstream
+from tests.proxy.conftest import Proxy, StartProxy
+from wellspoken.engine.kind import Facts
+from wellspoken.engine.states import State
+from wellspoken.engine.supervisor import Supervisor
+from wellspoken.proxy.metrics import ENGINE_STATES, EngineMetrics, Metrics
+
+FAMILIES = 25  # at most, with a store and an engine (operations.md)
+
+
+@dataclass
+class Engine:
+    """What pages and metrics see of a Supervisor; a page that wakes it or counts in, fails."""
+
+    state: State = "ready"
+    reason: str = ""
+    restarts: int = 0
+    start_seconds: float | None = None
+    open: int = 0
+    first: bool = False
+    facts: Facts = field(default_factory=Facts)
+
+    @property
+    def unloaded(self) -> bool:
+        return self.state in ("stopped", "draining") and not self.first
+
+    async def enter(self) -> None:
+        raise AssertionError("a page woke the engine")
+
+    async def suspect(self) -> None:
+        """Look whether it still listens: of a double there is nothing to see."""
+
+
+async def hosting(proxy: Proxy, engine: Engine, number: int = 0) -> None:
+    """Let a target of the proxy be one that `engine` runs; without an address unless it is ready.
+
+    So does proxy/engines.py with a real one.
+    """
+    target = proxy.service.router.targets[number]
+    target.engine = cast(Supervisor, engine)
+    target.state = lambda: engine.reason or "it is ending"
+    if engine.state != "ready" and target.upstream is not None:
+        upstream, target.upstream = target.upstream, None
+        await upstream.close()
+
+
+def scrape(registry: CollectorRegistry) -> dict[str, float]:
+    """Return the samples that begin with wellspoken_engine, as `name label label` -> value."""
+    metrics = Metrics("1")
+    metrics.registry = registry
+    found = {}
+    for family in text_string_to_metric_families(metrics.expose().decode()):
+        for sample in family.samples:
+            found[" ".join((sample.name, *sample.labels.values()))] = sample.value
+    return found
+
+
+def test_the_states_are_the_supervisors() -> None:
+    assert get_args(State) == ENGINE_STATES
+
+
+@pytest.mark.parametrize("state", ENGINE_STATES)
+def test_each_state(state: State) -> None:
+    registry = CollectorRegistry()
+    engine = Engine(state, restarts=3, start_seconds=41.5)
+    EngineMetrics(registry).watch("engine", engine)
+    up = float(state == "ready")
+    states = {f"wellspoken_engine_state engine {one}": 0.0 for one in ENGINE_STATES}
+    assert scrape(registry) == {
+        "wellspoken_engine_up engine": up,
+        **states,
+        f"wellspoken_engine_state engine {state}": 1.0,
+        "wellspoken_engine_restarts_total engine": 3.0,
+        "wellspoken_engine_start_seconds engine": 41.5,
+    }
+
+
+def test_what_a_scrape_reads_is_what_is_now() -> None:
+    registry = CollectorRegistry()
+    engine = Engine("starting", first=True)
+    EngineMetrics(registry).watch("engine", engine)
+    before = scrape(registry)
+    assert before["wellspoken_engine_up engine"] == 0
+    assert before["wellspoken_engine_start_seconds engine"] == 0
+    engine.state, engine.restarts, engine.start_seconds = "ready", 1, 2.5
+    after = scrape(registry)
+    assert after["wellspoken_engine_up engine"] == 1
+    assert after["wellspoken_engine_state engine starting"] == 0
+    assert after["wellspoken_engine_restarts_total engine"] == 1
+    assert after["wellspoken_engine_start_seconds engine"] == 2.5
+
+
+def test_two_engines_share_the_families() -> None:
+    metrics = Metrics("1")
+    metrics.of_engines().watch("one", Engine())
+    metrics.of_engines().watch("two", Engine("failed"))
+    text = metrics.expose().decode()
+    assert 'wellspoken_engine_up{backend="one"} 1.0\n' in text
+    assert 'wellspoken_engine_up{backend="two"} 0.0\n' in text
+    assert text.count("# TYPE wellspoken_engine_up gauge\n") == 1
+
+
+def test_a_name_is_taken_once() -> None:
+    registry = CollectorRegistry()
+    EngineMetrics(registry)
+    with pytest.raises(ValueError, match="wellspoken_engine"):
+        EngineMetrics(registry)
+
+
+def test_the_families_stay_few() -> None:
+    metrics = Metrics("1")
+    metrics.of_store()
+    metrics.of_engines()
+    assert "wellspoken_engine" not in metrics.expose().decode()  # as none is watched
+    without = metrics.expose().count(b"# TYPE ")
+    metrics.of_engines().watch("engine", Engine())
+    assert metrics.expose().count(b"# TYPE ") == without + 4 <= FAMILIES
+
+
+async def test_a_proxy_without_an_engine_has_none(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    proxy = await start_proxy(upstream)
+    assert not [name for name in await proxy.metrics() if "engine" in name]
+    proxy.service.metrics.of_engines().watch("engine", Engine())
+    assert (await proxy.metrics())['wellspoken_engine_up{backend="engine"}'] == 1
