@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
 from wellspoken.adapters import registry
 from wellspoken.proxy.config import Backend, Config, Engine
+from wellspoken.proxy.config_engine import served_names
 from wellspoken.proxy.config_values import ConfigError, normal_url, read_key
 from wellspoken.proxy.detect import Detector
 from wellspoken.proxy.metrics import Metrics
@@ -23,8 +23,6 @@ from wellspoken.proxy.upstream import Upstream
 if TYPE_CHECKING:
     from wellspoken.adapters.backend import Backend as Adapter
     from wellspoken.proxy.store.store import Store
-
-_ENGINE_ADAPTERS = {"llamacpp": "llamacpp"}
 
 
 def version() -> str:
@@ -99,9 +97,9 @@ def _engine(engine: Engine) -> Target:
         raise ConfigError(f"engine.{error}") from error
     return Target(
         engine.name,
-        _adapter(_ENGINE_ADAPTERS[engine.kind]),
+        _adapter(engine.kind),
         None,
-        models=(engine.alias or Path(engine.model).stem,),  # as the engine names it in turn
+        models=served_names(engine),
         extensions=engine.extensions,
         keep=engine.keep,
         bounds=engine.bounds,

@@ -7,26 +7,22 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from wellspoken.proxy.cli_options import bare_parser, serving_flags, serving_parser, start
+
 _URL_HELP = """\
 examples:
   wellspoken http://localhost:8000                    in front of vLLM, on 127.0.0.1:8010
   wellspoken localhost:8080 --adapter llamacpp        in front of llama.cpp
   wellspoken https://llm.example:8443 --upstream-key env:LLM_KEY
+  wellspoken unix:/run/llm/api.sock                   a server on a unix socket
   wellspoken localhost:8000 --listen 0.0.0.0:8010 --key env:MY_KEY   for other machines too
   wellspoken serve --config wellspoken.toml           several backends, all settings
-  wellspoken serve --engine llamacpp --model m.gguf   with a llama.cpp of its own
+  wellspoken serve --engine vllm --model ORG/NAME     with a vLLM of its own
+  wellspoken serve --engine llamacpp --model m.gguf   or a llama.cpp
   wellspoken convert old.jsonl > new.jsonl            stored answers instead of a server's
   wellspoken export --store chats.db > chats.jsonl    what store: true has kept; import reads it
 
 Makes a self-hosted LLM server speak OpenAI's chat-completions contract exactly.
-"""
-_SERVE_HELP = """\
-examples:
-  wellspoken serve --config wellspoken.toml
-  wellspoken serve --engine llamacpp --model model.gguf
-  wellspoken serve --config wellspoken.toml --listen 0.0.0.0:8010 --key file:keys.txt
-
-Serves what a configuration file or an engine's flags say.
 """
 _CONVERT_HELP = """\
 examples:
@@ -53,25 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return cli_store.main(arguments)
     if arguments[:1] == ["serve"]:
-        options = _serve_parser().parse_args(arguments[1:])
-        if (options.engine is None) != (options.model is None):
-            print(
-                "wellspoken: --engine and --model go together: "
-                "wellspoken serve --engine llamacpp --model FILE.gguf",
-                file=sys.stderr,
-            )
-            return 2
-        flags = _serve_flags(options)
-        file = options.config
-    else:
-        parser = _url_parser()
-        if not arguments:
-            parser.print_help()
-            return 2
-        options = parser.parse_args(arguments)
-        flags = _url_flags(options)
-        file = None
-    return _run(file, flags)
+        from wellspoken.proxy import cli_serve
+
+        return cli_serve.main(arguments[1:])
+    parser = _url_parser()
+    if not arguments:
+        parser.print_help()
+        return 2
+    return start(None, _url_flags(parser.parse_args(arguments)))
 
 
 def _convert(arguments: Sequence[str]) -> int:
@@ -92,22 +77,6 @@ def _convert(arguments: Sequence[str]) -> int:
         return 130  # while it was being loaded
 
 
-def _run(file: str | None, flags: dict[str, Any]) -> int:
-    from pathlib import Path
-
-    from wellspoken.proxy.config import load
-    from wellspoken.proxy.config_values import ConfigError
-
-    try:
-        config = load(Path(file) if file is not None else None, flags)
-    except ConfigError as error:
-        print(f"wellspoken: {error}", file=sys.stderr)
-        return 2
-    from wellspoken.proxy.run import run
-
-    return run(config)
-
-
 class _Version(argparse.Action):
     """Looks the version up only when asked: that takes as long as all of --help."""
 
@@ -118,40 +87,15 @@ class _Version(argparse.Action):
         parser.exit(0)
 
 
-def _bare_parser(prog: str, usage: str, description: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
-        prog=prog,
-        usage=usage,
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-
-def _parser(prog: str, usage: str, description: str) -> argparse.ArgumentParser:
-    parser = _bare_parser(prog, usage, description)
-    parser.add_argument(
-        "--listen", metavar="HOST:PORT", help="where to listen (default 127.0.0.1:8010)"
-    )
-    who = parser.add_mutually_exclusive_group()
-    who.add_argument(
-        "--key",
-        metavar="env:NAME",
-        action="append",
-        help="the key that clients need: env:NAME, or file:PATH with one a line; repeat for more",
-    )
-    who.add_argument(
-        "--auth", metavar="none", help="none: clients need no key, also from other machines"
-    )
-    return parser
-
-
 def _url_parser() -> argparse.ArgumentParser:
-    parser = _parser(
+    parser = serving_parser(
         "wellspoken",
         "wellspoken URL [options] | wellspoken serve|convert|export|import ...",
         _URL_HELP,
     )
-    parser.add_argument("url", metavar="URL", help="the server's address, with or without /v1")
+    parser.add_argument(
+        "url", metavar="URL", help="the server's address, with or without /v1, or unix:/path"
+    )
     parser.add_argument(
         "--adapter",
         default=None,
@@ -172,17 +116,9 @@ def _url_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _serve_parser() -> argparse.ArgumentParser:
-    parser = _parser("wellspoken serve", "wellspoken serve [options]", _SERVE_HELP)
-    parser.add_argument("--config", metavar="FILE", help="a TOML file, see config.example.toml")
-    parser.add_argument("--engine", choices=("llamacpp",), help="start this engine and serve it")
-    parser.add_argument("--model", metavar="FILE", help="the engine's model, a .gguf file")
-    return parser
-
-
 def _convert_parser() -> argparse.ArgumentParser:
     usage = "wellspoken convert [options] [FILE] > NEW"
-    parser = _bare_parser("wellspoken convert", usage, _CONVERT_HELP)
+    parser = bare_parser("wellspoken convert", usage, _CONVERT_HELP)
     parser.add_argument(
         "file", nargs="?", metavar="FILE", help="answers, one a line; - or none: stdin"
     )
@@ -228,26 +164,7 @@ def _url_flags(options: argparse.Namespace) -> dict[str, Any]:
         "tokenizer": options.tokenizer,
     }
     given = {key: value for key, value in backend.items() if value is not None}
-    return {"backend": [given], "server": _server_flags(options), **_auth_flags(options)}
-
-
-def _serve_flags(options: argparse.Namespace) -> dict[str, Any]:
-    engine = {"kind": options.engine, "model": options.model}
-    given = {key: value for key, value in engine.items() if value is not None}
-    flags: dict[str, Any] = {"server": _server_flags(options), **_auth_flags(options)}
-    if given:
-        flags["engine"] = given
-    return flags
-
-
-def _server_flags(options: argparse.Namespace) -> dict[str, Any]:
-    return {} if options.listen is None else {"listen": options.listen}
-
-
-def _auth_flags(options: argparse.Namespace) -> dict[str, Any]:
-    if options.key is not None:
-        return {"auth": {"keys": options.key}}
-    return {} if options.auth is None else {"auth": options.auth}
+    return {"backend": [given], **serving_flags(options)}
 
 
 if __name__ == "__main__":

@@ -1,24 +1,36 @@
 """The configuration: typed, checked as a whole, and loaded from flags, environment and file.
 
 Flags win over `WELLSPOKEN_*` environment variables, these over the TOML file, the file over the
-defaults written here. config.example.toml explains every key for people.
+defaults in config_tables.py. config.example.toml explains every key for people.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct
 
 from wellspoken.adapters.caps import DANGEROUS, Caps
-from wellspoken.adapters.exchange import Extensions
-from wellspoken.adapters.vendor import Policy
+from wellspoken.proxy.config_engine import DURATIONS, check_engine, checked_table, served_names
+from wellspoken.proxy.config_tables import (
+    Auth,
+    Backend,
+    Config,
+    Endpoints,
+    Engine,
+    Limits,
+    Server,
+    Store,
+    Streams,
+    Timeouts,
+)
 from wellspoken.proxy.config_values import (
     ConfigError,
     check_reference,
@@ -27,144 +39,22 @@ from wellspoken.proxy.config_values import (
     parse_listen,
     read_key,
 )
+from wellspoken.proxy.durations import seconds
 
-Seconds = Annotated[float, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
-Size = Annotated[int, Meta(ge=1)]
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
-
-
-class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the proxy listens and how it stops; times in seconds."""
-
-    listen: str = "127.0.0.1:8010"
-    hosts: tuple[str, ...] = ()
-    drain_delay: Seconds = 0.0
-    drain_timeout: Seconds = 300.0
-
-
-class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long what may take, in seconds; 0 means no limit where that is allowed."""
-
-    connect: Positive = 5.0
-    client_header: Positive = 10.0
-    client_body: Positive = 30.0
-    client_keep_alive: Positive = 75.0
-    first_token_body: Seconds = 600.0
-    first_token_stream: Seconds = 0.0
-    between_chunks: Seconds = 120.0
-    heartbeat: Positive = 15.0
-    # vLLM (uvicorn) and llama.cpp (cpp-httplib) close an idle connection after 5 s; to drop ours
-    # first leaves no moment in which a request is sent into a connection that is being closed.
-    upstream_keep_alive: Positive = 4.0
-    probe: Positive = 2.0
-
-
-class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of what, in bytes or requests."""
-
-    header: Size = 64 * 1024
-    body: Size = 32 * 1024 * 1024
-    response: Size = 64 * 1024 * 1024
-    inflight: Size = 1000
-    scored_tokens: Size = 4096
-    scoring: Size = 2
-
-
-Endpoints = Annotated[tuple[Name, ...], Meta(max_length=64)]
-Streams = Literal["both", "always", "never"]
-
-
-class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One upstream server and how to speak with it."""
-
-    name: Name = "default"
-    url: str
-    adapter: str = "auto"
-    models: tuple[Name, ...] = ()
-    aliases: dict[Name, Name] = {}
-    upstream_model: Name | None = None
-    key: str | None = None
-    auth: Literal["none", "pass"] = "none"
-    tokenizer: str | None = None
-    tokenizer_download: bool = False
-    extensions: Extensions = "known"
-    keep: tuple[Name, ...] = ()
-    bounds: Literal["openai", "backend"] = "openai"
-    vendor: Policy = "pass"
-    streams: Streams = "both"
-    endpoints: Endpoints | None = None
-    caps: Caps = Caps()
-    ui: bool = False
-
-
-class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A local inference engine that the proxy starts itself and stands in front of."""
-
-    kind: Literal["llamacpp"]
-    model: str
-    name: Name = "engine"
-    alias: Name | None = None
-    context: Annotated[int, Meta(ge=0)] = 0
-    parallel: Annotated[int, Meta(ge=1)] = 4
-    threads: Annotated[int, Meta(ge=0)] = 0
-    gpu_layers: Annotated[int, Meta(ge=-1)] = -1
-    start_timeout: Positive = 600.0
-    tokenizer: str | None = None
-    tokenizer_download: bool = False
-    extensions: Extensions = "known"
-    keep: tuple[Name, ...] = ()
-    bounds: Literal["openai", "backend"] = "openai"
-    vendor: Policy = "pass"
-    endpoints: Endpoints | None = None
-    caps: Caps = Caps()
-
-
-class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The keys that clients need, each as env:NAME or file:PATH; a file has one a line."""
-
-    keys: tuple[str, ...] = ()
-
-
-class Store(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where completions with `store: true` are kept; nowhere unless `path` or `url` is set.
-
-    Times in seconds, sizes in bytes.
-    """
-
-    path: str | None = None
-    url: str | None = None
-    missing: Literal["warn", "refuse"] = "warn"
-    durability: Literal["async", "commit"] = "async"
-    queue: Size = 64 * 1024 * 1024
-    full: Literal["block", "drop", "refuse"] = "block"
-    spool: str | None = None
-    spool_size: Size = 1024 * 1024 * 1024
-    max_age: Seconds = 0.0
-    max_size: Annotated[int, Meta(ge=0)] = 0
-    large: Size = 1024 * 1024
-    large_to: str | None = None
-
-    @property
-    def configured(self) -> bool:
-        """Whether completions can be kept at all."""
-        return self.path is not None or self.url is not None
-
-
-class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole configuration: at least one backend, or an engine.
-
-    `auth` "none": everybody who can reach the proxy may use it.
-    """
-
-    server: Server = Server()
-    timeouts: Timeouts = Timeouts()
-    limits: Limits = Limits()
-    backend: tuple[Backend, ...] = ()
-    engine: Engine | UnsetType = UNSET
-    auth: Auth | Literal["none"] = Auth()
-    store: Store = Store()
-
+__all__ = [
+    "Auth",
+    "Backend",
+    "Config",
+    "Endpoints",
+    "Engine",
+    "Limits",
+    "Server",
+    "Store",
+    "Streams",
+    "Timeouts",
+    "load",
+    "store_url",
+]
 
 ENV_PREFIX = "WELLSPOKEN_"
 _SECTIONS: dict[str, type[Struct]] = {
@@ -172,7 +62,10 @@ _SECTIONS: dict[str, type[Struct]] = {
     "timeouts": Timeouts,
     "limits": Limits,
     "store": Store,
+    "engine": Engine,
 }
+_TABLES = frozenset({"caps", "environment"})  # keys that no variable can hold
+_WITH_COMMAS = frozenset({"hosts", "inherit", "keep", "endpoints"})
 
 
 def load(
@@ -195,6 +88,8 @@ def load(
         else:
             raw[section] = value
     _refuse_bare_key(raw.get("auth"))
+    if isinstance(raw.get("engine"), dict):
+        raw["engine"] = checked_table(raw["engine"])
     try:
         config = msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:
@@ -225,7 +120,7 @@ def _table(raw: dict[str, Any], section: str) -> dict[str, Any]:
 
 
 def _from_environ(raw: dict[str, Any], environ: Mapping[str, str]) -> None:
-    """Put WELLSPOKEN_LISTEN, WELLSPOKEN_TIMEOUTS_CONNECT, ... into their sections.
+    """Put WELLSPOKEN_LISTEN, WELLSPOKEN_ENGINE_MODEL, ... into their sections.
 
     Only the names of real keys are read: Kubernetes sets variables like WELLSPOKEN_PORT and
     WELLSPOKEN_SERVICE_HOST by itself for a service of that name.
@@ -235,15 +130,23 @@ def _from_environ(raw: dict[str, Any], environ: Mapping[str, str]) -> None:
         for key, hint in get_type_hints(kind, include_extras=True).items():
             variable = ENV_PREFIX + middle + key.upper()
             text = environ.get(variable)
-            if text is None:
+            if text is None or key in _TABLES:
                 continue
-            value: Any = (
-                [x.strip() for x in text.split(",") if x.strip()] if key == "hosts" else text
-            )
             try:
+                value = _given(section, key, text)
                 _table(raw, section)[key] = msgspec.convert(value, hint, strict=False)
-            except msgspec.ValidationError as error:
-                raise ConfigError(f"{variable}={text!r}: {error}. Set or unset it.") from error
+            except (msgspec.ValidationError, ValueError) as error:
+                said = str(error).rstrip(".")
+                raise ConfigError(f"{variable}={text!r}: {said}. Set or unset it.") from error
+
+
+def _given(section: str, key: str, text: str) -> Any:
+    """Return what a variable's text means for this key. Raises ValueError."""
+    if key in _WITH_COMMAS:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if section == "engine" and key == "arguments":
+        return shlex.split(text)
+    return seconds(text) if section == "engine" and key in DURATIONS else text
 
 
 def _auth_from_environ(raw: dict[str, Any], environ: Mapping[str, str]) -> None:
@@ -312,6 +215,7 @@ def _check(config: Config) -> None:
     if config.engine is not UNSET:
         names.append(config.engine.name)
         _check_caps(config.engine.caps, "engine")
+        check_engine(config.engine)
     if not names:
         raise ConfigError(
             "no backend. Add a [[backend]] table with its url, or an [engine]; "
@@ -330,6 +234,13 @@ def _check(config: Config) -> None:
                 raise ConfigError(
                     f"backend[{at}]: {taken[model]!r} has the model {model!r} too. "
                     "Remove one, or add an alias under another name."
+                )
+    if config.engine is not UNSET:
+        for model in served_names(config.engine):
+            if model in taken:
+                raise ConfigError(
+                    f"engine: {taken[model]!r} has the model {model!r} too. "
+                    "Give the engine's another name with alias."
                 )
 
 

@@ -50,13 +50,17 @@ def ignore_the_callers_settings() -> None:
 
 
 def client(url: str) -> AsyncOpenAI:
+    import httpx2
     import openai  # after ignore_the_callers_settings: it looks at the environment
 
+    socket = url.removeprefix("unix:") if url.startswith("unix:") else None
     return openai.AsyncOpenAI(
-        base_url=f"{url}/v1",
+        base_url=f"{url}/v1" if socket is None else "http://localhost/v1",
         api_key="none",
         max_retries=0,
-        http_client=openai.DefaultAsyncHttpxClient(trust_env=False),
+        http_client=openai.DefaultAsyncHttpxClient(
+            trust_env=False, transport=httpx2.AsyncHTTPTransport(uds=socket)
+        ),
     )
 
 

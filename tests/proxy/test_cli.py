@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,8 +15,11 @@ import pytest
 
 from wellspoken.proxy import run
 from wellspoken.proxy.cli import main
-from wellspoken.proxy.config import Config
+from wellspoken.proxy.config import Config, Engine
 
+ROOT = Path(__file__).parents[2]
+LLAMA = ["serve", "--engine", "llamacpp", "--model", "m.gguf"]
+VLLM = ["serve", "--engine", "vllm", "--model", "ORG/NAME"]
 COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli"]
 
 
@@ -56,6 +61,83 @@ def test_serve_reads_a_file_and_flags(configs: list[Config], tmp_path: Path) -> 
     assert (engine.kind, engine.model) == ("llamacpp", "m.gguf")
 
 
+def test_an_engines_settings(configs: list[Config], tmp_path: Path) -> None:
+    common = ["--alias", "a", "--idle-unload", "15m", "--start-timeout", "90"]
+    sizes = ["--context", "512", "--threads", "1", "--gpu-layers", "-1", "--parallel", "2"]
+    files = ["--chat-template", "c.jinja", "--mmproj", "p.gguf"]
+    assert main([*LLAMA, *common, *sizes, *files]) == 0
+    assert main([*VLLM, *common, "--", "--tensor-parallel-size", "2", "--", "-x"]) == 0
+    assert main([*VLLM, "--"]) == 0
+    file = tmp_path / "w.toml"
+    file.write_text('[engine]\nkind = "vllm"\nmodel = "a/b"\narguments = ["-tp", "4"]\n')
+    assert main(["serve", "--config", str(file), "--alias", "b", "--", "-pp", "2"]) == 0
+    assert main(["serve", "--config", str(file), "--"]) == 0
+    engines: list[Any] = [config.engine for config in configs]
+    assert engines[0] == Engine(
+        kind="llamacpp",
+        model="m.gguf",
+        alias="a",
+        idle_unload=900.0,
+        start_timeout=90.0,
+        context=512,
+        threads=1,
+        gpu_layers=-1,
+        parallel=2,
+        chat_template="c.jinja",
+        mmproj="p.gguf",
+    )
+    assert engines[1].arguments == ("--tensor-parallel-size", "2", "--", "-x")
+    assert (engines[1].alias, engines[1].idle_unload) == ("a", 900.0)
+    assert engines[2] == Engine(kind="vllm", model="ORG/NAME")
+    assert (engines[3].model, engines[3].alias) == ("a/b", "b")
+    assert [engine.arguments for engine in engines[3:]] == [("-pp", "2"), ("-tp", "4")]
+
+
+def shown(document: str) -> list[list[str]]:
+    """Return the arguments of each `wellspoken` that listens in a document's shell blocks."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line, comments=True) for line in lines]
+    calls = [words[words.index("wellspoken") + 1 :] for words in commands if "wellspoken" in words]
+    return [words for words in calls if words[0] not in ("convert", "export", "import")]
+
+
+@pytest.mark.parametrize(("document", "least"), [("README.md", 4), ("engine/README.md", 7)])
+def test_the_commands_in_the_documents_are_understood(
+    configs: list[Config], monkeypatch: pytest.MonkeyPatch, document: str, least: int
+) -> None:
+    monkeypatch.chdir(ROOT)
+    calls = shown(document)
+    assert [call for call in calls if main(call) != 0] == []
+    assert len(configs) == len(calls) >= least
+
+
+def test_the_examples_of_the_help_are_understood(
+    configs: list[Config],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("wellspoken.toml").write_text("[[backend]]\nurl = 'x'\n")
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    calls = [shlex.split(line)[1:] for line in lines if line.startswith("  wellspoken ")]
+    assert [call for call in calls if main(call) != 0] == []
+    assert len(configs) == len(calls) >= 6
+
+
+def test_variables_may_name_the_engine(
+    configs: list[Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WELLSPOKEN_ENGINE_KIND", "vllm")
+    monkeypatch.setenv("WELLSPOKEN_ENGINE_MODEL", "a/b")
+    assert main(["serve", "--", "-tp", "2"]) == 0
+    assert configs[0].engine == Engine(kind="vllm", model="a/b", arguments=("-tp", "2"))
+    assert main(["serve", "--context", "5"]) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -67,6 +149,32 @@ def test_serve_reads_a_file_and_flags(configs: list[Config], tmp_path: Path) -> 
         (["serve", "--config", "/nowhere.toml"], "cannot read"),
         (["serve", "--engine", "llamacpp"], "--model FILE.gguf"),
         (["serve", "--model", "m.gguf"], "--engine llamacpp"),
+        (["serve", "--engine", "vllm"], "--model ORG/NAME"),
+        (["serve", "--model", "org/name"], "--engine vllm --model ORG/NAME"),
+        (["serve", "--context", "9"], "go together: wellspoken serve --engine llamacpp"),
+        (["serve", "--idle-unload", "9m", "--", "-tp", "2"], "go together"),
+        ([*LLAMA, "--", "-tp", "2"], "llama.cpp's settings are --context, --threads,"),
+        ([*VLLM, "--context", "0"], "--context is llama.cpp's. Write wellspoken serve --engine"),
+        ([*VLLM, "--context", "512"], "ORG/NAME -- --max-model-len 8192"),
+        ([*VLLM, "--threads", "2"], "ORG/NAME --, with OMP_NUM_THREADS=8 in the environment"),
+        ([*VLLM, "--gpu-layers", "-1"], "--cpu-offload-gb"),
+        ([*VLLM, "--parallel", "2"], "--max-num-seqs"),
+        ([*VLLM, "--chat-template", "f"], "-- --chat-template FILE"),
+        ([*VLLM, "--mmproj", "f"], "in the model itself"),
+        (
+            [*VLLM, "-tp", "8"],
+            "behind --: wellspoken serve --engine vllm --model ORG/NAME -- -tp 8",
+        ),
+        ([*VLLM, "--", "--port", "1"], "engine.arguments: --port cannot be"),
+        ([*VLLM, "--api-key", "sk-secret"], "wellspoken: --api-key cannot be among vLLM's"),
+        ([*VLLM, "--port", "1"], "`listen` says where clients connect. wellspoken serve --help"),
+        (
+            [*LLAMA, "--ctx", "5"],
+            "unknown: --ctx 5. wellspoken serve --help lists what there is.\n",
+        ),
+        (["serve", "http://h:1"], "a server that runs already: wellspoken http://h:1\n"),
+        ([*VLLM, "--idle-unload", "soon"], "engine.idle_unload: 'soon' is no length of time"),
+        ([*LLAMA, "--parallel", "0"], "engine.parallel"),
     ],
 )
 def test_errors_say_what_to_do(
@@ -104,11 +212,12 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("wellspoken 0.")
 
 
-def test_help_imports_nothing_heavy() -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     """The target is 150 ms; what costs the time is imports, which do not depend on the machine."""
     code = (
         "import sys; from wellspoken.proxy.cli import main\n"
-        "try: main(['--help'])\n"
+        f"try: main({arguments})\n"
         "except SystemExit: pass\n"
         "heavy = {'aiohttp', 'msgspec', 'prometheus_client', 'tiktoken', 'asyncio', 'uvloop'}\n"
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"

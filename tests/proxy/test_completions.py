@@ -369,7 +369,7 @@ async def test_the_limit_of_open_requests_counts_completions(
     assert len(upstream.requests) == 1
 
 
-@pytest.mark.parametrize("more", [{}, {"n": 2}, {"echo": True, "logprobs": 1}, {"max_tokens": 0}])
+@pytest.mark.parametrize("more", [{}, {"n": 2}, {"echo": True, "logprobs": 1}])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_engine_that_is_not_ready_says_when_to_ask_again(
     start_proxy: StartProxy, more: Json, stream: bool

@@ -1,4 +1,4 @@
-"""The life of the process: start, banner, drain on a signal, engine, and errors that end it."""
+"""The life of the process: start, banner, drain on a signal, and errors that end it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import time
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,9 +16,6 @@ from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Gate, Stall, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES
 from tests.proxy.test_chat_stream import EVENTS
-from wellspoken.engine.child import EngineError
-from wellspoken.engine.llamacpp import LlamaCpp
-from wellspoken.proxy import engines
 from wellspoken.proxy.config import Config, load
 from wellspoken.proxy.run import serve
 
@@ -135,7 +131,7 @@ async def test_a_terminal_that_closes_ends_it_in_order(upstream: Upstream) -> No
 
 async def test_a_second_signal_stops_at_once(upstream: Upstream) -> None:
     upstream.script("/health", whole({}))
-    upstream.script(CHAT, stream(EVENTS[0], Stall()))
+    upstream.script(CHAT, stream(*EVENTS[:2], Stall()))
     running = Running(config_for(upstream))
     url = await running.url()
     async with aiohttp.ClientSession() as session:
@@ -194,112 +190,3 @@ async def test_a_configuration_that_cannot_be_used_ends_it(
     flags = {"backend": [{"url": "x", "adapter": "nothing"}]}
     assert await Running(load(None, flags, {})).task == 2
     assert "unknown adapter 'nothing'" in caplog.text
-
-
-def engine_config(model: Path) -> Config:
-    """Return a configuration with an engine alone, on a free port."""
-    engine = {"kind": "llamacpp", "model": str(model), "context": 512, "parallel": 1, "threads": 1}
-    return load(None, {"server": {"listen": "127.0.0.1:0"}, "engine": engine}, {})
-
-
-async def test_an_engine_is_started_proxied_restarted_and_stopped(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engines, "BACKOFF", (0.3, 30.0))
-    running = Running(engine_config(tiny_model))
-    url = await running.url()
-    asked = {"model": "any", "messages": MESSAGES, "logprobs": True}
-    async with aiohttp.ClientSession() as session:
-        async with session.post(url + CHAT, json=asked) as response:
-            answer = await response.json()
-        assert answer["choices"][0]["message"]["content"] == "Hello world! café 😀 done."
-        async with session.get(f"{url}/v1/models") as response:
-            assert [one["id"] for one in (await response.json())["data"]] == ["tiny-spm"]
-        pid = child_of_this_process()
-        os.kill(pid, signal.SIGKILL)
-        statuses = set()
-        while 200 not in statuses or 503 not in statuses:
-            async with session.post(url + CHAT, json=asked) as response:
-                statuses.add(response.status)
-                text = await response.text()
-                if response.status == 503:
-                    assert "engine is not ready" in text
-                    statuses.discard(200)
-            await asyncio.sleep(0.02)
-        again = child_of_this_process()
-        assert again != pid
-    running.signal()
-    assert await running.task == 0
-    with pytest.raises(ProcessLookupError):
-        os.kill(again, 0)
-
-
-def child_of_this_process() -> int:
-    """Return the pid of the engine's child."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                command = (entry / "cmdline").read_bytes()
-            except (OSError, ValueError):
-                continue
-            if parent == os.getpid() and b"llamacpp_child" in command:
-                return int(entry.name)
-    raise AssertionError("no engine runs")
-
-
-async def test_an_engine_that_cannot_start_ends_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    running = Running(engine_config(tmp_path / "nothing.gguf"))
-    assert await running.task == 1
-    assert "nothing.gguf" in caplog.text
-
-
-async def test_a_signal_ends_the_loading_of_an_engine(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = asyncio.Event()
-
-    async def load_for_ever(self: object) -> str:
-        started.set()
-        await asyncio.Event().wait()
-        return ""
-
-    monkeypatch.setattr(LlamaCpp, "start", load_for_ever)
-    running = Running(engine_config(tiny_model))
-    await started.wait()
-    running.signal()
-    assert await running.task == 0
-
-
-async def test_an_engine_that_dies_too_often_stays_down(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(engines, "BACKOFF", (0.01, 0.02))
-    starts = []
-
-    async def start(self: object) -> str:
-        starts.append(self)
-        if len(starts) == 3:
-            raise EngineError("no memory")
-        return "http://127.0.0.1:1"
-
-    async def wait(self: object) -> int:
-        await asyncio.sleep(0.01)
-        return 1
-
-    monkeypatch.setattr(LlamaCpp, "start", start)
-    monkeypatch.setattr(LlamaCpp, "wait", wait)
-    running = Running(engine_config(tiny_model))
-    url = await running.url()
-    while "stays down" not in caplog.text:
-        await asyncio.sleep(0.01)
-    assert len(starts) == 1 + engines.RESTARTS
-    assert "no memory" in caplog.text
-    async with aiohttp.ClientSession() as session:
-        async with session.get(f"{url}/readyz") as response:
-            assert response.status == 503
-            assert "its log says why" in (await response.json())["reason"]
-    running.signal()
-    assert await running.task == 0

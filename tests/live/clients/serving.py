@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.request import Request, urlopen
 
 from tests.live.clients.direct import Direct
+from wellspoken.engine.http import Client
 
 START_SECONDS = 60
 TOLERANCE = 1e-4
@@ -33,23 +36,23 @@ def check_rows(found: Sequence[Sequence[Any]], expected: Rows) -> None:
 
 @dataclass(frozen=True)
 class Served:
-    """A running proxy and its llama.cpp: base URLs without a final slash, and the model's own sums.
+    """A running proxy (its base URL), its llama.cpp's socket, and the model's own sums.
 
     Both serve the model under the name "tiny".
     """
 
     proxy: str
-    llamacpp: str
+    llamacpp: Path
     direct: Direct
 
     def tokens(self, text: str) -> list[int]:
         """Return llama.cpp's token ids of `text`, without BOS."""
         asked = {"content": text, "add_special": False, "parse_special": True}
-        return list(post(f"{self.llamacpp}/tokenize", asked)["tokens"])
+        return list(post(self.llamacpp, "/tokenize", asked)["tokens"])
 
     def text(self, tokens: list[int]) -> str:
         """Return llama.cpp's text of `tokens`."""
-        return str(post(f"{self.llamacpp}/detokenize", {"tokens": tokens})["content"])
+        return str(post(self.llamacpp, "/detokenize", {"tokens": tokens})["content"])
 
     def rows(self, before: int, tokens: list[int]) -> Rows:
         """Return texts and logprobs of `tokens` after `before`, as llama.cpp's entries have them.
@@ -80,31 +83,45 @@ class Served:
         return self.rows(self.direct.vocabulary.ids["<s>"], self.tokens(prompt))
 
 
-def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON object that a local server answers to `body`."""
-    asked = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urlopen(asked, timeout=30) as answer:
-        found: dict[str, Any] = json.load(answer)
+def post(socket: Path, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON object that the server on a unix socket answers to `body`."""
+    asked = Client(socket).post(path, json.dumps(body).encode(), 30)
+    status, answer = asyncio.run(asked)
+    found: dict[str, Any] = json.loads(answer)
+    assert status == 200, found
     return found
 
 
 @contextmanager
-def serving(model: Path, log: Path) -> Iterator[tuple[str, str]]:
-    """Run the command as a user would until the block ends; yield the two base URLs."""
+def serving(model: Path, log: Path) -> Iterator[tuple[str, Path]]:
+    """Run the command as a user would until the block ends.
+
+    Yields the proxy's base URL and the socket of the llama.cpp that it started.
+    """
     command = [sys.executable, "-P", "-m", "wellspoken.proxy.cli", "serve"]
     engine = ["--engine", "llamacpp", "--model", str(model), "--listen", "127.0.0.1:0"]
-    with log.open("wb") as said:
+    with ExitStack() as stack:
+        # The engine's socket is private; this says in which folder it is, with a short path.
+        folder = stack.enter_context(TemporaryDirectory())
+        said = stack.enter_context(log.open("wb"))
         process = subprocess.Popen(
-            [*command, *engine], stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
+            [*command, *engine],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"XDG_RUNTIME_DIR": folder},
         )
-    try:
+        stack.callback(_ended, process)
         end = time.monotonic() + START_SECONDS
         while "\nTry:" not in (banner := log.read_text()):
             assert process.poll() is None and time.monotonic() < end, banner or "it said nothing"
             time.sleep(0.05)
-        addresses = re.findall(r"(?:listens on|backend engine:) (http://[\w.]+:\d+)", banner)
-        assert len(addresses) == 2, banner
-        yield addresses[0], addresses[1]
-    finally:
-        process.terminate()
-        process.wait(START_SECONDS)
+        proxy = re.search(r"listens on (http://[\w.]+:\d+)", banner)
+        sockets = list(Path(folder).glob("wellspoken/*/api.sock"))
+        assert proxy is not None and len(sockets) == 1, (banner, sockets)
+        yield proxy[1], sockets[0]
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    process.wait(START_SECONDS)

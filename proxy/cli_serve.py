@@ -1,0 +1,145 @@
+"""The command `wellspoken serve`: a configuration file, an engine of the proxy's own, or both."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from wellspoken.engine.vllm_arguments import forbidden
+from wellspoken.proxy.cli_options import serving_flags, serving_parser, start
+
+_HELP: Final = """\
+examples:
+  wellspoken serve --config wellspoken.toml
+  wellspoken serve --engine llamacpp --model model.gguf --context 16384
+  wellspoken serve --engine vllm --model Qwen/Qwen3-8B
+  wellspoken serve --engine vllm --model ORG/NAME -- --tensor-parallel-size 8 --max-model-len 32768
+  wellspoken serve --engine llamacpp --model model.gguf --idle-unload 15m
+  wellspoken serve --config wellspoken.toml --listen 0.0.0.0:8010 --key file:keys.txt
+
+Serves what a configuration file says, and an engine that it starts, watches and ends itself. What
+stands behind -- goes to vllm serve as it is. Flags win over the file's [engine].
+"""
+_LLAMACPP: Final = ("context", "threads", "gpu_layers", "parallel", "chat_template", "mmproj")
+_ENGINE: Final = ("model", "alias", "idle_unload", "start_timeout", *_LLAMACPP)
+_EXAMPLES: Final = {
+    "llamacpp": "wellspoken serve --engine llamacpp --model FILE.gguf",
+    "vllm": "wellspoken serve --engine vllm --model ORG/NAME",
+}
+_IN_VLLM: Final = {
+    "context": "-- --max-model-len 8192",
+    "threads": "--, with OMP_NUM_THREADS=8 in the environment",
+    "gpu_layers": "-- --cpu-offload-gb 10",
+    "parallel": "-- --max-num-seqs 16",
+    "chat_template": "-- --chat-template FILE",
+    "mmproj": "--, since vLLM finds that in the model itself",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `serve` with what stands after it; return the exit code."""
+    ours, theirs = _parted(arguments)
+    options, unknown = _parser().parse_known_args(ours)
+    problem = _unknown(options.engine, unknown) if unknown else _mistaken(options, theirs)
+    if problem:
+        print(f"wellspoken: {problem}", file=sys.stderr)
+        return 2
+    return start(options.config, _flags(options, theirs))
+
+
+def _parted(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return what stands before the first -- and what behind it."""
+    if "--" not in arguments:
+        return arguments, ()
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def _parser() -> argparse.ArgumentParser:
+    usage = "wellspoken serve [options] [-- FLAGS OF VLLM SERVE]"
+    parser = serving_parser("wellspoken serve", usage, _HELP)
+    parser.add_argument("--config", metavar="FILE", help="a TOML file, see config.example.toml")
+    engine = parser.add_argument_group("an engine of its own")
+    engine.add_argument("--engine", choices=("llamacpp", "vllm"), help="start this one, and end it")
+    engine.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="a .gguf file; for vllm ORG/NAME, or a folder",
+    )
+    engine.add_argument("--alias", metavar="NAME", help="the model's name for clients")
+    engine.add_argument(
+        "--idle-unload",
+        metavar="TIME",
+        help="unload it after so long without a request (15m); the next one loads it",
+    )
+    engine.add_argument(
+        "--start-timeout", metavar="TIME", help="how long a start may take (default: as is usual)"
+    )
+    llamacpp = parser.add_argument_group("llamacpp")
+    llamacpp.add_argument(
+        "--context", type=int, metavar="N", help="tokens shared by the slots (0: the model's own)"
+    )
+    llamacpp.add_argument("--threads", type=int, metavar="N", help="0: llama.cpp chooses")
+    llamacpp.add_argument(
+        "--gpu-layers", type=int, metavar="N", help="layers on a GPU (-1: llama.cpp chooses)"
+    )
+    llamacpp.add_argument("--parallel", type=int, metavar="N", help="slots (default 4)")
+    llamacpp.add_argument(
+        "--chat-template", metavar="FILE", help="a Jinja file, in place of the model's own"
+    )
+    llamacpp.add_argument("--mmproj", metavar="FILE", help="the projector of a multimodal model")
+    return parser
+
+
+def _unknown(kind: str | None, words: Sequence[str]) -> str:
+    """Return what to do about words that are none of the command's."""
+    said = f"unknown: {' '.join(words)}. wellspoken serve --help lists what there is"
+    flags = kind != "llamacpp" and words[0].startswith("-")
+    if flags and (problem := forbidden(words)):
+        return f"{problem} wellspoken serve --help lists what there is."
+    if flags:
+        given = f"{_EXAMPLES['vllm']} -- {' '.join(words)}"
+        return f"{said}; flags of vllm serve go behind --: {given}"
+    if kind is None:
+        return f"{said}; in front of a server that runs already: wellspoken {words[0]}"
+    return f"{said}."
+
+
+def _mistaken(options: argparse.Namespace, theirs: Sequence[str]) -> str:
+    """Return what is wrong with options that do not go together, "" for nothing."""
+    kind = options.engine
+    if kind == "llamacpp" and theirs:
+        names = ", ".join("--" + name.replace("_", "-") for name in _LLAMACPP)
+        return f"what stands behind -- goes to vllm serve. llama.cpp's settings are {names}."
+    if kind == "vllm":
+        for name in _LLAMACPP:
+            if getattr(options, name) is not None:
+                flag = "--" + name.replace("_", "-")
+                return f"{flag} is llama.cpp's. Write {_EXAMPLES['vllm']} {_IN_VLLM[name]}"
+    if options.config is not None or any(
+        f"WELLSPOKEN_ENGINE_{key}" in os.environ for key in ("KIND", "MODEL")
+    ):
+        return ""  # what is missing may stand there
+    given = bool(theirs) or any(getattr(options, name) is not None for name in _ENGINE)
+    if (kind is not None or given) and (kind is None or options.model is None):
+        return f"--engine and --model go together: {_EXAMPLES[kind or _meant(options, theirs)]}"
+    return ""
+
+
+def _meant(options: argparse.Namespace, theirs: Sequence[str]) -> str:
+    """Return the kind of engine that options without --engine are probably for."""
+    file = (options.model or "").endswith(".gguf")
+    own = any(getattr(options, name) is not None for name in _LLAMACPP)
+    return "llamacpp" if (file or own) and not theirs else "vllm"
+
+
+def _flags(options: argparse.Namespace, theirs: Sequence[str]) -> dict[str, Any]:
+    given = {"kind": options.engine, **{name: getattr(options, name) for name in _ENGINE}}
+    engine = {key: value for key, value in given.items() if value is not None}
+    if theirs:
+        engine["arguments"] = list(theirs)
+    flags = serving_flags(options)
+    return {**flags, "engine": engine} if engine else flags

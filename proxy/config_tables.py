@@ -1,0 +1,173 @@
+"""The tables of a configuration file and their types; config.example.toml explains each key."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from wellspoken.adapters.caps import Caps
+from wellspoken.adapters.exchange import Extensions
+from wellspoken.adapters.vendor import Policy
+
+# At most some 30 years: an infinite time cannot be handed on as a number of seconds.
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Positive = Annotated[float, Meta(gt=0, le=1e9)]
+Size = Annotated[int, Meta(ge=1)]
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Place = Annotated[str, Meta(min_length=1, max_length=4096)]  # a name, or a path
+
+
+class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the proxy listens and how it stops; times in seconds."""
+
+    listen: str = "127.0.0.1:8010"
+    hosts: tuple[str, ...] = ()
+    drain_delay: Seconds = 0.0
+    drain_timeout: Seconds = 300.0
+
+
+class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long what may take, in seconds; 0 means no limit where that is allowed."""
+
+    connect: Positive = 5.0
+    client_header: Positive = 10.0
+    client_body: Positive = 30.0
+    client_keep_alive: Positive = 75.0
+    first_token_body: Seconds = 600.0
+    first_token_stream: Seconds = 0.0
+    between_chunks: Seconds = 120.0
+    heartbeat: Positive = 15.0
+    # vLLM (uvicorn) and llama.cpp (cpp-httplib) close an idle connection after 5 s; to drop ours
+    # first leaves no moment in which a request is sent into a connection that is being closed.
+    upstream_keep_alive: Positive = 4.0
+    probe: Positive = 2.0
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much of what, in bytes or requests."""
+
+    header: Size = 64 * 1024
+    body: Size = 32 * 1024 * 1024
+    response: Size = 64 * 1024 * 1024
+    inflight: Size = 1000
+    scored_tokens: Size = 4096
+    scoring: Size = 2
+
+
+Endpoints = Annotated[tuple[Name, ...], Meta(max_length=64)]
+Streams = Literal["both", "always", "never"]
+
+
+class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One upstream server and how to speak with it."""
+
+    name: Name = "default"
+    url: str
+    adapter: str = "auto"
+    models: tuple[Name, ...] = ()
+    aliases: dict[Name, Name] = {}
+    upstream_model: Name | None = None
+    key: str | None = None
+    auth: Literal["none", "pass"] = "none"
+    tokenizer: str | None = None
+    tokenizer_download: bool = False
+    extensions: Extensions = "known"
+    keep: tuple[Name, ...] = ()
+    bounds: Literal["openai", "backend"] = "openai"
+    vendor: Policy = "pass"
+    streams: Streams = "both"
+    endpoints: Endpoints | None = None
+    caps: Caps = Caps()
+    ui: bool = False
+
+
+class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A local inference engine that the proxy starts itself and stands in front of.
+
+    Times in seconds; a file may write them as "15m" or "1h30m". `start_timeout` 0: what the kind of
+    engine takes. What one kind alone has is refused with the other (config_engine.py).
+    """
+
+    kind: Literal["llamacpp", "vllm"]
+    model: Place
+    name: Name = "engine"
+    alias: Name | None = None
+    # llamacpp
+    context: Annotated[int, Meta(ge=0)] = 0
+    parallel: Annotated[int, Meta(ge=1, le=256)] = 4  # LLAMA_MAX_SEQ of b11549
+    threads: Annotated[int, Meta(ge=0)] = 0
+    gpu_layers: Annotated[int, Meta(ge=-1)] = -1
+    chat_template: str | None = None
+    mmproj: str | None = None
+    # vllm
+    arguments: tuple[str, ...] = ()
+    executable: Place = "vllm"
+    # its process
+    environment: dict[Name, str] = {}
+    inherit: tuple[Name, ...] = ()
+    start_timeout: Seconds = 0.0
+    grace: Seconds = 15.0
+    wait: Seconds = 60.0
+    queue: Annotated[int, Meta(ge=0)] = 256
+    idle_unload: Seconds = 0.0
+    health_interval: Seconds = 10.0
+    health_timeout: Positive = 5.0
+    health_failures: Size = 6
+    stall_timeout: Seconds = 300.0
+    restarts: Size = 5
+    # as any backend
+    tokenizer: str | None = None
+    tokenizer_download: bool = False
+    extensions: Extensions = "known"
+    keep: tuple[Name, ...] = ()
+    bounds: Literal["openai", "backend"] = "openai"
+    vendor: Policy = "pass"
+    endpoints: Endpoints | None = None
+    caps: Caps = Caps()
+
+
+class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The keys that clients need, each as env:NAME or file:PATH; a file has one a line."""
+
+    keys: tuple[str, ...] = ()
+
+
+class Store(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where completions with `store: true` are kept; nowhere unless `path` or `url` is set.
+
+    Times in seconds, sizes in bytes.
+    """
+
+    path: str | None = None
+    url: str | None = None
+    missing: Literal["warn", "refuse"] = "warn"
+    durability: Literal["async", "commit"] = "async"
+    queue: Size = 64 * 1024 * 1024
+    full: Literal["block", "drop", "refuse"] = "block"
+    spool: str | None = None
+    spool_size: Size = 1024 * 1024 * 1024
+    max_age: Seconds = 0.0
+    max_size: Annotated[int, Meta(ge=0)] = 0
+    large: Size = 1024 * 1024
+    large_to: str | None = None
+
+    @property
+    def configured(self) -> bool:
+        """Whether completions can be kept at all."""
+        return self.path is not None or self.url is not None
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole configuration: at least one backend, or an engine.
+
+    `auth` "none": everybody who can reach the proxy may use it.
+    """
+
+    server: Server = Server()
+    timeouts: Timeouts = Timeouts()
+    limits: Limits = Limits()
+    backend: tuple[Backend, ...] = ()
+    engine: Engine | UnsetType = UNSET
+    auth: Auth | Literal["none"] = Auth()
+    store: Store = Store()
