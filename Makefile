@@ -15,7 +15,7 @@ unexport PIP_UPGRADE PIP_USER PIP_VERBOSE
 unexport PYTHONHOME PYTHONPATH PYTHONSTARTUP PYTHONWARNINGS PYTEST_ADDOPTS PYTEST_PLUGINS
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
-.PHONY: help install demo test check fuzz bench bench-store live-vllm live-clients
+.PHONY: help install demo test check fuzz bench bench-store live-vllm live-gpu live-clients
 .PHONY: tables openapi constraints clean FORCE
 .DEFAULT_GOAL := help
 
@@ -53,6 +53,13 @@ bench-store: install ## stored completions: latency, rows/s, losses, a million r
 
 live-vllm: install .venv-vllm/.installed ## the tests in front of a real vLLM on the CPU (minutes)
 	@WELLSPOKEN_LIVE_VLLM=.venv-vllm/bin/vllm $(BIN)/python -m pytest tests/live/vllm $(ARGS)
+
+# VLLM=PATH takes a vllm that is installed already.
+live-gpu: install ## the engine on a GPU: vLLM, its memory, its end (VLLM=PATH, or .venv-gpu is made)
+	@if [ -z "$(VLLM)" ] && nvidia-smi -L >/dev/null 2>&1; then \
+		$(MAKE) --no-print-directory .venv-gpu/.installed; fi
+	@WELLSPOKEN_LIVE_GPU=$(or $(VLLM),.venv-gpu/bin/vllm) \
+		$(BIN)/python -m pytest tests/live/gpu -rs $(ARGS)
 
 live-clients: install .venv-clients/.installed ## lm-eval, HELM, LangChain and openai-node
 	@WELLSPOKEN_LIVE_CLIENTS=$(CURDIR)/.venv-clients/bin/python \
@@ -162,6 +169,16 @@ clean: ## remove what was built, .venv included
 	@$(PYTHON) -m venv .venv-s3
 	@.venv-s3/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--require-hashes --only-binary :all: -r tests/live/s3-tools.txt
+	@touch $@
+
+# vLLM itself, as the extra wellspoken[vllm] has it, with what it needs for an NVIDIA GPU.
+.venv-gpu/.installed: pyproject.toml
+	@echo "installing vLLM in .venv-gpu (8 GB, some minutes)"
+	@rm -rf .venv-gpu
+	@$(PYTHON) -m venv .venv-gpu
+	@.venv-gpu/bin/python -m pip install --quiet --disable-pip-version-check \
+		"$$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", \
+		"rb"))["project"]["optional-dependencies"]["vllm"])')"
 	@touch $@
 
 # vLLM in a venv of its own: a CPU build of it by a third party, fine for tests. It is locked
