@@ -18,8 +18,6 @@ from wellspoken.engine.http import Client
 from wellspoken.engine.kind import Command, Facts
 from wellspoken.engine.vllm_arguments import forbidden, option, served
 
-__all__ = ["VLLM", "forbidden", "served"]
-
 INSTALL: Final = 'pip install "wellspoken[vllm]"'
 DRAINS: Final = (0, 18)
 """The first version with --shutdown-timeout."""
