@@ -127,7 +127,11 @@ async def test_echo_beside_token_ids(ask: Asking) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
 async def test_echo_of_several_choices(ask: Asking, stream: bool) -> None:
-    """vLLM 0.32 streams the first choice, then fails ("264"): so it is asked for a body."""
+    """vLLM 0.32 mostly fails after the first choice ("264"): so it is asked for a body.
+
+    It asserts that each choice's first output has the prompt, which only the first one has; where
+    both came into its queue before it was read they are one, and the stream is whole.
+    """
     asked = prompted(echo=True, logprobs=2, n=2, stream=stream, **SAMPLED)
     raw = await ask.post(ask.direct, asked, PATH)
     out = await ask.post(ask.proxy, asked, PATH)
@@ -138,7 +142,10 @@ async def test_echo_of_several_choices(ask: Asking, stream: bool) -> None:
         known = facts(given, raw.json["usage"], scored=True)
         conforms(check_completion_body(out.data, checked, known), checked, out)
         return
-    assert raw.chunks[-1]["error"]["code"] == 500
+    if "error" in raw.chunks[-1]:
+        assert raw.chunks[-1]["error"]["code"] == 500
+    else:
+        assert {choice["index"] for chunk in raw.chunks for choice in chunk["choices"]} == {0, 1}
     conforms(check_completion_stream(out.data, checked), checked, out)
     assert "error" not in out.chunks[-1]
 
