@@ -26,6 +26,10 @@ Dialect = Literal["chat", "completions", "llamacpp"]
 """What a server's answers are read as: OpenAI's two shapes, or llama.cpp's own /completion."""
 
 
+GREEDY: Final = 1e-5
+"""Below this vLLM takes a temperature for 0 (its _SAMPLING_EPS)."""
+
+
 class Endpoint(Struct, frozen=True):
     """Where a server answers one kind of request, and what its answers are read as."""
 
@@ -47,6 +51,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     `unstreamed`: keys whose part of the answer its streams lack, so that it is asked for a body.
     `apart`: sets of keys that it refuses together in a request for a stream, and takes for a body.
     `pairs_best`: an entry's value is that of its best alternative, whatever was sampled.
+    `greedy_alone`: with a temperature of 0 it refuses `n` above 1, so each choice is asked for.
     `tops_up`: whether it heeds `n` shows in its answer, and what that lacks is asked for after it.
     `loses_entries`: with a stop string its logprobs lack entries, so stops are enforced here;
     `counting` then lets every chunk tell the counts so far.
@@ -72,6 +77,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     unstreamed: frozenset[str] = frozenset()
     apart: tuple[frozenset[str], ...] = ()
     pairs_best: bool = False
+    greedy_alone: bool = False
     tops_up: bool = False
     loses_entries: bool = False
     counting: str = ""
@@ -92,6 +98,10 @@ class Backend(Struct, frozen=True, kw_only=True):
     def several(self) -> bool:
         """Whether its completions endpoint gives `n` choices, and takes several prompts."""
         return self.completion_table["n"].how == "native"
+
+    def alone(self, temperature: float | None) -> bool:
+        """Say whether a choice sampled so has to be asked for by itself."""
+        return self.greedy_alone and temperature is not None and temperature < GREEDY
 
     @property
     def scores(self) -> Literal["backend", "proxy", "nobody"]:

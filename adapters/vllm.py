@@ -205,6 +205,7 @@ VLLM: Final = Backend(
         "/v2/rerank",
     ),
     tokenize=TOKENIZE,
+    greedy_alone=True,  # "n must be 1 when using greedy sampling", in every version
     unstreamed=frozenset({"prompt_logprobs", "echo"}),  # a 400; with n an error in mid-stream
     versions="0.2 to 0.33",
 )

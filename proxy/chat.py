@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from wellspoken.adapters.events import Event
     from wellspoken.adapters.exchange import Exchange
     from wellspoken.adapters.openai import ChatRequest
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.replies import EventStream, Reply
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call
 
 OPENAI_PATH = "/v1/chat/completions"
 TEMPLATE = "/apply-template"
@@ -49,7 +49,7 @@ async def chat(call: Call) -> Reply | EventStream:
     streams = bool(wanted.stream)
     call.routed(target, wanted.model, streams)
     keeping.begin(call, wanted, body)
-    await target.ready()
+    await call.ready(target)
     wanted = await admit(call, target, wanted)
     exchange = exchanged(call, target, partial(exchange_for, wanted))
     if call.kept is not None:
@@ -135,14 +135,16 @@ class _Asking:
         """Return the plan; `prelude` comes before the answer."""
         exchange, dialect, n = self.exchange, self.endpoint.dialect, self.exchange.n
         # A choice that has met its stop is cancelled by itself, so each has a request of its own.
-        together = self.target.backend.many and not (exchange.enforced or self.target.lone)
+        backend = self.target.backend
+        alone = exchange.enforced or self.target.lone or backend.alone(self.wanted.temperature)
+        together = backend.many and not alone
         if n > 1 and not together:
             asks, sources = self.choices(range(n))
             sources[0].prelude = prelude
             merge = Merge(exchange, [x.exchange for x in sources], n)
             return Plan(exchange, dialect, asks, sources, merge)
         asks = [self._ask(self.wanted, exchange)]
-        if n > 1 and self.target.backend.tops_up:
+        if n > 1 and backend.tops_up:
             sources = [Source(exchange, dialect, prelude=prelude)]
             return Plan(exchange, dialect, asks, sources, Rest(exchange), self.choices)
         sources = []

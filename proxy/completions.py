@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from wellspoken.adapters.completions import CompletionRequest
     from wellspoken.adapters.events import Event
     from wellspoken.adapters.exchange import Exchange
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.replies import EventStream, Reply
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call
 
 OPENAI_PATH = "/v1/completions"
 COMPUTED = frozenset({"prompt_logprobs"})  # what a backend that cannot do it is not sent
@@ -56,7 +56,7 @@ async def completions(call: Call) -> Reply | EventStream:
         completions_bounds.check(wanted, strict=target.bounds == "openai")
     streams = bool(wanted.stream)
     call.routed(target, wanted.model, streams)
-    await target.ready()
+    await call.ready(target)
     wanted = await admit(call, target, wanted)
     exchange = exchanged(call, target, partial(exchange_for_completion, wanted))
     endpoint = _endpoint(target)
@@ -108,7 +108,8 @@ async def _plan(
         exchange.enforced = target.streams != "never"
         wanted = wanted if exchange.enforced else without_stops(wanted)
     one_by_one = backend.tops_up and len(given) > 1  # whether it takes several is not known
-    several = backend.several and not (best or target.lone or one_by_one)
+    alone = each > 1 and backend.alone(wanted.temperature)
+    several = backend.several and not (best or target.lone or one_by_one or alone)
     nothing = wanted.limit == 0 and not (wanted.echo and backend.scores == "backend")
     if (several or each * len(given) == 1) and not (computed or nothing or exchange.enforced):
         whole = None if len(given) > 1 else given[0]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import conforming
 from tests.conformance import Request, check_completion_stream
 from tests.conforming_completions import MODEL, body, end, piece
 from tests.fakes.upstream import (
@@ -26,7 +27,7 @@ from tests.fakes.upstream import (
     whole,
 )
 from tests.fold import fold_completion, payloads
-from tests.proxy.conftest import Proxy, StartProxy, envelope
+from tests.proxy.conftest import MESSAGES, Proxy, StartProxy, envelope
 from tests.proxy.test_completions import answered, post
 from wellspoken.proxy.several import _Gathering
 from wellspoken.proxy.upstream import SETTLE
@@ -396,3 +397,25 @@ async def test_parts_reuse_connections(upstream: Upstream, start_proxy: StartPro
         await answered(proxy, n=3, stream=True)
         await asyncio.sleep(2 * SETTLE)
     assert upstream.opened == 3
+
+
+@pytest.mark.parametrize(("temperature", "requests"), [(0, 3), (1e-6, 3), (0.1, 1), (None, 1)])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_vllm_is_asked_for_one_choice_of_temperature_0_at_a_time(
+    upstream: Upstream,
+    start_proxy: StartProxy,
+    path: str,
+    temperature: float | None,
+    requests: int,
+) -> None:
+    """It refuses `n` above 1 then (vLLM 0.32's _verify_greedy_sampling); OpenAI takes it."""
+    completion = path == "/v1/completions"
+    upstream.script(path, whole(one("a") if completion else conforming.body()))
+    proxy = await start_proxy(upstream, adapter="vllm")
+    given = {"prompt": "Hi"} if completion else {"messages": MESSAGES}
+    wanted = {"model": MODEL, "n": 3, "temperature": temperature, **given}
+    async with proxy.session.post(proxy.url(path), json=wanted) as response:
+        choices = (await response.json())["choices"]
+    sent = [request.json().get("n") for request in upstream.requests if request.target == path]
+    assert sent == ([1, 1, 1] if requests == 3 else [3])
+    assert len(choices) == requests

@@ -48,6 +48,25 @@ async def test_numbers_and_text_survive(ask: Asking, more: dict[str, Any]) -> No
         assert all(one.rows for one in both.given.values())
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
+async def test_several_choices_of_temperature_0(ask: Asking, stream: bool) -> None:
+    """vLLM refuses them, so each is asked for by itself; they are all the same."""
+    wanted = question(n=3, temperature=0, logprobs=True, top_logprobs=2, stream=stream)
+    raw = await ask.post(ask.direct, wanted)
+    assert raw.status == 400 and "greedy" in raw.json["error"]["message"]
+    out = await ask.post(ask.proxy, wanted)
+    choices = (fold(out.data) if stream else out.json)["choices"]
+    assert [choice["index"] for choice in choices] == [0, 1, 2]
+    one = (await ask.post(ask.proxy, question(temperature=0, logprobs=True, top_logprobs=2))).json
+    parts = [(choice["message"]["content"], choice["logprobs"]["content"]) for choice in choices]
+    expected = one["choices"][0]
+    assert [text for text, _ in parts] == [expected["message"]["content"]] * 3
+    for _, entries in parts:
+        for entry, same in zip(entries, expected["logprobs"]["content"], strict=True):
+            assert entry["bytes"] == same["bytes"]
+            assert entry["logprob"] == pytest.approx(same["logprob"], abs=1e-4)
+
+
 async def test_without_an_asked_usage_a_stream_has_none(ask: Asking) -> None:
     both = await ask.both(question(stream_options=None, logprobs=True))
     assert "usage" not in both.stream
