@@ -3,13 +3,51 @@
 from __future__ import annotations
 
 import argparse
+import gc
+import os
 import sys
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+if TYPE_CHECKING:
+    from socket import socket
+
+COMMANDS: Final = ("serve", "check", "config", "doctor", "convert", "export", "import")
 
 
-def bare_parser(prog: str, usage: str, description: str) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """A parser that says of what it does not know what was probably meant."""
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: None = None
+    ) -> argparse.Namespace:
+        options, unknown = self.parse_known_args(args)
+        if unknown:
+            self.error(f"unknown: {' '.join(unknown)}.{self.suggestion(unknown[0])}")
+        return options
+
+    def suggestion(self, word: str) -> str:
+        """Return a question, with a blank before it, whether a near option was meant; else ""."""
+        flag = word.partition("=")[0]
+        near = nearest_command(flag, self._option_string_actions) if flag.startswith("-") else ""
+        return f" Did you mean {near}?" if near else ""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where the help is; exit with 2."""
+        end = "" if message.endswith((".", "?")) else "."
+        self.exit(2, f"wellspoken: {message}{end} See {self.prog} --help\n")
+
+
+def nearest_command(word: str, known: Iterable[str]) -> str:
+    """Return the one of `known` that `word` probably means, "" if none is near."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.75)), "")
+
+
+def bare_parser(prog: str, usage: str, description: str) -> Parser:
     """Return a parser without options, whose help shows the description as it is written."""
-    return argparse.ArgumentParser(
+    return Parser(
         prog=prog,
         usage=usage,
         description=description,
@@ -17,11 +55,24 @@ def bare_parser(prog: str, usage: str, description: str) -> argparse.ArgumentPar
     )
 
 
-def serving_parser(prog: str, usage: str, description: str) -> argparse.ArgumentParser:
+def serving_parser(prog: str, usage: str, description: str) -> Parser:
     """Return a parser with the options of whatever listens."""
     parser = bare_parser(prog, usage, description)
     parser.add_argument(
         "--listen", metavar="HOST:PORT", help="where to listen (default 127.0.0.1:8010)"
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes that answer (default 1)"
+    )
+    parser.add_argument(
+        "--log-format", choices=("auto", "text", "json"), help="auto: text on a terminal, else json"
+    )
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="info")
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        default=None,
+        help="read the file again when it changes, as SIGHUP does",
     )
     who = parser.add_mutually_exclusive_group()
     who.add_argument(
@@ -39,8 +90,16 @@ def serving_parser(prog: str, usage: str, description: str) -> argparse.Argument
 def serving_flags(options: argparse.Namespace) -> dict[str, Any]:
     """Return what `serving_parser`'s options say, shaped like a configuration file."""
     flags: dict[str, Any] = {"server": {}}
-    if options.listen is not None:
-        flags["server"]["listen"] = options.listen
+    for section, key in (
+        ("server", "listen"),
+        ("server", "workers"),
+        ("server", "watch"),
+        ("log", "log_format"),
+        ("log", "log_level"),
+    ):
+        value = getattr(options, key)
+        if value is not None:
+            flags.setdefault(section, {})[key.removeprefix("log_")] = value
     if options.key is not None:
         flags["auth"] = {"keys": options.key}
     elif options.auth is not None:
@@ -50,16 +109,48 @@ def serving_flags(options: argparse.Namespace) -> dict[str, Any]:
 
 def start(file: str | None, flags: dict[str, Any]) -> int:
     """Load the configuration and serve; return the exit code (2: it cannot be used)."""
+    try:
+        return _started(file, flags)
+    except KeyboardInterrupt:
+        return 130  # while it was being loaded; later it is one of the signals that are handled
+
+
+def _started(file: str | None, flags: dict[str, Any]) -> int:
     from pathlib import Path
 
-    from wellspoken.proxy.config import load
-    from wellspoken.proxy.config_values import ConfigError
+    from wellspoken.proxy.config.layers import doubtful_variables
+    from wellspoken.proxy.config.source import Source
+    from wellspoken.proxy.config.values import ConfigError
 
+    source = Source(Path(file) if file is not None else None, flags)
     try:
-        config = load(Path(file) if file is not None else None, flags)
+        config = source.load()
     except ConfigError as error:
         print(f"wellspoken: {error}", file=sys.stderr)
         return 2
-    from wellspoken.proxy.run import run
+    for doubt in doubtful_variables(os.environ):
+        print(f"wellspoken: {doubt.text}", file=sys.stderr)
+    if config.server.workers > 1:
+        from wellspoken.proxy import workers
 
-    return run(config)
+        return workers.run(config, source)
+    sockets = _listening(config.server.listen)
+    gc.disable()  # what is loaded now stays, so nothing is looked for in it
+    try:
+        from wellspoken.proxy.run import run
+    finally:
+        gc.enable()
+    return run(config, source, sockets)
+
+
+def _listening(listen: str) -> list[socket]:
+    """Return sockets that listen, while the rest is still to be loaded, which takes longer.
+
+    None where that fails: whoever needs them tries once more, and says why.
+    """
+    from wellspoken.proxy.listening import listening
+
+    try:
+        return listening(listen)
+    except OSError:
+        return []

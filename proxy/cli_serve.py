@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from wellspoken.engine.vllm_arguments import forbidden
-from wellspoken.proxy.cli_options import serving_flags, serving_parser, start
+from wellspoken.proxy.cli_options import COMMANDS, Parser, serving_flags, serving_parser, start
 
 _HELP: Final = """\
 examples:
@@ -41,16 +41,18 @@ _IN_VLLM: Final = {
 
 def main(arguments: Sequence[str]) -> int:
     """Run `serve` with what stands after it; return the exit code."""
-    ours, theirs = _parted(arguments)
-    options, unknown = _parser().parse_known_args(ours)
-    problem = _unknown(options.engine, unknown) if unknown else _mistaken(options, theirs)
+    ours, theirs = parted(arguments)
+    usage = "wellspoken serve [options] [-- FLAGS OF VLLM SERVE]"
+    parser = serve_options("wellspoken serve", usage, _HELP)
+    options, unknown = parser.parse_known_args(ours)
+    problem = _unknown(parser, options.engine, unknown) if unknown else _mistaken(options, theirs)
     if problem:
         print(f"wellspoken: {problem}", file=sys.stderr)
         return 2
-    return start(options.config, _flags(options, theirs))
+    return start(options.config, flags_of(options, theirs))
 
 
-def _parted(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+def parted(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """Return what stands before the first -- and what behind it."""
     if "--" not in arguments:
         return arguments, ()
@@ -58,9 +60,9 @@ def _parted(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return arguments[:at], arguments[at + 1 :]
 
 
-def _parser() -> argparse.ArgumentParser:
-    usage = "wellspoken serve [options] [-- FLAGS OF VLLM SERVE]"
-    parser = serving_parser("wellspoken serve", usage, _HELP)
+def serve_options(prog: str, usage: str, description: str) -> Parser:
+    """Return a parser with the options of `serve`, which other commands look at as well."""
+    parser = serving_parser(prog, usage, description)
     parser.add_argument("--config", metavar="FILE", help="a TOML file, see config.example.toml")
     engine = parser.add_argument_group("an engine of its own")
     engine.add_argument("--engine", choices=("llamacpp", "vllm"), help="start this one, and end it")
@@ -94,16 +96,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _unknown(kind: str | None, words: Sequence[str]) -> str:
+def _unknown(parser: Parser, kind: str | None, words: Sequence[str]) -> str:
     """Return what to do about words that are none of the command's."""
-    said = f"unknown: {' '.join(words)}. wellspoken serve --help lists what there is"
+    near = parser.suggestion(words[0])
+    said = f"unknown: {' '.join(words)}.{near} wellspoken serve --help lists what there is"
     flags = kind != "llamacpp" and words[0].startswith("-")
     if flags and (problem := forbidden(words)):
         return f"{problem} wellspoken serve --help lists what there is."
     if flags:
         given = f"{_EXAMPLES['vllm']} -- {' '.join(words)}"
         return f"{said}; flags of vllm serve go behind --: {given}"
-    if kind is None:
+    if kind is None and words[0] not in COMMANDS:
         return f"{said}; in front of a server that runs already: wellspoken {words[0]}"
     return f"{said}."
 
@@ -136,7 +139,8 @@ def _meant(options: argparse.Namespace, theirs: Sequence[str]) -> str:
     return "llamacpp" if (file or own) and not theirs else "vllm"
 
 
-def _flags(options: argparse.Namespace, theirs: Sequence[str]) -> dict[str, Any]:
+def flags_of(options: argparse.Namespace, theirs: Sequence[str]) -> dict[str, Any]:
+    """Return what the options of `serve` say, shaped like a configuration file."""
     given = {"kind": options.engine, **{name: getattr(options, name) for name in _ENGINE}}
     engine = {key: value for key, value in given.items() if value is not None}
     if theirs:

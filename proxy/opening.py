@@ -13,7 +13,7 @@ from msgspec import structs
 
 from wellspoken.proxy import config
 from wellspoken.proxy.auth import owner_of
-from wellspoken.proxy.config_values import ConfigError, read_key
+from wellspoken.proxy.config.values import ConfigError, read_key
 from wellspoken.proxy.jsonl import UsageError
 from wellspoken.proxy.store.database import StoreError
 from wellspoken.proxy.store.store import Store, open_store

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wellspoken.adapters.request_error import RequestError
-from wellspoken.proxy.config_values import ConfigError
+from wellspoken.proxy.config.values import ConfigError
 
 if TYPE_CHECKING:
     import tiktoken

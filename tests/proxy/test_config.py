@@ -18,13 +18,15 @@ from wellspoken.proxy.config import (
     Config,
     Engine,
     Limits,
+    Log,
     Server,
     Store,
     Timeouts,
+    Traces,
     load,
 )
-from wellspoken.proxy.config_engine import LLAMACPP, VLLM
-from wellspoken.proxy.config_values import ConfigError, normal_url, parse_listen, read_key
+from wellspoken.proxy.config.engine import LLAMACPP, VLLM
+from wellspoken.proxy.config.values import ConfigError, normal_url, parse_listen, read_key
 
 EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
 ONE = {"backend": [{"url": "http://localhost:8000"}]}
@@ -65,7 +67,10 @@ def test_the_examples_comments_are_a_configuration_too(
         assert getattr(config.engine, name) == getattr(defaults, name), name
 
 
-@pytest.mark.parametrize("kind", [Server, Timeouts, Limits, Auth, Store, Backend, Engine, Caps])
+TABLES = [Server, Timeouts, Limits, Auth, Store, Log, Traces, Backend, Engine, Caps]
+
+
+@pytest.mark.parametrize("kind", TABLES)
 def test_the_example_names_every_key(kind: type[msgspec.Struct]) -> None:
     text = EXAMPLE.read_text()
     for field in kind.__struct_fields__:
@@ -74,7 +79,7 @@ def test_the_example_names_every_key(kind: type[msgspec.Struct]) -> None:
 
 def test_the_example_shows_the_defaults() -> None:
     raw = tomllib.loads(EXAMPLE.read_text())
-    sections = (Server, Timeouts, Limits, Auth, Store)
+    sections = (Server, Timeouts, Limits, Auth, Store, Log, Traces)
     for section, kind in ((each.__name__.lower(), each) for each in sections):
         assert msgspec.convert(raw[section], kind) == kind(), section
     assert msgspec.convert(raw["backend"][0]["caps"], Caps) == Caps()
@@ -90,7 +95,7 @@ def test_layers(tmp_path: Path) -> None:
     file = write(
         tmp_path,
         "[server]\nlisten = '127.0.0.1:1'\nhosts = ['a']\ndrain_delay = 1\n"
-        "[timeouts]\nconnect = 1\n[[backend]]\nurl = 'localhost:1'\n",
+        "[timeouts]\nconnect = 1\n[[backend]]\nurl = 'localhost:9'\n",
     )
     environ = {
         "WELLSPOKEN_LISTEN": "127.0.0.1:2",

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from wellspoken.proxy.config import Engine, load
-from wellspoken.proxy.config_engine import LLAMACPP, VLLM, check_arguments, served_names
-from wellspoken.proxy.config_values import ConfigError
-from wellspoken.proxy.durations import seconds
+from wellspoken.proxy.config.durations import seconds
+from wellspoken.proxy.config.engine import LLAMACPP, VLLM, check_arguments, served_names
+from wellspoken.proxy.config.values import ConfigError
 
 GGUF = {"kind": "llamacpp", "model": "folder/m.gguf"}
 HUB = {"kind": "vllm", "model": "ORG/NAME"}
@@ -108,9 +108,9 @@ def test_variables_win_over_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "text", "words"),
     [
-        ("WELLSPOKEN_ENGINE_QUEUE", "many", "WELLSPOKEN_ENGINE_QUEUE='many': Expected `int`"),
+        ("WELLSPOKEN_ENGINE_QUEUE", "many", "WELLSPOKEN_ENGINE_QUEUE='many': Write a whole"),
         ("WELLSPOKEN_ENGINE_GRACE", "soon", "WELLSPOKEN_ENGINE_GRACE='soon': 'soon' is no length"),
-        ("WELLSPOKEN_ENGINE_ARGUMENTS", "'a", "No closing quotation. Set or unset it."),
+        ("WELLSPOKEN_ENGINE_ARGUMENTS", "'a", "No closing quotation. Correct it. Or unset it."),
         ("WELLSPOKEN_ENGINE_CONTEXT", "5", 'engine.context: only kind = "llamacpp" has this.'),
     ],
 )

@@ -133,7 +133,7 @@ def test_a_line_above_the_cap_is_rejected_alone(here: Here, tmp_path: Path) -> N
         (["--max-line", "0"], "Write it like 64M"),
         (["--max-line", "1T"], "Write it like 64M"),
         (["--to", "text"], "invalid choice: 'text'"),
-        (["a"], "unrecognized arguments: "),
+        (["a"], "unknown: "),
     ],
 )
 def test_wrong_usage_is_2_and_says_what_to_do(here: Here, arguments: list[str], words: str) -> None:

@@ -15,7 +15,7 @@ from tests.proxy.test_chat_body import PLAIN
 from wellspoken.adapters.request_error import RequestError
 from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
-from wellspoken.proxy.config_values import ConfigError
+from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.tokenizer import Tokenizer, cached_file
 
 

@@ -7,7 +7,11 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.config.tables import Store
 
 
 class ConfigError(Exception):
@@ -25,6 +29,13 @@ def normal_url(text: str) -> str:
     url = text.strip()
     if url[:5].lower() == "unix:":
         return "unix:" + _socket(url[5:])
+    if "@" in url:
+        raise ConfigError(
+            "url: it holds credentials, which would end up in logs. Take them out and set "
+            'key = "env:NAME" (or --upstream-key env:NAME).'
+        )
+    if "?" in url or "#" in url:  # not repeated: some servers take a key there
+        raise ConfigError(f"url: it has more than host, port and path. {_URL_HINT}")
     if "://" not in url:
         url = "http://" + url
     try:
@@ -34,12 +45,7 @@ def normal_url(text: str) -> str:
         raise ConfigError(f"url: {text!r} is no URL ({error}). {_URL_HINT}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.netloc[-1] == ":":
         raise ConfigError(f"url: {text!r} is no http(s) URL. {_URL_HINT}")
-    if parts.username is not None or parts.password is not None:
-        raise ConfigError(
-            "url: it holds credentials, which would end up in logs. Take them out and set "
-            'key = "env:NAME" (or --upstream-key env:NAME).'
-        )
-    if parts.query or parts.fragment or any(c.isspace() or not c.isprintable() for c in url):
+    if any(c.isspace() or not c.isprintable() for c in url):
         raise ConfigError(f"url: {text!r} has more than host, port and path. {_URL_HINT}")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
@@ -132,3 +138,23 @@ def read_key(text: str, environ: Mapping[str, str] | None = None) -> str:
     if not secret or not (secret.isascii() and secret.isprintable()):
         raise ConfigError(f"key: {text} is empty or not plain ASCII text. Put the bare key there.")
     return secret
+
+
+def store_url(store: Store) -> str:
+    """Return the URL of the store's PostgreSQL, read from where `store.url` says it is.
+
+    Raises ConfigError, which never repeats it, since it may hold a password.
+    """
+    text = (store.url or "").strip()
+    if text.startswith(("env:", "file:")):
+        try:
+            text = read_key(text)
+        except ConfigError as error:
+            problem = str(error).removeprefix("key: ").replace("change key", "change store.url")
+            raise ConfigError(f"store.url: {problem}") from None
+    if not text.startswith(("postgresql://", "postgres://")):
+        raise ConfigError(
+            "store.url: write postgresql://user@host/database, or env:NAME or file:PATH of where "
+            "that stands. For a file of this machine set store.path instead."
+        )
+    return text

@@ -25,6 +25,23 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hosts: tuple[str, ...] = ()
     drain_delay: Seconds = 0.0
     drain_timeout: Seconds = 300.0
+    workers: Annotated[int, Meta(ge=1, le=256)] = 1
+    watch: bool = False
+
+
+class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is said on stderr."""
+
+    format: Literal["auto", "text", "json"] = "auto"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    access: bool = True
+    bodies: bool = False
+
+
+class Traces(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether spans go to an OpenTelemetry collector; where to, its own OTEL_* variables say."""
+
+    enabled: bool = False
 
 
 class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,7 +103,7 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A local inference engine that the proxy starts itself and stands in front of.
 
     Times in seconds; a file may write them as "15m" or "1h30m". `start_timeout` 0: what the kind of
-    engine takes. What one kind alone has is refused with the other (config_engine.py).
+    engine takes. What one kind alone has is refused with the other (config/engine.py).
     """
 
     kind: Literal["llamacpp", "vllm"]
@@ -171,3 +188,5 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     engine: Engine | UnsetType = UNSET
     auth: Auth | Literal["none"] = Auth()
     store: Store = Store()
+    log: Log = Log()
+    traces: Traces = Traces()

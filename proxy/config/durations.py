@@ -11,6 +11,10 @@ _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+PATTERN: Final = r"\s*([0-9]+(\.[0-9]+)?|([0-9]+(\.[0-9]+)?([mM][sS]|[sSmMhHdD]))+)\s*"
+"""What `seconds` takes, for a JSON Schema; that no unit may come twice it cannot say."""
+
+
 def seconds(text: str) -> float:
     """Return the seconds that `text` says; a bare number is seconds.
 

@@ -1,0 +1,75 @@
+"""What is said at the start: what stands behind the proxy, where clients go, a request to copy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from wellspoken.proxy import pages
+from wellspoken.proxy.build import version
+
+if TYPE_CHECKING:
+    from wellspoken.engine.supervisor import Supervisor
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Service
+
+
+async def banner(service: Service, host: str, port: int) -> str:
+    """Return what is said at the start, at most 12 lines, with a request to copy."""
+    shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
+    base = f"http://{shown}:{port}"
+    lines = [f"wellspoken {version()} listens on {base}"]
+    known = [target.detector.known() for target in service.router.targets if target.detector]
+    reason, *_ = await asyncio.gather(service.readiness.reason(), *known)
+    lines += [_line(target) for target in service.router.targets[:4]]
+    if len(service.router.targets) > 4:
+        lines.append(f"  and {len(service.router.targets) - 4} more backends")
+    if reason:
+        lines.append(f"  not ready yet: {' '.join(reason.split())}")
+    names = list(await pages.listed(service)) if not reason else []
+    names += [name for target in service.router.targets for name in target.names]
+    body = json.dumps(
+        {
+            "model": names[0] if names else "MODEL",
+            "messages": [{"role": "user", "content": "Hello!"}],
+            "logprobs": True,
+            "top_logprobs": 2,
+        }
+    ).replace("'", "'\\''")
+    key = ['    -H "Authorization: Bearer $OPENAI_API_KEY" \\'] if len(service.keys) else []
+    lines += [
+        f"  health {base}/readyz, metrics {base}/metrics; OPENAI_BASE_URL={base}/v1",
+        "Try:",
+        f"  curl {base}/v1/chat/completions -H 'Content-Type: application/json' \\",
+        *key,
+        f"    -d '{body}'",
+    ]
+    return "\n".join(lines)
+
+
+def _line(target: Target) -> str:
+    if target.engine is not None:
+        return f"  engine {target.name}: {_told(target.engine)}"
+    where = target.upstream.url if target.upstream is not None else "not ready"
+    if target.detector is not None:
+        return f"  backend {target.name}: {where} ({target.detector.described})"
+    return f"  backend {target.name}: {where} (adapter {target.backend.name})"
+
+
+def _told(engine: Supervisor) -> str:
+    """Return what an engine is, on one line, as far as it has said so."""
+    facts = engine.facts
+    if engine.first:
+        return f"{engine.kind.title}, {'failed' if engine.state == 'failed' else 'starting'}"
+    known = [f"{engine.kind.title} {facts.version}".rstrip()]
+    if facts.models:
+        more = [f"and {len(facts.models) - 2} more"] if len(facts.models) > 2 else []
+        known.append(", ".join([*facts.models[:2], *more]))
+    if facts.context is not None:
+        known.append(f"context {facts.context}")
+    if facts.tool_parser:
+        known.append(f"tools {facts.tool_parser}")
+    if facts.reasoning_parser:
+        known.append(f"reasoning {facts.reasoning_parser}")
+    return ", ".join(known)

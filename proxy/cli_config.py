@@ -1,0 +1,147 @@
+"""The commands `wellspoken check` and `wellspoken config`: a configuration, looked at."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from wellspoken.proxy.cli_colour import Colour
+from wellspoken.proxy.cli_options import Parser, bare_parser, nearest_command
+from wellspoken.proxy.cli_serve import flags_of, parted, serve_options
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.config import Examined
+    from wellspoken.proxy.config.problems import Problem
+
+_CHECK: Final = """\
+examples:
+  wellspoken check wellspoken.toml                 everything that would keep it from starting
+  wellspoken check --file-only wellspoken.toml     in CI: not the keys, models and ports of here
+  wellspoken check --json wellspoken.toml
+  wellspoken check                                 WELLSPOKEN_* variables alone
+
+Says of a configuration all that is wrong with it, each with its line and column, and starts
+nothing. Variables and flags count as they do for wellspoken serve.
+Exit code: 0, 1 if something is wrong, 2 if the file cannot be read or for wrong usage.
+"""
+_CONFIG: Final = """\
+examples:
+  wellspoken config show wellspoken.toml           each value, and what gave it
+  wellspoken config show --json wellspoken.toml
+  wellspoken config show --listen 0.0.0.0:8010 --auth none wellspoken.toml
+  wellspoken config schema > wellspoken.schema.json
+
+show prints the configuration in force as a file, without secrets; a comment says what gave each
+value: a flag, a variable, a line of the file, or the default. schema prints the JSON Schema of such
+a file. What is wrong with a configuration, wellspoken check says.
+Exit code: 0, 1 if the configuration cannot be used, 2 for wrong usage.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `check` or `config`, the first argument; return the exit code."""
+    if arguments[0] == "check":
+        return _check(arguments[1:])
+    word = next((each for each in arguments[1:] if not each.startswith("-")), "")
+    if word == "show":
+        rest = list(arguments[1:])
+        rest.remove("show")
+        return _show(rest)
+    parser = bare_parser("wellspoken config", "wellspoken config show|schema ...", _CONFIG)
+    if word == "schema":
+        parser.add_argument("word", help=argparse.SUPPRESS)
+        parser.parse_args(arguments[1:])
+        return _schema()
+    if not word:
+        parser.parse_args(arguments[1:])
+        parser.print_help()
+        return 2
+    near = nearest_command(word, ("show", "schema"))
+    parser.error(f"{word} is no command of config. " + (f"Did you mean {near}?" if near else ""))
+
+
+def _examined(parser: Parser, arguments: Sequence[str]) -> tuple[Any, Examined | None]:
+    """Return the options and what they, the file and the environment say.
+
+    None for a file that cannot be read, which is told.
+    """
+    ours, theirs = parted(arguments)
+    options = parser.parse_args(ours)
+    if options.file is not None and options.config is not None:
+        parser.error("FILE and --config FILE mean the same. Give one of them.")
+    from pathlib import Path
+
+    from wellspoken.proxy.config import examine
+    from wellspoken.proxy.config.values import ConfigError
+
+    file = options.file if options.file is not None else options.config
+    try:
+        found = examine(Path(file) if file is not None else None, flags_of(options, theirs))
+    except ConfigError as error:
+        said = str(error).replace("Give --config the path", "Give the path")
+        print(f"wellspoken: {said}", file=sys.stderr)
+        return options, None
+    return options, found
+
+
+def _parser(prog: str, usage: str, text: str) -> Parser:
+    parser = serve_options(prog, usage, text)
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a TOML file, as --config")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    return parser
+
+
+def _check(arguments: Sequence[str]) -> int:
+    parser = _parser("wellspoken check", "wellspoken check [options] [FILE]", _CHECK)
+    parser.add_argument(
+        "--file-only",
+        action="store_true",
+        help="not whether keys, tokenizers, models, the database and the port are there",
+    )
+    options, examined = _examined(parser, arguments)
+    if examined is None:
+        return 2
+    from wellspoken.proxy.config.report import findings, in_json, in_words
+
+    found = findings(examined, outside=not options.file_only)
+    wrong = any(finding.severity == "error" for finding in found)
+    if options.json:
+        print(in_json(examined, found))
+    else:
+        print(in_words(examined, found, Colour.of(sys.stdout)))
+    return 1 if wrong else 0
+
+
+def _show(arguments: Sequence[str]) -> int:
+    usage = "wellspoken config show [options] [FILE]"
+    parser = _parser("wellspoken config show", usage, _CONFIG)
+    options, examined = _examined(parser, arguments)
+    if examined is None:
+        return 2
+    if examined.problems:
+        _refuse(examined, examined.problems)
+        return 1
+    from wellspoken.proxy.config.show import as_json, as_toml
+
+    print(as_json(examined) if options.json else as_toml(examined).rstrip("\n"))
+    return 0
+
+
+def _refuse(examined: Examined, problems: Sequence[Problem]) -> None:
+    first = problems[0]
+    origin = examined.origin(first)
+    where = "" if origin.kind == "default" else f"{origin}: "
+    print(f"wellspoken: {where}{first.text}", file=sys.stderr)
+    if len(problems) > 1:
+        print(f"wellspoken: and {len(problems) - 1} more: wellspoken check", file=sys.stderr)
+
+
+def _schema() -> int:
+    import json
+
+    from wellspoken.proxy.config.schema import schema
+
+    print(json.dumps(schema(), indent=1, ensure_ascii=False))
+    return 0

@@ -1,0 +1,118 @@
+"""The configuration: typed, checked as a whole, and loaded from flags, environment and file.
+
+Flags win over `WELLSPOKEN_*` environment variables, these over the TOML file, the file over the
+defaults in config/tables.py. config.example.toml explains every key for people.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wellspoken.proxy.config.layers import Layers
+from wellspoken.proxy.config.problems import Origin, Problem, told
+from wellspoken.proxy.config.rules import NO_BACKEND, broken_rules
+from wellspoken.proxy.config.tables import (
+    Auth,
+    Backend,
+    Config,
+    Endpoints,
+    Engine,
+    Limits,
+    Log,
+    Server,
+    Store,
+    Streams,
+    Timeouts,
+    Traces,
+)
+from wellspoken.proxy.config.types import typed
+from wellspoken.proxy.config.values import ConfigError, store_url
+
+__all__ = [
+    "Auth",
+    "Backend",
+    "Config",
+    "Endpoints",
+    "Engine",
+    "Examined",
+    "Limits",
+    "Log",
+    "Server",
+    "Store",
+    "Streams",
+    "Timeouts",
+    "Traces",
+    "check",
+    "examine",
+    "load",
+    "store_url",
+]
+
+
+class Examined(NamedTuple):
+    """What a configuration says, and all that is wrong with it.
+
+    Where there are problems, `config` is what is left without what is wrong.
+    """
+
+    config: Config
+    problems: list[Problem]
+    layers: Layers
+
+    def origin(self, problem: Problem) -> Origin:
+        """Return what has to be corrected."""
+        if problem.origin is not None:
+            return problem.origin
+        return self.layers.origin(problem.path, at_key=problem.at_key)
+
+
+def load(
+    file: Path | None,
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """Return the configuration of `file`, overridden by `environ`, overridden by `flags`.
+
+    `flags` is shaped like the file, `{"server": {"listen": ...}, "backend": [...]}`; lists replace.
+    Raises ConfigError for the first problem; its message says where it is (file:line:column, or the
+    variable), names the key and says what to do.
+    """
+    examined = examine(file, flags, environ)
+    for problem in examined.problems:
+        origin = examined.origin(problem)
+        named = origin.kind in ("flag", "default") or origin.named_in(problem.text)
+        raise ConfigError(problem.text if named else f"{origin}: {problem.text}")
+    return examined.config
+
+
+def examine(
+    file: Path | None,
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Examined:
+    """Return what `load` would, and everything that is wrong with it.
+
+    Raises ConfigError for a file that cannot be read.
+    """
+    layers = Layers(file, flags or {}, os.environ if environ is None else environ)
+    if not layers.readable:
+        return Examined(Config(), layers.problems, layers)
+    config, mistyped = typed(layers.raw)
+    problems = [*layers.problems, *mistyped]
+    given = bool({"backend", "engine"} & layers.raw.keys())
+    for problem in broken_rules(config):
+        if not told(problem, mistyped) and not (given and problem.text == NO_BACKEND):
+            problems.append(problem)
+    return Examined(config, problems, layers)
+
+
+def check(config: Config) -> None:
+    """Check what types cannot say: addresses, names that clash, keys that exclude each other.
+
+    Raises ConfigError.
+    """
+    for problem in broken_rules(config):
+        raise ConfigError(problem.text)

@@ -1,0 +1,272 @@
+"""The layers of a configuration put together: defaults, file, WELLSPOKEN_* variables and flags."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from codecs import BOM_UTF8
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path as File
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from wellspoken.proxy.config.durations import seconds
+from wellspoken.proxy.config.engine import DURATIONS
+from wellspoken.proxy.config.places import Path, Place, places, position
+from wellspoken.proxy.config.problems import Origin, Problem, nearest
+from wellspoken.proxy.config.tables import (
+    Engine,
+    Limits,
+    Log,
+    Server,
+    Store,
+    Timeouts,
+    Traces,
+)
+from wellspoken.proxy.config.types import choice, hints_of
+from wellspoken.proxy.config.values import ConfigError
+
+LARGEST: Final = 64 * 1024 * 1024
+"""Bytes of a file; what has more, as /dev/zero, is none."""
+
+ENV_PREFIX: Final = "WELLSPOKEN_"
+SECTIONS: Final[dict[str, type[Struct]]] = {
+    "server": Server,
+    "timeouts": Timeouts,
+    "limits": Limits,
+    "store": Store,
+    "log": Log,
+    "traces": Traces,
+    "engine": Engine,
+}
+"""The tables that variables exist for."""
+
+_TABLES: Final = frozenset({"caps", "environment"})  # keys that no variable can hold
+_WITH_COMMAS: Final = frozenset({"hosts", "inherit", "keep", "endpoints"})
+# What Kubernetes sets by itself in every pod for a service of this name.
+_CLUSTERS: Final = re.compile(r"WELLSPOKEN_(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?", re.ASCII)
+_IN_A_VARIABLE: Final = {"bool": "true or false", "int": "a whole number", "float": "a number"}
+_FLAGS: Final = {
+    ("backend", "url"): "URL",
+    ("backend", "key"): "--upstream-key",
+    ("engine", "kind"): "--engine",
+    ("engine", "arguments"): "--",
+    ("auth",): "--auth",
+    ("auth", "keys"): "--key",
+    ("log", "format"): "--log-format",
+    ("log", "level"): "--log-level",
+}
+
+
+class Layers:
+    """What file, variables and flags say, and which of them said what.
+
+    `raw` is shaped like the file, with the variables and flags put over it; `problems` are those
+    of the variables, or that the file is no TOML (`readable`). Raises ConfigError for a file that
+    cannot be read.
+    """
+
+    def __init__(
+        self, file: File | None, flags: Mapping[str, Any], environ: Mapping[str, str]
+    ) -> None:
+        self.file = file
+        self.raw: dict[str, Any] = {}
+        self.problems: list[Problem] = []
+        self._text = ""
+        self._places: dict[Path, Place] = {}
+        self._over: dict[Path, Origin] = {}
+        self.readable = file is None or self._read(file)
+        self._from_environ(environ)
+        self._auth_from_environ(environ)
+        for section, value in flags.items():
+            if isinstance(value, Mapping) and section != "auth":  # a table or "none", as given
+                for key, said in value.items():
+                    self._put((section, key), said, Origin("flag", _flag((section, key))))
+            else:
+                self.raw[section] = value
+                self._over[(section,)] = Origin("flag", _flag((section,)))
+
+    def _read(self, file: File) -> bool:
+        """Take what a file says; say whether it is TOML. Raises ConfigError if it is not there."""
+        try:
+            with file.open("rb") as opened:
+                data = opened.read(LARGEST + 1).removeprefix(BOM_UTF8)  # what Notepad begins with
+        except (OSError, ValueError) as error:  # a NUL in its name
+            why = getattr(error, "strerror", None) or error
+            raise ConfigError(
+                f"cannot read {file}: {why}. Give --config the path of a TOML file; "
+                "config.example.toml is one to start from."
+            ) from error
+        if len(data) > LARGEST:
+            text = (
+                f"{file} has more than {LARGEST >> 20} MiB. Give --config the path of a TOML file."
+            )
+            raise ConfigError(text)
+        try:
+            self._text = data.decode()
+            self.raw = tomllib.loads(self._text)
+        except UnicodeDecodeError as error:
+            before = data[: error.start].decode()
+            where, said = position(before, len(before)), "this is no UTF-8 text"
+        except RecursionError:
+            where, said = (1, 1), "it is nested too deeply"
+        except tomllib.TOMLDecodeError as error:
+            said, _, place = str(error).rpartition(" (at ")
+            numbers = [int(number) for number in re.findall(r"\d+", place)]
+            where = (
+                (numbers[0], numbers[1])
+                if len(numbers) == 2
+                else position(self._text, len(self._text.rstrip()))  # at the end of the document
+            )
+        else:
+            return True
+        text = f"the file is not TOML: {said}. Correct that line."
+        self.problems.append(Problem((), text, origin=Origin("file", str(file), *where)))
+        return False
+
+    def origin(self, path: Path, *, at_key: bool = False) -> Origin:
+        """Return what gave the value at `path`, or the table around it: the nearest that is known.
+
+        `at_key`: of a file the place of the key, not of the value.
+        """
+        for size in range(len(path), 0, -1):
+            if origin := self._over.get(path[:size]):
+                return Origin("flag", _flag(path)) if origin.kind == "flag" else origin
+        if self.file is None:
+            return Origin("default")
+        return self._in_file(path, at_key)
+
+    def stands(self, path: Path) -> bool:
+        """Say whether a file, a variable or a flag gives a value to `path` itself."""
+        if any(path[:size] in self._over for size in range(1, len(path) + 1)):
+            return self._given(path)
+        return path in self._where()
+
+    def _given(self, path: Path) -> bool:
+        here: Any = self.raw
+        for part in path:
+            try:
+                here = here[part]
+            except (KeyError, IndexError, TypeError):
+                return False
+        return True
+
+    def _in_file(self, path: Path, at_key: bool) -> Origin:
+        found = self._where()
+        for size in range(len(path), 0, -1):
+            if place := found.get(path[:size]):
+                # What is missing in a table is told at the table's header.
+                offset = place.key if at_key or size < len(path) else place.value
+                return Origin("file", str(self.file), *position(self._text, offset))
+        return Origin("file", str(self.file))
+
+    def _where(self) -> dict[Path, Place]:
+        """Return the places of the file, looked for when first asked."""
+        if not self._places and self._text:
+            with suppress(ValueError):  # then the file is named without a line
+                self._places = places(self._text)
+        return self._places
+
+    def _put(self, path: tuple[str, str], value: Any, origin: Origin) -> None:
+        section, key = path
+        table = self.raw.setdefault(section, {})
+        if isinstance(table, dict):  # else its type is a problem already
+            table[key] = value
+            self._over[path] = origin
+
+    def _from_environ(self, environ: Mapping[str, str]) -> None:
+        """Put WELLSPOKEN_LISTEN, WELLSPOKEN_ENGINE_MODEL, ... into their sections."""
+        for variable, section, key, hint in _variables():
+            text = environ.get(variable)
+            if text is None:
+                continue
+            origin = Origin("variable", variable)
+            try:
+                value = msgspec.convert(_said(section, key, text), hint, strict=False)
+            except (msgspec.ValidationError, ValueError) as error:
+                what = _to_write(str(error), text, hint)
+                text = f"{variable}={text!r}: {what} Or unset it."
+                self.problems.append(Problem((section, key), text, origin=origin))
+            else:
+                self._put((section, key), value, origin)
+
+    def _auth_from_environ(self, environ: Mapping[str, str]) -> None:
+        """Let WELLSPOKEN_AUTH=none or _AUTH_KEYS=env:A,file:B replace what the file says."""
+        names = (f"{ENV_PREFIX}AUTH", f"{ENV_PREFIX}AUTH_KEYS")
+        whole, keys = (environ.get(name) for name in names)
+        origin = Origin("variable", names[0] if keys is None else names[1])
+        if keys is not None and whole is not None:
+            text = f"{names[0]} and {names[1]} are both set. Unset one."
+            self.problems.append(Problem(("auth",), text, origin=origin))
+            return
+        if whole is not None:
+            self.raw["auth"] = whole
+            self._over[("auth",)] = origin
+        if keys is not None:
+            references = [part.strip() for part in keys.split(",") if part.strip()]
+            if not references:  # an empty value must not open what the file has closed
+                text = f"{names[1]} is empty. Write env:NAME or file:PATH."
+                self.problems.append(Problem(("auth",), text, origin=origin))
+            self.raw["auth"] = {"keys": references}
+            self._over[("auth",)] = origin
+
+
+def doubtful_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
+    """Give the variables that nothing reads and whose name is nearly that of one which is read.
+
+    Kubernetes sets WELLSPOKEN_PORT, WELLSPOKEN_SERVICE_HOST and more by itself for a service of
+    that name, so a name is not doubted for its beginning alone.
+    """
+    known = [variable for variable, *_ in _variables()]
+    known += [f"{ENV_PREFIX}AUTH", f"{ENV_PREFIX}AUTH_KEYS"]
+    for name in environ:
+        if not name.upper().startswith(ENV_PREFIX) or name in known or _CLUSTERS.fullmatch(name):
+            continue
+        short = name.upper().removeprefix(ENV_PREFIX)
+        rests = {each.removeprefix(ENV_PREFIX): each for each in known}
+        near = rests.get(short.removeprefix("SERVER_")) or rests.get(nearest(short, rests), "")
+        if near:
+            text = f"{name}: nothing reads this variable. Did you mean {near}?"
+            yield Problem((), text, origin=Origin("variable", name))
+
+
+def _variables() -> Iterator[tuple[str, str, str, Any]]:
+    """Give every variable with the section, the key and the type that it is for.
+
+    Those alone are read: Kubernetes sets some by itself for a service of this name.
+    """
+    for section, kind in SECTIONS.items():
+        middle = "" if section == "server" else section.upper() + "_"
+        for key, hint in hints_of(kind).items():
+            if key not in _TABLES:
+                yield ENV_PREFIX + middle + key.upper(), section, key, hint
+
+
+def _said(section: str, key: str, text: str) -> Any:
+    """Return what a variable's text means for this key. Raises ValueError."""
+    if key in _WITH_COMMAS:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if section == "engine" and key == "arguments":
+        return shlex.split(text)
+    return seconds(text) if section == "engine" and key in DURATIONS else text
+
+
+def _to_write(said: str, text: str, hint: Any) -> str:
+    """Return in a sentence what a variable may hold whose text does not fit."""
+    for expected, how in _IN_A_VARIABLE.items():
+        if said == f"Expected `{expected}`, got `str`":
+            return f"Write {how}."
+    return choice(text, hint) or f"{said.rstrip('.')}. Correct it."
+
+
+def _flag(path: Path) -> str:
+    """Return the flag of the command line that sets a key."""
+    names = tuple(part for part in path if isinstance(part, str))
+    for size in range(len(names), 0, -1):
+        if flag := _FLAGS.get(names[:size]):
+            return flag
+    return "--" + names[-1].replace("_", "-")

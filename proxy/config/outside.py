@@ -1,0 +1,162 @@
+"""What a configuration needs that does not stand in it: keys, tokenizers, models, a free port.
+
+Each is asked the way the proxy itself asks it when it starts, so that what is said is the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from msgspec import UNSET
+
+from wellspoken.adapters import registry
+from wellspoken.engine.failure import EngineError
+from wellspoken.proxy.auth import Keys
+from wellspoken.proxy.config.places import Path
+from wellspoken.proxy.config.problems import Problem, shown
+from wellspoken.proxy.config.tables import Auth, Backend, Config, Engine, Store
+from wellspoken.proxy.config.values import ConfigError, parse_listen, read_key, store_url
+from wellspoken.proxy.engines import kind_of
+from wellspoken.proxy.passing import refuse_endpoints
+from wellspoken.proxy.server import ROUTES
+from wellspoken.proxy.store.database import StoreError
+from wellspoken.proxy.tokenizer import Tokenizer
+
+
+def missing(config: Config) -> Iterator[Problem]:
+    """Give what would keep the proxy from starting although the configuration itself is right."""
+    if isinstance(config.auth, Auth):
+        for at, reference in enumerate(config.auth.keys):
+            yield from _failing(("auth", "keys", at), partial(Keys, (reference,)))
+    for number, backend in enumerate(config.backend):
+        yield from _of_backend(("backend", number), backend)
+    if config.engine is not UNSET:
+        yield from _of_engine(config.engine)
+    yield from _of_store(config.store)
+    if config.traces.enabled:
+        yield from _of_traces()
+
+
+def doubts(config: Config) -> Iterator[Problem]:
+    """Give what may be meant as it is: a port that somebody has, an engine's warnings."""
+    try:
+        why = _taken(*parse_listen(config.server.listen))
+    except ConfigError:
+        why = ""  # no address, so a problem already
+    if why:
+        path: Path = ("server", "listen")
+        yield Problem(path, f"server.listen: {why}")
+    if config.engine is not UNSET:
+        try:
+            for warning in kind_of(config.engine).check():
+                yield Problem(("engine",), f"engine: {warning}")
+        except (ConfigError, EngineError):
+            return  # a problem, see `missing`
+
+
+def _failing(path: Path, work: Callable[[], Any]) -> Iterator[Problem]:
+    """Do what the proxy does with the value at `path`; give the problem that this shows."""
+    try:
+        work()
+    except (ConfigError, EngineError, StoreError, ValueError) as error:
+        text = str(error)
+        name = next(part for part in reversed(path) if isinstance(part, str))
+        for known in (f"{shown(path)}: ", f"{path[0]}.keys: ", f"{name}: "):
+            text = text.removeprefix(known)
+        text = text if text.endswith(".") else f"{text}."
+        yield Problem(path, f"{shown(path)}: {text}")
+
+
+def _of_backend(path: Path, backend: Backend) -> Iterator[Problem]:
+    if backend.key is not None:
+        yield from _failing((*path, "key"), partial(read_key, backend.key))
+    yield from _failing((*path, "adapter"), partial(registry.find, backend.adapter))
+    yield from _of_model(path, backend)
+
+
+def _of_model(path: Path, part: Backend | Engine) -> Iterator[Problem]:
+    if part.tokenizer is not None:
+        made = partial(Tokenizer, part.tokenizer, download=part.tokenizer_download)
+        yield from _failing((*path, "tokenizer"), made)
+    for at, endpoint in enumerate(part.endpoints or ()):
+        yield from _failing(
+            (*path, "endpoints", at), partial(refuse_endpoints, (endpoint,), ROUTES)
+        )
+
+
+def _of_engine(engine: Engine) -> Iterator[Problem]:
+    for name, value in engine.environment.items():
+        if value.startswith(("env:", "file:")):
+            yield from _failing(("engine", "environment", name), partial(read_key, value))
+    yield from _of_model(("engine",), engine)
+    try:
+        kind = kind_of(engine)
+    except ConfigError:
+        return  # a reference in its environment, told above
+    key = "executable" if engine.kind == "vllm" and engine.executable != "vllm" else "model"
+    yield from _failing(("engine", key), kind.check)
+
+
+def _of_store(store: Store) -> Iterator[Problem]:
+    """Look whether the database can be had, without opening it."""
+    if not store.configured:
+        return
+    from wellspoken.proxy.store.places import place_of
+    from wellspoken.proxy.store.store import database_of
+
+    if store.url is not None:
+        found = list(_failing(("store", "url"), partial(store_url, store)))
+        yield from found or _failing(("store", "url"), partial(database_of, store))
+    if store.path is not None:
+        yield from _failing(("store", "path"), partial(database_of, store))
+        yield from _writable(("store", "path"), store.path)
+    if store.spool is not None:
+        yield from _writable(("store", "spool"), store.spool)
+    if store.large_to is not None:
+        yield from _failing(("store", "large_to"), partial(place_of, store.large_to))
+
+
+def _writable(path: Path, file: str) -> Iterator[Problem]:
+    """Look whether a file can be written, or made in the nearest folder above that there is."""
+    here = whole = os.path.abspath(os.path.expanduser(file))
+    while not os.path.exists(here):
+        here = os.path.dirname(here)
+    if here != whole and not os.path.isdir(here):
+        text = f"{here} is a file, so nothing can be in it. Name another place."
+        yield Problem(path, f"{shown(path)}: {text}")
+    elif not os.access(here, os.W_OK):
+        who = f"user {os.geteuid()}"
+        text = f"{here} may not be written by {who}. Name another place, or change its rights."
+        yield Problem(path, f"{shown(path)}: {text}")
+
+
+def _of_traces() -> Iterator[Problem]:
+    from wellspoken.proxy.tracing import MISSING
+
+    try:
+        import wellspoken.proxy.tracing.export  # noqa: F401
+    except ImportError as error:
+        yield Problem(("traces", "enabled"), MISSING.format(error=error))
+
+
+def _taken(host: str, port: int) -> str:
+    """Return why nothing can listen there, "" if something can; binds for a moment."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        return f"{host} is no address ({error.strerror}). Correct it."
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(address)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    return f"port {port} is taken. That is as it should be if this proxy runs."
+                return f"nothing can listen on {host}:{port} here ({error.strerror})."
+    return ""

@@ -1,0 +1,98 @@
+"""What `wellspoken check` says: every finding with its place, for people or for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from msgspec import UNSET
+
+from wellspoken.proxy.config.layers import doubtful_variables
+from wellspoken.proxy.config.problems import Origin, shown, told
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.cli_colour import Colour
+    from wellspoken.proxy.config import Examined
+    from wellspoken.proxy.config.problems import Problem
+
+
+class Finding(NamedTuple):
+    """A problem, where it has to be corrected, and how bad it is: only an error is a failure."""
+
+    severity: Literal["error", "warning"]
+    problem: Problem
+    origin: Origin
+
+
+def findings(examined: Examined, *, outside: bool) -> list[Finding]:
+    """Return all there is to say of a configuration, in the order of the file's lines.
+
+    `outside`: also of what it names, keys, tokenizers, models, the database and the port. Of what
+    is wrong already nothing is said a second time.
+    """
+    errors, warnings = list(examined.problems), list(doubtful_variables(os.environ))
+    if outside and examined.layers.readable:
+        from wellspoken.proxy.config.outside import doubts, missing
+
+        known = list(errors)
+        errors += [each for each in missing(examined.config) if not told(each, known)]
+        warnings += [each for each in doubts(examined.config) if not told(each, known)]
+    listed = [
+        Finding("error" if at < len(errors) else "warning", problem, examined.origin(problem))
+        for at, problem in enumerate([*errors, *warnings])
+    ]
+    return sorted(listed, key=lambda found: (not found.origin.line, *found.origin[2:]))
+
+
+def in_words(examined: Examined, found: list[Finding], colour: Colour) -> str:
+    """Return a line for each finding, FILE:LINE:COLUMN first, and one that sums them up."""
+    lines = []
+    for severity, problem, origin in found:
+        kind = colour.put("red" if severity == "error" else "yellow", f"{severity}:")
+        named = origin.kind == "default" or (origin.named_in(problem.text) and not origin.line)
+        where = "" if named else colour.put("bold", f"{origin}: ")
+        lines.append(f"{where}{kind} {problem.text}")
+    errors = sum(finding.severity == "error" for finding in found)
+    name = examined.layers.file or "flags and variables"
+    counts = [_count(errors, "error"), _count(len(found) - errors, "warning")]
+    summed = ", ".join(count for count in counts if count)
+    if errors:
+        return "\n".join([*lines, f"{name}: {summed}."])
+    good = colour.put("green", f"{name}: good{f', {summed}' if summed else ''}.")
+    return "\n".join([*lines, f"{good} {_meaning(examined)}"])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number > 1 else ''}" if number else ""
+
+
+def _meaning(examined: Examined) -> str:
+    """Return what would be served, in a sentence."""
+    config = examined.config
+    names = [f"{backend.name} ({backend.url})" for backend in config.backend[:4]]
+    if config.engine is not UNSET:
+        names.append(f"{config.engine.name} ({config.engine.kind}, {config.engine.model})")
+    if len(config.backend) > 4:
+        names.append(f"{len(config.backend) - 4} more")
+    return f"It listens on {config.server.listen}, in front of {', '.join(names)}."
+
+
+def in_json(examined: Examined, found: list[Finding]) -> str:
+    """Return the findings as one JSON object, `ok` and `findings`."""
+    file = examined.layers.file
+    listed = [
+        {
+            "severity": severity,
+            "key": shown(problem.path) or None,
+            "message": problem.text,
+            "source": origin.kind,
+            "name": origin.name or None,
+            "line": origin.line or None,
+            "column": origin.column or None,
+        }
+        for severity, problem, origin in found
+    ]
+    good = all(finding.severity != "error" for finding in found)
+    shape = {"ok": good, "file": str(file) if file is not None else None, "findings": listed}
+    return json.dumps(shape, indent=1, ensure_ascii=False)

@@ -1,0 +1,196 @@
+"""What types cannot say of a configuration: addresses, clashing names, keys that exclude others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+from urllib.parse import urlsplit
+
+from msgspec import UNSET
+
+from wellspoken.adapters.caps import DANGEROUS, Caps
+from wellspoken.proxy.config.engine import engine_rules, served_names
+from wellspoken.proxy.config.places import Path
+from wellspoken.proxy.config.problems import Problem, shown, suggestion
+from wellspoken.proxy.config.tables import Auth, Backend, Config, Store
+from wellspoken.proxy.config.values import (
+    ConfigError,
+    check_reference,
+    is_loopback,
+    normal_url,
+    parse_listen,
+    store_url,
+)
+
+NO_BACKEND = (
+    "no backend. Add a [[backend]] table with its url, or an [engine]; "
+    "or run: wellspoken http://localhost:8000"
+)
+
+
+def broken_rules(config: Config) -> Iterator[Problem]:
+    """Give everything that is wrong with a configuration whose types are right."""
+    try:
+        host, _ = parse_listen(config.server.listen)
+        yield from _auth(config.auth, host)
+    except ConfigError as error:
+        yield Problem(("server", "listen"), str(error))
+    yield from _store(config.store)
+    several = len(config.backend) + (config.engine is not UNSET) > 1
+    if config.engine is not UNSET:
+        yield from _caps(config.engine.caps, ("engine",))
+        yield from engine_rules(config.engine)
+        if config.server.workers > 1:
+            yield Problem(
+                ("server", "workers"),
+                "server.workers: an engine is started and ended by one process. Set workers to 1; "
+                "if that is too little, give the engine's proxy another address (--listen "
+                "127.0.0.1:8011), and start a second one with workers in front of it: wellspoken "
+                f"http://127.0.0.1:8011 --workers {config.server.workers}",
+            )
+    elif not config.backend:
+        yield Problem((), NO_BACKEND)
+    yield from _names(config)
+    for at, backend in enumerate(config.backend):
+        yield from _backend(backend, at, several, config.server.listen)
+    yield from _models(config)
+
+
+def _names(config: Config) -> Iterator[Problem]:
+    """Give what only one backend may be or be called."""
+    pages = [at for at, backend in enumerate(config.backend) if backend.ui]
+    if len(pages) > 1:
+        text = "backend: two have ui = true, but one page fits at /. Leave one."
+        yield Problem(("backend", pages[1], "ui"), text)
+    taken = {config.engine.name} if config.engine is not UNSET else set()
+    for at, backend in enumerate(config.backend):
+        if backend.name in taken:
+            text = f"backend: two are named {backend.name!r}. Give each its own name."
+            yield Problem(("backend", at, "name"), text)
+        taken.add(backend.name)
+
+
+def _models(config: Config) -> Iterator[Problem]:
+    """Give the models that two backends have."""
+    taken: dict[str, tuple[int, str]] = {}
+    for at, backend in enumerate(config.backend):
+        for key, names in (("models", backend.models), ("aliases", backend.aliases)):
+            for model in names:
+                home, other = taken.setdefault(model, (at, backend.name))
+                if home != at:
+                    yield Problem(
+                        ("backend", at, key),
+                        f"backend[{at}]: {other!r} has the model {model!r} too. "
+                        "Remove one, or add an alias under another name.",
+                    )
+    if config.engine is not UNSET:
+        for model in served_names(config.engine):
+            if model in taken:
+                yield Problem(
+                    ("engine", "alias" if config.engine.alias is not None else "model"),
+                    f"engine: {taken[model][1]!r} has the model {model!r} too. "
+                    "Give the engine's another name with alias.",
+                )
+
+
+def _auth(auth: Auth | Literal["none"], host: str) -> Iterator[Problem]:
+    """Refuse a proxy that other machines reach and nobody needs a key for, unless that is said."""
+    keys = auth.keys if isinstance(auth, Auth) else ()
+    for at, reference in enumerate(keys):
+        try:
+            check_reference(reference)
+        except ConfigError as error:
+            text = str(error).removeprefix("key: ")
+            yield Problem(("auth", "keys", at), f"auth.keys[{at}]: {text}")
+    if not keys and auth != "none" and not is_loopback(host):
+        yield Problem(
+            ("server", "listen"),
+            f"listen: {host} is reached from other machines, and no keys say who may use the "
+            "proxy. Name keys (--key env:NAME, or keys under [auth]), or listen on 127.0.0.1, or "
+            'let everybody in (--auth none, or auth = "none" at the top of the file).',
+        )
+
+
+def _store(store: Store) -> Iterator[Problem]:
+    """Refuse two databases, and settings that need a database or one of the other kind."""
+    path, url = store.path, store.url
+    if path is not None and url is not None:
+        text = "store: path and url exclude each other. Keep one of them."
+        yield Problem(("store", "url"), text, at_key=True)
+    if path is not None and not path.strip():
+        text = "store.path: it is empty. Name a file, or leave it out."
+        yield Problem(("store", "path"), text)
+    if path is not None and path.strip().startswith(("postgresql:", "postgres:")):
+        text = "store.path: this is a URL, so write url instead of path."
+        yield Problem(("store", "path"), text)
+    if url is not None and not url.strip().startswith(("env:", "file:")):
+        try:
+            store_url(store)
+        except ConfigError as error:
+            yield Problem(("store", "url"), str(error))
+    if store.spool is not None and url is None:
+        text = "store.spool: only PostgreSQL (store.url) has a spool. Take it out."
+        yield Problem(("store", "spool"), text, at_key=True)
+
+
+def _caps(caps: Caps, path: Path) -> Iterator[Problem]:
+    for at, name in enumerate(caps.allow):
+        if name not in DANGEROUS:
+            yield Problem(
+                (*path, "caps", "allow", at),
+                f"{shown(path)}.caps.allow: {name!r} is none of the keys that are kept back, so "
+                f"take it out.{suggestion(name, DANGEROUS)}",
+            )
+
+
+def _is_here(url: str, listen: str) -> bool:
+    """Say whether a backend's URL is certainly the address on which clients connect."""
+    try:
+        host, port = parse_listen(listen)
+    except ConfigError:
+        return False
+    there = urlsplit(url)
+    if there.scheme != "http" or (there.port or 80) != port:
+        return False
+    if host == "0.0.0.0":
+        return there.hostname in ("localhost", "127.0.0.1")
+    own = ("localhost", "127.0.0.1") if host in ("localhost", "127.0.0.1") else (host.lower(),)
+    return there.hostname in own
+
+
+def _backend(backend: Backend, at: int, several: bool, listen: str) -> Iterator[Problem]:
+    path: Path = ("backend", at)
+    where = shown(path)
+    yield from _caps(backend.caps, path)
+    if backend.ui and backend.vendor != "pass":
+        yield Problem(
+            (*path, "vendor"),
+            f'{where}: ui = true needs vendor = "pass": llama.cpp\'s page sends keys of its own.',
+        )
+    try:
+        if _is_here(normal_url(backend.url), listen):
+            yield Problem(
+                (*path, "url"),
+                f"{where}: url: this is where the proxy itself listens, so it would ask itself. "
+                "Write the server's address, or give the proxy another one with listen (--listen).",
+            )
+    except ConfigError as error:
+        yield Problem((*path, "url"), f"{where}: {error}")
+    if backend.key is not None:
+        try:
+            check_reference(backend.key)
+        except ConfigError as error:
+            yield Problem((*path, "key"), f"{where}: {error}")
+        if backend.auth == "pass":
+            yield Problem(
+                (*path, "key"),
+                f'{where}: key and auth = "pass" exclude each other. '
+                "Keep the one whose key the backend should see.",
+                at_key=True,
+            )
+    if several and not backend.models and not backend.aliases:
+        yield Problem(
+            (*path, "models"),
+            f"{where}: with several backends each needs models = [...] or aliases, "
+            "since requests find their backend by the model's name.",
+        )

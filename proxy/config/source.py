@@ -1,0 +1,35 @@
+"""Where a configuration came from, so that it can be read from there again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wellspoken.proxy.config import load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from wellspoken.proxy.config import Config
+
+
+class Source:
+    """A configuration file, flags and environment: what a configuration is made of.
+
+    `file` None: there are flags and environment alone. `environ` None: the process's own, which
+    nobody changes from outside, so what a reload finds anew is in files.
+    """
+
+    def __init__(
+        self,
+        file: Path | None,
+        flags: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.file = file
+        self._flags = flags
+        self._environ = environ
+
+    def load(self) -> Config:
+        """Return the configuration as it is now; it reads a file. Raises ConfigError."""
+        return load(self.file, self._flags, self._environ)
