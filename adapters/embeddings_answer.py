@@ -20,7 +20,7 @@ from typing import Any, Final
 from msgspec import DecodeError, json
 
 from wellspoken.adapters.embeddings import EmbeddingRequest, inputs
-from wellspoken.adapters.events import Fault
+from wellspoken.adapters.events import Fault, Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.lenient import parse
 from wellspoken.adapters.repairs import errors
@@ -251,6 +251,7 @@ def _usage(payload: Any, request: EmbeddingRequest, context: Context) -> dict[st
     if prompt is None:
         context.note("usage_missing")
         prompt, exchange.usage_source = _counted(request, exchange)
+    exchange.usage = Usage(prompt, None)
     return {"prompt_tokens": prompt, "total_tokens": prompt}
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call
 
 _OUTCOMES: Final = {"pass": "passed", "strip": "stripped", "reject": "rejected"}
 LISTED: Final = 32  # names that the header lists at most
@@ -27,7 +27,7 @@ async def admit(call: Call, target: Target, wanted: Asked) -> Asked:
     vendors = vendor_keys(wanted)
     size = None
     if names_tokens(wanted):
-        size = await target.vocabulary_size.of(target.model_for(wanted.model) or wanted.model)
+        size = await _size(call, target, wanted.model)
     try:
         found = admitted(wanted, policy=target.vendor, caps=target.caps, vocabulary=size)
     except RequestError as error:
@@ -47,7 +47,7 @@ async def enter(call: Call, target: Target, wanted: Asked) -> None:
         return
     await call.enter(target)
     if names_tokens(wanted):
-        size = await target.vocabulary_size.of(target.model_for(wanted.model) or wanted.model)
+        size = await _size(call, target, wanted.model)
         try:
             capped(wanted, target.caps, size)
         except RequestError as error:
@@ -61,6 +61,12 @@ async def enter_passing(call: Call, target: Target, model: str, fields: Mapping[
         await call.enter(target)
         if passes_tokens(fields):
             await admit_passing(call, target, model, fields)
+
+
+async def _size(call: Call, target: Target, model: str) -> int | None:
+    """Return how many token ids a model has, for which the backend may be asked."""
+    with call.waiting():
+        return await target.vocabulary_size.of(target.model_for(model) or model)
 
 
 def count_vendors(call: Call, target: Target, names: tuple[str, ...]) -> None:
@@ -89,7 +95,7 @@ async def admit_passing(call: Call, target: Target, model: str, fields: Mapping[
     """
     size = None
     if passes_tokens(fields):
-        size = await target.vocabulary_size.of(target.model_for(model) or model)
+        size = await _size(call, target, model)
     try:
         refuse_variants(fields)
         refuse_over(fields, target.caps, size)

@@ -7,6 +7,7 @@ of a stream has left, every failure still becomes a reply with a status; after i
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from wellspoken.adapters import translate
@@ -16,14 +17,15 @@ from wellspoken.proxy import counting, several
 from wellspoken.proxy.asking import KEY_REFUSED, LARGE, clients_key, opened, send
 from wellspoken.proxy.failures import UpstreamError
 from wellspoken.proxy.keeping import keep, keep_stream
+from wellspoken.proxy.metrics_passing import PassingUsage
 from wellspoken.proxy.replies import EventStream, Reply
-from wellspoken.proxy.replying import broken, explained, with_repairs
+from wellspoken.proxy.replying import DONE, broken, explained, told_in, with_repairs
 from wellspoken.proxy.waiting import doubt
 
 if TYPE_CHECKING:
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.plan import Ask, Plan, Planning
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call
     from wellspoken.proxy.upstream import Answer
 
 OUR_FAULT = Fault(500, "The proxy failed; this is a bug in it. Its log has the details.")
@@ -47,6 +49,8 @@ async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> 
     except (RequestError, UpstreamError) as error:
         if isinstance(error, UpstreamError):
             call.upstream_failed(error)
+        else:
+            call.refuses(error)
         return await broken(call, stream, _fault(error), _lines(error))
     except BaseException as error:
         if not stream.left:
@@ -79,11 +83,13 @@ async def _whole(call: Call, target: Target, plan: Plan) -> Reply:
         return call.fault(clients_key(answer.status))
     translator = translate.BodyTranslator(exchange, plan.dialect)
     arguments = (answer.status, answer.content_type, data)
+    began = perf_counter()
     if len(data) < LARGE:
         result = translator.translate(*arguments)
     else:
         # A thread gives the interpreter back every few milliseconds, so the loop stays answerable.
         result = await asyncio.to_thread(translator.translate, *arguments)
+    call.worked += perf_counter() - began
     if result is None:
         wanted = translator.wanted
         assert wanted is not None
@@ -115,17 +121,24 @@ async def _relay(
     exchange, translator = plan.exchange, plan.translator()
     fault: Fault | None = None
     complete = False
+    began = 0.0
     try:
         while True:
             data = data or await answer.chunk()
+            began = perf_counter()
             out = translator.feed(data) if data else translator.close()
             if translator.done or not data or translator.wanted() is not None:
                 break
             if out:
+                call.leaves(began)
                 await stream.write(out)
                 call.first_token()
             data = b""
         complete = bool(data) and b"[DONE]" in data[-24:]
+        if out == DONE:  # a piece without a token, whose time would be taken for one's
+            call.worked += perf_counter() - began
+        else:
+            call.leaves(began)
     except UpstreamError as error:
         call.upstream_failed(error)
         fault = error.fault
@@ -148,6 +161,7 @@ async def _relay(
         if fault is not None:
             return await broken(call, stream, fault, explained(exchange, fault.retry, answer))
     if translator.fault is not None:
+        call.told = translator.fault
         out = call.hide(out)
     out = await keep_stream(call, translator, out)
     if call.request.headers.get("x-wellspoken-explain") == "1":
@@ -194,6 +208,7 @@ async def _not_a_stream(
         stream.stop()
         lines = explained(exchange, result.retry, answer)
         return call.reply(result.status, call.hide(result.body), lines)
+    call.told = told_in(result.status, result.body)
     await stream.end(b"data: " + call.hide(result.body) + b"\n\n")
     return stream
 
@@ -205,6 +220,9 @@ async def untouched(call: Call, target: Target, ask: Ask) -> Reply | EventStream
         return await relayed(call, answer)
     kind = answer.content_type_header.encode("utf-8", "replace")
     data = await answer.read(call.service.config.limits.response)
+    counts = PassingUsage()
+    counts.body(data)
+    call.passed(counts)
     data = call.hide(data) if answer.status >= 400 else data
     return call.reply(answer.status, data, content_type=kind)
 
@@ -216,8 +234,12 @@ async def relayed(call: Call, answer: Answer) -> EventStream:
     """
     kind = answer.content_type_header.encode("utf-8", "replace")
     relay = call.stream(answer.status, kind)
+    counts = PassingUsage()
     try:
         while data := await answer.chunk():
+            began = perf_counter()
+            counts.feed(data)
+            call.leaves(began)
             await relay.write(data)
             call.first_token()
         await relay.end()
@@ -227,10 +249,12 @@ async def relayed(call: Call, answer: Answer) -> EventStream:
             raise
         # Nothing of ours may be added to an untouched answer: a cut one is passed on cut.
         call.upstream_failed(error)
+        call.told = error.fault
         relay.abort()
     except BaseException:
         relay.abort()
         raise
     finally:
+        call.passed(counts)
         answer.close()
     return relay

@@ -15,15 +15,16 @@ from urllib.parse import parse_qsl
 from wellspoken.adapters.request_error import RequestError, missing, short
 from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.failures import UpstreamError
+from wellspoken.proxy.metrics import OTHER
 from wellspoken.proxy.pages import unloaded
 from wellspoken.proxy.passing import exchange_of
 from wellspoken.proxy.replying import explained
 from wellspoken.proxy.routing import not_ready
 
 if TYPE_CHECKING:
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.replies import Reply
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call
     from wellspoken.proxy.upstream import Answer, Upstream
 
 PATH: Final = "/metrics"
@@ -128,5 +129,5 @@ def _failed(call: Call, target: Target, answer: Answer, data: bytes) -> Reply:
     """Return a backend's error; llama.cpp's 501 says which flag it needs."""
     exchange = exchange_of(call, "")
     fault = error_of(exchange, answer.status, data)
-    call.service.metrics.translated(target.name, exchange)
+    call.service.metrics.translated(target.name, OTHER, exchange)
     return call.fault(fault, explained(exchange, fault.retry, answer))

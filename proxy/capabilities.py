@@ -17,9 +17,9 @@ from wellspoken.proxy.pages import listed
 if TYPE_CHECKING:
     from wellspoken.adapters.parameters import Table
     from wellspoken.engine.supervisor import Supervisor
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.replies import Reply
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call
 
 _encode = msgspec.json.Encoder().encode
 

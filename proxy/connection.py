@@ -11,15 +11,19 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.http_writer import StreamWriter
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.web_protocol import ERROR, RequestHandler
+from aiohttp.web_request import BaseRequest
 from aiohttp.web_server import Server
 
 from wellspoken.proxy.replies import Reply, error_body, identifying, plain_head
 from wellspoken.proxy.requests import fresh_id
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiohttp.streams import StreamReader
-    from aiohttp.web_request import BaseRequest
     from aiohttp.web_response import StreamResponse
 
 
@@ -31,10 +35,21 @@ class Connection(RequestHandler):
     handler raises, answers in OpenAI's error envelope, without a traceback to the client.
     """
 
-    __slots__ = ("_answered", "_head_bytes", "_head_seconds", "_head_size", "_head_timer", "_last")
+    __slots__ = (
+        "_answered",
+        "_head_bytes",
+        "_head_seconds",
+        "_head_size",
+        "_head_timer",
+        "_last",
+        "_listener",
+    )
 
-    def __init__(self, manager: Server, *, head_seconds: float, head_size: int, **kw: Any) -> None:
+    def __init__(
+        self, manager: Listener, *, head_seconds: float, head_size: int, **kw: Any
+    ) -> None:
         super().__init__(manager, **kw)
+        self._listener = manager
         self._head_seconds = head_seconds
         self._head_size = head_size
         self._head_timer: asyncio.TimerHandle | None = None
@@ -88,7 +103,12 @@ class Connection(RequestHandler):
         self._head_done()
         if self.transport is not None and not self.transport.is_closing():
             body = error_body(message, "invalid_request_error")
-            head = plain_head(status, len(body), extra=identifying(fresh_id(), 0), close=True)
+            assert self._task_handler is not None, "an open connection has its task"
+            writer, task = StreamWriter(self, self._loop), self._task_handler
+            # As aiohttp itself has it for what cannot be parsed.
+            request = BaseRequest(ERROR, EMPTY_PAYLOAD, self, writer, task, self._loop)
+            lines = identifying(self._listener.refused(request, status), 0)
+            head = plain_head(status, len(body), extra=lines, close=True)
             self.transport.write(head + body)
         self.force_close()
 
@@ -119,6 +139,7 @@ class Connection(RequestHandler):
             self.logger.error("a request failed in the proxy itself", exc_info=exc)
             text = "The proxy failed; this is a bug in it. Its log has the details."
             body = error_body(text, "server_error")
+            identity = fresh_id()
         else:
             if isinstance(exc, LineTooLong):
                 status, text = (
@@ -132,7 +153,8 @@ class Connection(RequestHandler):
                     "path, and that plain http is spoken."
                 )
             body = error_body(text, "invalid_request_error")
-        lines = identifying(fresh_id(), 0)
+            identity = self._listener.refused(request, status)
+        lines = identifying(identity, 0)
         return Reply(request, status, body, extra=lines, close=True).response()
 
 
@@ -140,16 +162,20 @@ class Listener(Server):
     """aiohttp's low-level server over `Connection`, with handler cancellation always on.
 
     Low-level because the routes are a handful of fixed paths, compared as bytes came: nothing is
-    decoded, normalised or matched by pattern on the way to a handler.
+    decoded, normalised or matched by pattern on the way to a handler. `refused` is told of what no
+    handler gets, and the status that is answered, and returns the answer's id.
     """
 
-    def __init__(self, handler: Any, **connection: Any) -> None:
+    def __init__(
+        self, handler: Any, refused: Callable[[BaseRequest, int], str], **connection: Any
+    ) -> None:
         super().__init__(handler, handler_cancellation=True)
-        self._settings = connection
+        self.refused = refused
+        self.settings = connection  # of the connections to come
 
     def __call__(self) -> Connection:
         """Make the protocol of a new connection."""
-        return Connection(self, loop=self._loop, **self._settings)
+        return Connection(self, loop=self._loop, **self.settings)
 
     async def flushed(self, seconds: float) -> None:
         """Wait until what was answered has left the process, at most `seconds`."""

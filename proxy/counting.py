@@ -21,9 +21,9 @@ from wellspoken.proxy.plan import Ask
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.plan import Plan
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call
 
 ABSENT: Final = (404, 405, 501)
 MOST_ANSWERED: Final = 128

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from wellspoken.adapters import embeddings as requests
@@ -24,9 +25,9 @@ from wellspoken.proxy.requests import body_of, extensions_of, keep_of
 
 if TYPE_CHECKING:
     from wellspoken.adapters.exchange import Exchange
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.replies import EventStream, Reply
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call
     from wellspoken.proxy.upstream import Answer
 
 
@@ -44,7 +45,7 @@ async def embeddings(call: Call) -> Reply | EventStream:
     exchange.keep = keep_of(request, target.keep)
     exchange.tokens = target.tokens
     exchange.prompt_size = len(body)
-    await target.ready()
+    await call.ready(target)
     if not wanted.model and target.names:
         exchange.model = target.names[0]
     sent = wanted.fields
@@ -59,10 +60,12 @@ async def embeddings(call: Call) -> Reply | EventStream:
     if target.auth_pass and answer.status in KEY_REFUSED:
         return call.fault(clients_key(answer.status))
     arguments = (exchange, wanted, answer.status, data)
+    began = perf_counter()
     if len(data) < LARGE:
         result = translate_embeddings(*arguments)
     else:
         result = await asyncio.to_thread(translate_embeddings, *arguments)
+    call.worked += perf_counter() - began
     call.translated(exchange)
     made = call.hide(result.body) if result.status >= 400 else result.body
     return call.reply(result.status, made, explained(exchange, result.retry, answer))

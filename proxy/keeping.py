@@ -14,8 +14,8 @@ from wellspoken.proxy.store.rows import Capture
 if TYPE_CHECKING:
     from wellspoken.adapters.openai import ChatRequest
     from wellspoken.adapters.translate import StreamTranslator
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call
 
 NO_STORE = "no store is configured (store.path or store.url)"
 UNTOUCHED = 'with "oai_compat": false answers pass as they are'

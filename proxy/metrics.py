@@ -5,28 +5,32 @@ A model's name is a label only where the configuration names it; every other is 
 
 from __future__ import annotations
 
+import asyncio
 import platform
 from collections.abc import Callable, Iterable
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-)
+import prometheus_client
+from msgspec import DecodeError, Struct, json
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from wellspoken.proxy.metrics_series import Count, Counter, Histogram, Text, Times
+
 if TYPE_CHECKING:
+    from wellspoken.adapters.events import Usage
     from wellspoken.adapters.exchange import Exchange
 
+MOST: Final = 2**53
+"""A count of tokens is less: what a backend sends in fun would make a float overflow."""
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4.encode()
 OTHER = "_other"
 
-# vLLM's buckets for the whole request and for the first token, so both can be laid over its own.
+# vLLM's buckets, so that all three can be laid over its own; tokens also leave faster here, where
+# they come from a cache or a small model.
 _DURATION = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
     480.0, 960.0, 1920.0, 7680.0,
@@ -36,34 +40,75 @@ _FIRST_TOKEN = (
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 )  # fmt: skip
 
+_BETWEEN_TOKENS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+    5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+_OVERHEAD = (
+    0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
+)  # fmt: skip
+
 _REQUESTS = "Requests answered, by route, backend, configured model, HTTP status and kind."
 _DURATION_TEXT = "Time from a request's head to the last byte of its answer."
 _FIRST_TOKEN_TEXT = "Time from a request's head to the first byte of its streamed answer."
+_BETWEEN_TOKENS_TEXT = "Time between two pieces of a streamed answer, as they leave."
+_TOKENS = "Tokens of answered requests, as their usage has them; cached and reasoning are parts."
+_OVERHEAD_TEXT = (
+    "The proxy's own time: from a request's head until a backend is asked, without waiting for the "
+    "client or an engine; and for the work on its answer."
+)
+_RELOADED = "1 if the configuration was good when it was last read, 0 if an older one is in use."
 _REPAIRS = "Answers that needed this repair at least once."
 _FIELDS = "Fields outside OpenAI's contract that backends sent and clients did not get."
 _USAGE = "Answers by where their token counts came from."
 _DISCONNECTS = "Clients that left before their answer was complete, by what they waited for."
 _VENDOR = "Vendors' parameters by what became of them, and requests over a cap."
-_UPSTREAM = "Backends that could not be asked or broke off, by reason."
-_QUEUE_ROWS = "Stored completions that wait to be written."
-_QUEUE_BYTES = "Bytes that the completions waiting to be written take."
+_UPSTREAM = (
+    "Backends that could not be asked or broke off, by reason; error_event: streams with status "
+    "200 that ended in another error."
+)
+_WAITING_ROWS = (
+    "Stored completions that wait to be written: in memory (queue), or in the local spool until "
+    "PostgreSQL is back."
+)
+_WAITING_BYTES = "Bytes that these take."
 _BATCH = "Stored completions written in one transaction."
 _WRITE = "Time that a transaction of stored completions took."
 _STORE_FAILURES = "Attempts to store or to read that failed, by reason."
 _STORE_DROPPED = "Completions that were to be stored and are not."
-_SPOOL_ROWS = "Stored completions in the local spool, until PostgreSQL is back."
-_SPOOL_BYTES = "Bytes that the local spool takes."
 _ENGINE_UP = "1 while the engine answers requests, 0 otherwise."
 _ENGINE_STATE = "1 for the engine's present state, 0 for the others."
 _ENGINE_RESTARTS = "Starts of the engine that were needed because it ended unasked."
 _ENGINE_START = "Time that the engine's last start took until it answered; 0 before the first."
 
+PHASES: Final = ("request", "waiting", "streaming")
+"""What a client did that left: it sent its request, waited for an answer, read a stream."""
+STORE_FAILURES: Final = ("unavailable", "unusable", "spool", "row", "internal")
+ERROR_EVENT: Final = "error_event"
 ENGINE_STATES: Final = ("stopped", "starting", "ready", "draining", "failed")
 
 _BATCH_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 _WRITE_SECONDS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip
+
+
+class Finished(Protocol):
+    """What is counted of a request that is over: proxy/call.py's Call has it."""
+
+    route: str
+    backend: str
+    label: str
+    streams: bool
+    began: float
+    waited: float
+    sent: float
+    worked: float
+    failure: str
+
+    @property
+    def told(self) -> object:
+        """The failure that the client was told of, None if there was none."""
 
 
 class Metrics:
@@ -83,20 +128,33 @@ class Metrics:
         self.first_token = self._histogram(
             "time_to_first_token_seconds", _FIRST_TOKEN_TEXT, _FIRST_TOKEN, "backend"
         )
+        self._text = Text()
+        self._gaps = self._histogram(
+            "inter_token_seconds", _BETWEEN_TOKENS_TEXT, _BETWEEN_TOKENS, "backend"
+        )
+        self.overhead = self._histogram("overhead_seconds", _OVERHEAD_TEXT, _OVERHEAD, "phase")
+        self._asking, self._answering = (
+            self.overhead.labels(phase) for phase in ("request", "response")
+        )
+        self.tokens = self._counter("tokens", _TOKENS, "backend", "model", "kind")
+        self.reloaded = self._gauge("config_last_reload_success", _RELOADED)
+        self.reloaded.set(1)
         self.repairs = self._counter("repairs", _REPAIRS, "backend", "rule")
         self.fields = self._counter("fields_dropped", _FIELDS, "backend")
         self.usage = self._counter("usage_source", _USAGE, "backend", "source")
         self.inflight = self._gauge("inflight_requests", "Requests being answered now.")
         self.disconnects = self._counter("client_disconnects", _DISCONNECTS, "phase")
+        for phase in PHASES:  # 0 until then, so that no query misses the first
+            self.disconnects.labels(phase)
         self.vendor_parameters = self._counter("vendor_parameters", _VENDOR, "backend", "outcome")
         self.upstream_errors = self._counter("upstream_errors", _UPSTREAM, "backend", "reason")
         build = self._gauge("build_info", "1, with the proxy's version.", "version", "python")
         build.labels(version, platform.python_version()).set(1)
-        self._finished: dict[tuple[str, str, str, int, str], tuple[Counter, Histogram | None]] = {}
+        self._finished: dict[tuple[str, str, str, int, str], tuple[Count, Times | None]] = {}
         self._engines: EngineMetrics | None = None
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"wellspoken_{name}", text, labels, registry=self.registry)
+        return Counter(self.registry, f"wellspoken_{name}", text, labels)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"wellspoken_{name}", text, labels, registry=self.registry)
@@ -104,9 +162,7 @@ class Metrics:
     def _histogram(
         self, name: str, text: str, buckets: tuple[float, ...], *labels: str
     ) -> Histogram:
-        return Histogram(
-            f"wellspoken_{name}", text, labels, buckets=buckets, registry=self.registry
-        )
+        return Histogram(self.registry, f"wellspoken_{name}", text, labels, buckets)
 
     def of_store(self) -> StoreMetrics:
         """Return the store's metrics; without one a scrape has none of them."""
@@ -122,26 +178,35 @@ class Metrics:
         """Let a scrape ask for the open requests, rather than have each request set them twice."""
         self.inflight.set_function(count)
 
-    def finished(
-        self, route: str, backend: str, model: str, code: int, stream: str, seconds: float
-    ) -> None:
+    def gaps(self, backend: str) -> Times:
+        """Return what counts the times between the pieces of a backend's streams."""
+        return self._gaps.labels(backend)
+
+    def finished(self, call: Finished, code: int) -> None:
         """Count one request, however it ended; its duration only if a backend was to answer it.
 
         The series of one key are kept, since to look them up costs more than to count.
         """
-        key = (route, backend, model, code, stream)
+        now = perf_counter()
+        key = (call.route, call.backend, call.label, code, "true" if call.streams else "false")
         series = self._finished.get(key)
         if series is None:
             series = self._finished[key] = (
                 self.requests.labels(*key),
-                self.duration.labels(backend, stream) if backend else None,
+                self.duration.labels(call.backend, key[4]) if call.backend else None,
             )
         series[0].inc()
         if series[1] is not None:
-            series[1].observe(seconds)
+            series[1].observe(now - call.began)
+        if call.sent:
+            self._asking.observe(max(call.sent - call.began - call.waited, 0.0))
+        if code < 400 and call.told is not None and call.backend and not call.failure:
+            self.upstream_errors.labels(call.backend, ERROR_EVENT).inc()
+        if call.worked:
+            self._answering.observe(call.worked)
 
-    def translated(self, backend: str, exchange: Exchange) -> None:
-        """Count what one answer needed: each repair once, each dropped field."""
+    def translated(self, backend: str, model: str, exchange: Exchange) -> None:
+        """Count what one answer needed: each repair once, each dropped field; and its tokens."""
         notes = exchange.notes
         for rule in notes.counts:
             self.repairs.labels(backend, rule).inc()
@@ -149,10 +214,55 @@ class Metrics:
             self.fields.labels(backend).inc(sum(notes.fields.values()))
         if exchange.usage_source:
             self.usage.labels(backend, exchange.usage_source).inc()
+        for kind, count in tokens_of(exchange.usage):
+            self.tokens.labels(backend, model, kind).inc(count)
+
+    def passed(self, backend: str, model: str, usage: Usage | None) -> None:
+        """Count what an answer that passed through told of its tokens."""
+        if usage is not None:
+            self.usage.labels(backend, "backend").inc()
+        for kind, count in tokens_of(usage):
+            self.tokens.labels(backend, model, kind).inc(count)
+
+    async def exposed(self) -> bytes:
+        """Return everything in Prometheus' text format, as /metrics answers it.
+
+        Between two families others go on: many series take milliseconds.
+        """
+        parts = []
+        for family in self.registry.collect():
+            parts.append(self._text.of((family,)))
+            await asyncio.sleep(0)
+        return b"".join(parts)
 
     def expose(self) -> bytes:
         """Return everything in Prometheus' text format."""
-        return generate_latest(self.registry)
+        return self._text.of(self.registry.collect())
+
+
+class _Details(Struct):
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+_details_of = json.Decoder(_Details).decode
+
+
+def tokens_of(usage: Usage | None) -> Iterable[tuple[str, int]]:
+    """Yield the counts that an answer's usage has: prompt, completion, and parts of these."""
+    if usage is None:
+        return
+    for kind, count in (("prompt", usage.prompt), ("completion", usage.completion)):
+        if count and 0 < count < MOST:
+            yield kind, count
+    for kind, raw in (("cached", usage.prompt_details), ("reasoning", usage.completion_details)):
+        if bytes(raw) not in (b"", b"null"):
+            try:
+                count = getattr(_details_of(raw), f"{kind}_tokens")
+            except (DecodeError, UnicodeDecodeError):  # a backend's own idea of the object
+                continue
+            if count and 0 < count < MOST:
+                yield kind, count
 
 
 class StoreMetrics:
@@ -161,20 +271,25 @@ class StoreMetrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or CollectorRegistry()
         prefix = "wellspoken_store"
-        self._queue_rows = Gauge(f"{prefix}_queue_rows", _QUEUE_ROWS, registry=registry)
-        self._queue_bytes = Gauge(f"{prefix}_queue_bytes", _QUEUE_BYTES, registry=registry)
-        self.batch = Histogram(
+        rows = Gauge(f"{prefix}_rows", _WAITING_ROWS, ["place"], registry=registry)
+        size = Gauge(f"{prefix}_bytes", _WAITING_BYTES, ["place"], registry=registry)
+        self._queue_rows, self._queue_bytes = rows.labels("queue"), size.labels("queue")
+        self._spool_rows, self._spool_bytes = rows.labels("spool"), size.labels("spool")
+        # Another thread writes, so these are the library's, with their locks.
+        self.batch = prometheus_client.Histogram(
             f"{prefix}_batch_rows", _BATCH, buckets=_BATCH_ROWS, registry=registry
         )
-        self.write = Histogram(
+        self.write = prometheus_client.Histogram(
             f"{prefix}_write_seconds", _WRITE, buckets=_WRITE_SECONDS, registry=registry
         )
-        self.failures = Counter(
+        self.failures = prometheus_client.Counter(
             f"{prefix}_failures", _STORE_FAILURES, ["reason"], registry=registry
         )
-        self.dropped = Counter(f"{prefix}_dropped", _STORE_DROPPED, registry=registry)
-        self._spool_rows = Gauge(f"{prefix}_spool_rows", _SPOOL_ROWS, registry=registry)
-        self._spool_bytes = Gauge(f"{prefix}_spool_bytes", _SPOOL_BYTES, registry=registry)
+        for reason in STORE_FAILURES:
+            self.failures.labels(reason)
+        self.dropped = prometheus_client.Counter(
+            f"{prefix}_dropped", _STORE_DROPPED, registry=registry
+        )
 
     def failed(self, reason: str) -> None:
         """Count a failure; the reasons are few and the program's own words."""

@@ -18,8 +18,9 @@ from wellspoken.proxy.replies import Reply
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call, Service
+    from wellspoken.proxy.server import Service
 
 PROBE_PATH = "/health"  # vLLM, llama.cpp, TGI, SGLang; elsewhere a 404, which is a sign of life too
 PROBE_SECONDS = 2.0  # how long a probe's result holds
@@ -43,7 +44,7 @@ async def readyz(call: Call) -> Reply:
 
 async def metrics(call: Call) -> Reply:
     """Return the metrics in Prometheus' text format."""
-    return call.reply(200, call.service.metrics.expose(), content_type=CONTENT_TYPE)
+    return call.reply(200, await call.service.exposed(), content_type=CONTENT_TYPE)
 
 
 async def openapi(call: Call) -> Reply:

@@ -28,7 +28,9 @@ from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.admission import admit_passing, enter_passing
 from wellspoken.proxy.answer import relayed
 from wellspoken.proxy.asking import KEY_REFUSED, clients_key, reached
-from wellspoken.proxy.config_values import ConfigError
+from wellspoken.proxy.config.values import ConfigError
+from wellspoken.proxy.metrics_passing import PassingUsage
+from wellspoken.proxy.plan import Ask
 from wellspoken.proxy.replying import delays, explained
 from wellspoken.proxy.requests import body_of, forwarded
 
@@ -37,9 +39,10 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.replies import EventStream, Reply
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call, Service
+    from wellspoken.proxy.server import Service
     from wellspoken.proxy.upstream import Answer
 
 EVENTS: Final = "text/event-stream"
@@ -129,7 +132,7 @@ async def passed(call: Call) -> Reply | EventStream:
     target = service.router.find(model or "")
     stream = asks_stream(fields)
     call.routed(target, model or "", stream)
-    await target.ready()
+    await call.ready(target)
     if call.path not in target.passes:
         raise missing(target, call.path)
     await admit_passing(call, target, model or "", fields)
@@ -182,11 +185,12 @@ async def ask(call: Call, target: Target, path: str, body: bytes, stream: bool) 
     return await reached(
         call,
         target,
-        lambda upstream: upstream.open(
+        Ask(path, body, stream),
+        lambda upstream, context: upstream.open(
             "POST",
             path,
             body,
-            extra=forwarded(call.request, call.id, kind) + lines.encode("ascii"),
+            extra=forwarded(call, kind, context) + lines.encode("ascii"),
             authorization=authorization.encode("ascii"),
             first=timeouts.first_token_stream if stream else timeouts.first_token_body,
             between=timeouts.between_chunks,
@@ -199,6 +203,9 @@ async def unchanged(call: Call, answer: Answer) -> Reply | EventStream:
     if answer.content_type in STREAMS:
         return await relayed(call, answer)
     data = await answer.read(call.service.config.limits.response)
+    counts = PassingUsage()
+    counts.body(data)
+    call.passed(counts)
     kind = answer.content_type_header.encode("utf-8", "replace")
     return call.reply(answer.status, data, content_type=kind)
 

@@ -13,11 +13,12 @@ from wellspoken.adapters.request_error import error_json
 from wellspoken.proxy.replies import EventStream, Reply
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.server import Call
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.upstream import Answer
 
 DONE = b"data: [DONE]\n\n"
 NO_RETRY = b"x-should-retry: false\r\n"
+_ENVELOPE = 65_536  # bytes: a larger body is no error of ours
 _SECONDS = r"[0-9]{1,9}(\.[0-9]{1,9})?"
 _DATE = r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun), [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}(:[0-9]{2}){2} GMT"
 TOLD = {
@@ -98,6 +99,11 @@ def _code(body: bytes) -> str | None:
         return None
 
 
+def told_in(status: int, body: bytes) -> Fault:
+    """Return what a client is told of a failure by this body; its code alone is looked at."""
+    return Fault(status, "", code=_code(body) if len(body) < _ENVELOPE else None)
+
+
 def with_repairs(out: bytes, exchange: Exchange) -> bytes:
     """Put the comment that names the repairs before the end of a stream."""
     listed = ", ".join(f"{name}={times}" for name, times in exchange.notes.counts.items())
@@ -112,6 +118,7 @@ async def broken(
 
     `lines` are header lines for the former.
     """
+    call.told = fault
     if not stream.left:
         stream.stop()
         return call.fault(fault, lines)

@@ -27,8 +27,8 @@ from wellspoken.proxy.replying import delays
 
 if TYPE_CHECKING:
     from wellspoken.adapters.exchange import Exchange
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call
 
 _T = TypeVar("_T")
 Prompt = str | tuple[int, ...]

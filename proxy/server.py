@@ -5,45 +5,50 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from aiohttp.web_protocol import RequestPayloadError
 
 from wellspoken.adapters.embeddings import EMBEDDINGS
-from wellspoken.adapters.request_error import RequestError, error_json
-from wellspoken.proxy import keeping, pages, passing, stored_completions, ui
+from wellspoken.adapters.request_error import RequestError
+from wellspoken.proxy import pages, passing, stored_completions, ui
 from wellspoken.proxy.answer import OUR_FAULT
 from wellspoken.proxy.auth import Keys
 from wellspoken.proxy.backend_metrics import backend_metrics
+from wellspoken.proxy.call import Call
 from wellspoken.proxy.capabilities import capabilities
 from wellspoken.proxy.chat import chat
 from wellspoken.proxy.completions import completions
-from wellspoken.proxy.config_values import is_loopback, parse_listen
-from wellspoken.proxy.connection import Connection, Listener
+from wellspoken.proxy.config.values import is_loopback, parse_listen
+from wellspoken.proxy.connection import Listener
 from wellspoken.proxy.embeddings import embeddings
 from wellspoken.proxy.failures import UpstreamError
-from wellspoken.proxy.metrics import OTHER, Metrics
-from wellspoken.proxy.replies import EVENTS, JSON, EventStream, Reply, identifying
-from wellspoken.proxy.replying import NO_RETRY, retrying
-from wellspoken.proxy.requests import refuse, request_id, unknown_url
-from wellspoken.proxy.waiting import entered
+from wellspoken.proxy.listening import BACKLOG
+from wellspoken.proxy.metrics import Metrics
+from wellspoken.proxy.replies import EventStream, Reply
+from wellspoken.proxy.requests import refuse, unknown_url
+from wellspoken.proxy.routing import Router
 
 if TYPE_CHECKING:
+    import socket
+
     from aiohttp.web_request import BaseRequest
     from aiohttp.web_response import StreamResponse
 
-    from wellspoken.adapters.events import Fault
-    from wellspoken.adapters.exchange import Exchange
-    from wellspoken.engine.supervisor import Supervisor
     from wellspoken.proxy.config import Config
-    from wellspoken.proxy.routing import Router, Target
+    from wellspoken.proxy.routing import Target
     from wellspoken.proxy.store.store import Store
+    from wellspoken.proxy.tracing.spans import Tracing
+    from wellspoken.proxy.upstream import Upstream
 
 Answer = Reply | EventStream
-Handler = Callable[["Call"], Awaitable[Answer]]
+Handler = Callable[[Call], Awaitable[Answer]]
 Route = tuple[str, str, Handler]
 """A method, the route's label in metrics, and the handler."""
+
+Observer = Callable[[Call, int], None]
+"""Is told of each request when it is over, with its status: 499 where the client had left."""
 
 ROUTES: dict[str, Route] = {
     path: route
@@ -75,134 +80,6 @@ _OPEN: frozenset[Handler] = frozenset(
 """Handlers of what needs no key: what machines look at, and a document that everybody may have."""
 
 
-class Call:
-    """One request on its way: its id, what is known of it so far, and the ways to answer it."""
-
-    __slots__ = (
-        "backend",
-        "engine",
-        "hide",
-        "id",
-        "kept",
-        "model",
-        "owner",
-        "path",
-        "phase",
-        "request",
-        "route",
-        "service",
-        "started",
-        "streamed",
-        "streams",
-        "stripped",
-        "warning",
-    )
-
-    def __init__(self, service: Service, request: BaseRequest) -> None:
-        self.service = service
-        self.request = request
-        self.id = request_id(request)
-        self.path = request.raw_path.partition("?")[0]
-        self.started = service.loop.time()
-        self.route = "other"
-        self.backend = ""
-        self.hide: Callable[[bytes], bytes] = bytes  # takes the backend's key out of an error
-        self.model = OTHER
-        self.streams = False
-        self.streamed = False
-        self.stripped = b""  # the header line that names the keys taken out of the request
-        self.owner = ""  # whose stored completions the client may see (auth.owner_of)
-        self.kept: bytes | None = None  # the request, while its answer is to be stored
-        self.warning = ""  # why it was not stored
-        self.phase = "request"  # what a client that leaves now did not wait for
-        self.engine: Supervisor | None = None  # what counts this request as open
-
-    def routed(self, target: Target, model: str, streams: bool) -> None:
-        """Note where the request goes."""
-        self.backend = target.name
-        if target.upstream is not None:
-            self.hide = target.upstream.hide
-        self.model = self.service.router.label(model)
-        self.streams = streams
-
-    async def enter(self, target: Target) -> None:
-        """Wait for the target's engine, which then runs until the call is over.
-
-        Raises RequestError 503 where it cannot be waited for.
-        """
-        if target.engine is not None and self.engine is None:
-            await entered(target)
-            self.engine = target.engine
-
-    def first_token(self) -> None:
-        """Note that the first bytes of a streamed answer have left."""
-        if not self.streamed:
-            self.streamed = True
-            self.phase = "streaming"
-            waited = self.service.loop.time() - self.started
-            self.service.metrics.first_token.labels(self.backend).observe(waited)
-
-    def translated(self, exchange: Exchange) -> None:
-        """Count what the answer needed."""
-        self.service.metrics.translated(self.backend, exchange)
-
-    def upstream_failed(self, error: UpstreamError) -> None:
-        """Count a backend's failure."""
-        self.service.metrics.upstream_errors.labels(self.backend, error.reason).inc()
-
-    def lines(self) -> bytes:
-        """Return the header lines of an answer that begins now."""
-        line = identifying(self.id, self.service.loop.time() - self.started)
-        return line + self.stripped + keeping.warned(self) if self.warning else line + self.stripped
-
-    def reply(
-        self,
-        status: int,
-        body: bytes,
-        extra: bytes = b"",
-        *,
-        content_type: bytes = JSON,
-        close: bool = False,
-    ) -> Reply:
-        """Return a whole answer, with the header lines that every one has."""
-        if status >= 400:
-            extra = retrying(status, body, extra)
-        return Reply(
-            self.request,
-            status,
-            body,
-            content_type=content_type,
-            extra=self.lines() + extra,
-            close=close or self.service.draining,
-        )
-
-    def stream(
-        self, status: int = 200, content_type: bytes = EVENTS, heartbeat: float = 0.0
-    ) -> EventStream:
-        """Return an answer to be written piece by piece, with the same header lines."""
-        return EventStream(
-            self.request,
-            status=status,
-            content_type=content_type,
-            lines=self.lines,
-            heartbeat=heartbeat,
-            close=self.service.draining,
-        )
-
-    def fault(self, fault: Fault, extra: bytes = b"") -> Reply:
-        """Return a failure as an HTTP answer; `extra` are header lines."""
-        body = self.hide(error_json(fault.message, fault.type, fault.param, fault.code))
-        return self.reply(fault.status, body, extra or (NO_RETRY if fault.retry is False else b""))
-
-    def refused(self, error: RequestError) -> Reply:
-        """Return a refusal; one that leaves a body unread ends the connection."""
-        lines = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
-        unread = not self.request.content.is_eof()
-        if error.status == 408 and isinstance(self.request.protocol, Connection):
-            self.request.protocol.end_now()
-        return self.reply(error.status, error.body(), lines.encode("ascii"), close=unread)
-
-
 class Service:
     """One proxy: its configuration, its backends, its metrics, and the socket it listens on."""
 
@@ -217,26 +94,54 @@ class Service:
         self.loop = asyncio.get_running_loop()
         self.log = logging.getLogger("wellspoken")
         self.draining = False
+        self.stopping = False  # what is still open is cut off
         self.readiness = pages.Readiness(self)
         self.inflight = 0
         metrics.watch_inflight(lambda: self.inflight)
+        self.observers: list[Observer] = [metrics.finished]
+        self.exposed: Callable[[], Awaitable[bytes]] = metrics.exposed
+        self.tracing: Tracing | None = None  # what makes spans of requests, set by tracing.begin
         self._idle = asyncio.Event()
         self._idle.set()
         self._hosts = _hosts(config)
+        self._retired: list[Upstream] = []  # of removed backends, with requests on their way
         self._scoring: dict[str, asyncio.Semaphore] = {}
-        self._server: asyncio.Server | None = None
-        timeouts, limits = config.timeouts, config.limits
+        self._servers: list[asyncio.Server] = []
         self.listener = Listener(
             self.handle,
-            head_seconds=timeouts.client_header,
-            head_size=limits.header,
-            max_line_size=limits.header,
-            max_field_size=limits.header,
-            keepalive_timeout=timeouts.client_keep_alive,
+            self._refused,
+            **_connection(config),
             access_log=None,
             auto_decompress=False,
             logger=self.log,
         )
+
+    def become(self, config: Config, targets: Sequence[Target], keys: Keys) -> None:
+        """Take over a configuration, in one step of the loop.
+
+        A request keeps the target that it has. What a client's connection is allowed holds for new
+        ones; `server.listen` is not looked at again.
+        """
+        gone = [target for target in self.router.targets if target not in targets]
+        known = [target.name for target in targets if target in self.router.targets]
+        keep = config.limits.scoring == self.config.limits.scoring
+        self._scoring = {
+            name: bound for name, bound in self._scoring.items() if keep and name in known
+        }
+        self.config = config
+        self.router = Router(targets)
+        self.keys = keys
+        self.readiness = pages.Readiness(self)  # what a probe under way finds is no longer asked
+        self._hosts = _hosts(config)
+        self.listener.settings.update(_connection(config))
+        for target in targets:
+            if target.upstream is not None:
+                target.upstream.timeouts = config.timeouts
+        self._retired = [upstream for upstream in self._retired if upstream.busy]
+        for upstream in (target.upstream for target in gone):
+            if upstream is not None:
+                upstream.retire()
+                self._retired.append(upstream)
 
     def scoring(self, target: Target) -> asyncio.Semaphore:
         """Return what bounds how many prompts a backend scores at a time."""
@@ -250,11 +155,26 @@ class Service:
         """Return a fresh random id of 24 characters."""
         return secrets.token_hex(12)
 
-    async def start(self) -> tuple[str, int]:
-        """Listen; return the address, with the port that port 0 became. Raises OSError."""
+    async def start(
+        self, *, shared: bool = False, sockets: Sequence[socket.socket] = ()
+    ) -> tuple[str, int]:
+        """Listen; return the address, with the port that port 0 became. Raises OSError.
+
+        `shared`: other processes listen there too, and the system deals the connections out.
+        `sockets`: those that listen already.
+        """
         host, port = parse_listen(self.config.server.listen)
-        self._server = await self.loop.create_server(self.listener, host, port, backlog=1024)
-        return host, self._server.sockets[0].getsockname()[1]
+        create = self.loop.create_server
+        if sockets:
+            self._servers = [
+                await create(self.listener, sock=each, backlog=BACKLOG) for each in sockets
+            ]
+        else:
+            made = await create(
+                self.listener, host, port, backlog=BACKLOG, reuse_port=shared or None
+            )
+            self._servers = [made]
+        return host, self._servers[0].sockets[0].getsockname()[1]
 
     async def drain(self) -> None:
         """Stop in order: not ready, then no new connections, then the end of what is open.
@@ -263,8 +183,8 @@ class Service:
         """
         self.draining = True
         await asyncio.sleep(self.config.server.drain_delay)
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         self.listener.close_idle()
         try:
             async with asyncio.timeout(self.config.server.drain_timeout):
@@ -275,13 +195,14 @@ class Service:
 
     async def stop(self) -> None:
         """Close the socket, every connection of a client and every one to a backend."""
-        self.draining = True
-        if self._server is not None:
-            self._server.close()
+        self.draining = self.stopping = True
+        for server in self._servers:
+            server.close()
         await self.listener.shutdown(0.01)
-        for target in self.router.targets:
-            if target.upstream is not None:
-                await target.upstream.close()
+        present = [target.upstream for target in self.router.targets]
+        for upstream in (*present, *self._retired):
+            if upstream is not None:
+                await upstream.close()
 
     async def handle(self, request: BaseRequest) -> StreamResponse:
         """Answer one request (aiohttp calls this), whatever happens on the way."""
@@ -304,14 +225,21 @@ class Service:
             self.inflight -= 1
             if not self.inflight:
                 self._idle.set()
-            self.metrics.finished(
-                call.route,
-                call.backend,
-                call.model,
-                code,
-                "true" if call.streams else "false",
-                self.loop.time() - call.started,
-            )
+            self._over(call, code)
+
+    def _refused(self, request: BaseRequest, code: int) -> str:
+        """Count what was refused before it was a request; return the id of its answer."""
+        call = Call(self, request)
+        self._over(call, code)
+        return call.id
+
+    def _over(self, call: Call, code: int) -> None:
+        """Tell the observers of a request; what one fails at changes no answer and no other."""
+        for tell in self.observers:
+            try:
+                tell(call, code)
+            except Exception as error:
+                self.failed(error)
 
     async def _answer(self, call: Call) -> Answer:
         try:
@@ -396,6 +324,18 @@ def _by_method(call: Call, routes: Mapping[str, tuple[str, Handler]]) -> Handler
         code="method_not_supported",
         headers={"Allow": ", ".join(routes).replace("GET", "GET, HEAD")},
     )
+
+
+def _connection(config: Config) -> dict[str, float]:
+    """Return what a client's connection is allowed, as `Connection` takes it."""
+    timeouts, limits = config.timeouts, config.limits
+    return {
+        "head_seconds": timeouts.client_header,
+        "head_size": limits.header,
+        "max_line_size": limits.header,
+        "max_field_size": limits.header,
+        "keepalive_timeout": timeouts.client_keep_alive,
+    }
 
 
 def _hosts(config: Config) -> frozenset[str] | None:

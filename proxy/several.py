@@ -7,6 +7,7 @@ rest, so that no backend computes on for nobody.
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from wellspoken.adapters.events import Fault
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from wellspoken.adapters.translate import StreamTranslator
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.plan import Ask, Plan
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call
     from wellspoken.proxy.upstream import Answer
 
 
@@ -80,7 +81,8 @@ class _Gathering:
                 return
             try:
                 if ask.nothing is not None:
-                    await self._given(self.translator.nothing(ask.nothing, place, ask.source))
+                    out = self.translator.nothing(ask.nothing, place, ask.source)
+                    await self._given(out, perf_counter())
                 else:
                     await self._asked(place, ask)
                     await self._count(place, ask)
@@ -88,7 +90,7 @@ class _Gathering:
                 self.call.upstream_failed(error)
                 async with self.lock:
                     out = self.translator.fail(error.fault, place)
-                await self._given(out)
+                await self._given(out, perf_counter())
 
     async def _asked(self, place: int, ask: Ask) -> None:
         answer = await send(self.call, self.target, ask)
@@ -112,6 +114,7 @@ class _Gathering:
         if status >= 300:
             self.failed = answer
         async with self.lock:
+            began = perf_counter()
             if self.target.auth_pass and status in KEY_REFUSED:
                 out = self.translator.fail(clients_key(status), place)
             elif len(data) < LARGE:
@@ -119,7 +122,7 @@ class _Gathering:
             else:
                 whole = self.translator.whole
                 out = await asyncio.to_thread(whole, status, kind, data, place)
-        await self._given(out)
+        await self._given(out, began)
 
     async def _streamed(self, place: int, answer: Answer, data: bytes) -> None:
         """Translate a stream as it comes, until it or the whole answer is over."""
@@ -127,9 +130,9 @@ class _Gathering:
         while not source.ended:
             data = data or await answer.chunk()
             async with self.lock:
-                translator = self.translator
+                began, translator = perf_counter(), self.translator
                 out = translator.feed(data, place) if data else translator.close(place)
-            await self._given(out)
+            await self._given(out, began)
             if not data:
                 return
             data = b""
@@ -141,16 +144,21 @@ class _Gathering:
             return
         found = await self.counter.counted(ask, wanted)
         async with self.lock:
+            began = perf_counter()
             out = self.translator.counted(found, place)
-        await self._given(out)
+        await self._given(out, began)
 
-    async def _given(self, out: bytes) -> None:
+    async def _given(self, out: bytes, began: float) -> None:
+        """Write what was made of something that came, work on which began then."""
         if self.translator.done:
             self.last = self.last or out  # of those that find it over, one has made the end
             raise _Over
         if out and self.write is not None:
+            self.call.leaves(began)
             await self.write(out)
             self.call.first_token()
+        else:
+            self.call.worked += perf_counter() - began
 
 
 class _Over(Exception):
@@ -184,7 +192,10 @@ async def interleaved(
     if fault is not None and not translator.started:
         lines = explained(exchange, fault.retry, gathering.failed)
         return await broken(call, stream, fault, lines)
-    out = call.hide(gathering.last) if fault is not None else gathering.last
+    out = gathering.last
+    if fault is not None:
+        call.told = fault
+        out = call.hide(out)
     out = await keep_stream(call, translator, out)
     if call.request.headers.get("x-wellspoken-explain") == "1":
         out = with_repairs(out, exchange)

@@ -29,8 +29,8 @@ from wellspoken.proxy.store.database import StoreError, Unreadable, Unusable
 from wellspoken.proxy.store.rows import Position, Query
 
 if TYPE_CHECKING:
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.replies import EventStream, Reply
-    from wellspoken.proxy.server import Call
     from wellspoken.proxy.store.rows import Row
     from wellspoken.proxy.store.store import Store
 

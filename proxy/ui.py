@@ -15,8 +15,9 @@ from wellspoken.proxy.replies import Reply
 from wellspoken.proxy.requests import unknown_url
 
 if TYPE_CHECKING:
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call, Service
+    from wellspoken.proxy.server import Service
 
 KEPT = (
     "cache-control",
@@ -56,7 +57,8 @@ async def page(call: Call) -> Reply:
     answer = await reached(
         call,
         target,
-        lambda upstream: upstream.open(
+        None,
+        lambda upstream, _: upstream.open(
             "GET",
             call.path,
             extra=b"Accept-Encoding: gzip\r\n" if gzip else b"Accept-Encoding: identity\r\n",

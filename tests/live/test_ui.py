@@ -15,7 +15,7 @@ from tests.fold import fold
 from tests.models.tiny import TEXT
 from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
-from wellspoken.proxy.config_values import ConfigError
+from wellspoken.proxy.config.values import ConfigError
 
 
 @pytest.fixture

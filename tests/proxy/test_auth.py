@@ -20,8 +20,9 @@ from tests.proxy.test_chat_body import PLAIN
 from tests.proxy.test_chat_stream import EVENTS
 from wellspoken.proxy.auth import owner_of
 from wellspoken.proxy.build import build
+from wellspoken.proxy.call import Call
 from wellspoken.proxy.config import load
-from wellspoken.proxy.server import ROUTES, Call, Service
+from wellspoken.proxy.server import ROUTES, Service
 
 KEY = "sk-canary-7f3a1be05c"
 OTHER = "sk-canary-of-another"

@@ -26,7 +26,7 @@ from wellspoken.engine.attempt import attempt
 from wellspoken.engine.failure import EngineError
 from wellspoken.engine.kind import Command, Facts
 from wellspoken.proxy.config import Config, Engine, load
-from wellspoken.proxy.config_values import ConfigError
+from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.engines import kind_of
 
 Make = Callable[..., AbstractAsyncContextManager[EngineProxy]]

@@ -330,5 +330,13 @@ async def test_what_the_store_does_is_measured(
     found = await proxy.metrics()
     assert found["wellspoken_store_batch_rows_sum"] == 1
     assert found["wellspoken_store_write_seconds_count"] == 1
-    assert found["wellspoken_store_queue_rows"] == found["wellspoken_store_queue_bytes"] == 0
-    assert found["wellspoken_store_dropped_total"] == found["wellspoken_store_spool_rows"] == 0
+    assert (
+        found['wellspoken_store_rows{place="queue"}']
+        == found['wellspoken_store_bytes{place="queue"}']
+        == 0
+    )
+    assert (
+        found["wellspoken_store_dropped_total"]
+        == found['wellspoken_store_rows{place="spool"}']
+        == 0
+    )

@@ -14,7 +14,7 @@ from tests.fakes.upstream import stream as stream_script
 from tests.proxy.conftest import CHAT, MESSAGES, StartProxy, envelope, raw
 from tests.proxy.test_chat_body import PLAIN
 from wellspoken.adapters import translate
-from wellspoken.proxy import chat, server
+from wellspoken.proxy import call, chat, server
 from wellspoken.proxy import upstream as upstream_client
 
 ASKED = json.dumps({"model": MODEL, "messages": MESSAGES}).encode()
@@ -289,7 +289,7 @@ async def test_a_failure_outside_the_handler_is_500_as_well(
         raise ZeroDivisionError("secret detail")
 
     proxy = await start_proxy(upstream)
-    monkeypatch.setattr(server, "request_id", fail)
+    monkeypatch.setattr(call, "request_id", fail)
     answer = await raw(proxy.port, post())
     assert status_of(answer) == 500
     assert b"secret detail" not in answer

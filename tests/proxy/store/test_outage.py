@@ -78,7 +78,7 @@ async def checked(proxy: Proxy, postgres: Server, url: str, load: Load) -> None:
     assert len(load.ids) > 100
     metrics = await proxy.metrics()
     assert metrics["wellspoken_store_dropped_total"] == 0
-    assert metrics["wellspoken_store_spool_rows"] == 0
+    assert metrics['wellspoken_store_rows{place="spool"}'] == 0
     assert metrics['wellspoken_store_failures_total{reason="unavailable"}'] >= 1
 
 
@@ -99,7 +99,7 @@ async def test_an_outage(
         await asyncio.sleep(2.5)
         status, _ = await proxy.get("/readyz")
         assert status == 200
-        assert (await proxy.metrics())["wellspoken_store_spool_rows"] > 10
+        assert (await proxy.metrics())['wellspoken_store_rows{place="spool"}'] > 10
     finally:
         await postgres.start_beside()
     await asyncio.sleep(0.5)
@@ -124,7 +124,7 @@ async def test_a_postgres_that_hangs(
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
         await asyncio.sleep(2.5)
-        assert (await proxy.metrics())["wellspoken_store_spool_rows"] > 10
+        assert (await proxy.metrics())['wellspoken_store_rows{place="spool"}'] > 10
     finally:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)

@@ -77,8 +77,8 @@ async def test_an_outage_loses_and_doubles_nothing(
     assert relay.down == str(GONE)
     assert relay.trouble == ""
     assert await held(spool) == names(10, 700)
-    assert value(metrics, "spool_rows") == 690
-    assert value(metrics, "spool_bytes") > 690 * 50
+    assert value(metrics, "rows", place="spool") == 690
+    assert value(metrics, "bytes", place="spool") > 690 * 50
     with pytest.raises(Unavailable, match="cannot be reached"):
         await relay.caught_up()
     database.failure = None
@@ -86,7 +86,7 @@ async def test_an_outage_loses_and_doubles_nothing(
     await relay.caught_up()
     assert database.ids == names(0, 700)
     assert database.doubled == 0
-    assert spool.rows == value(metrics, "spool_rows") == 0
+    assert spool.rows == value(metrics, "rows", place="spool") == 0
     assert len([each for each in caplog.records if "spool" in each.message]) == 1
 
 

@@ -166,7 +166,7 @@ async def test_a_full_queue_holds_requests_back_in_their_order(
     most = []
 
     async def pack(rows: Sequence[Row]) -> list[Row]:
-        most.append(value(metrics, "queue_bytes"))
+        most.append(value(metrics, "bytes", place="queue"))
         return list(rows)
 
     writer = make(pack=pack, queue=4096)
@@ -213,11 +213,11 @@ async def test_drop_drops_and_counts(make: Make, database: Memory, metrics: Stor
     await held(writer, database)
     assert await writer.add(capture(4, size=300)) == "the store's queue is full"
     assert value(metrics, "dropped_total") == 1
-    assert value(metrics, "queue_rows") == 4
-    assert 0 < value(metrics, "queue_bytes") <= 4096
+    assert value(metrics, "rows", place="queue") == 4
+    assert 0 < value(metrics, "bytes", place="queue") <= 4096
     database.gate.set()
     await writer.barrier()
-    assert value(metrics, "queue_bytes") == 0
+    assert value(metrics, "bytes", place="queue") == 0
     await add(writer, 5, 6)
 
 
@@ -431,7 +431,7 @@ async def test_what_is_measured(make: Make, metrics: StoreMetrics) -> None:
     assert value(metrics, "batch_rows_count") == 2
     assert value(metrics, "batch_rows_sum") == 300
     assert value(metrics, "write_seconds_count") == 2
-    assert value(metrics, "queue_rows") == 0
+    assert value(metrics, "rows", place="queue") == 0
 
 
 async def test_the_queue_tells_when_it_is_full(make: Make, database: Memory) -> None:

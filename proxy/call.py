@@ -1,0 +1,245 @@
+"""One request on its way through the proxy: what is known of it, and the ways to answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from wellspoken.adapters.events import Fault
+from wellspoken.adapters.request_error import RequestError, error_json
+from wellspoken.proxy import keeping
+from wellspoken.proxy.connection import Connection
+from wellspoken.proxy.logs.bodies import Tap, TappedStream
+from wellspoken.proxy.metrics import OTHER
+from wellspoken.proxy.replies import EVENTS, JSON, EventStream, Reply, identifying
+from wellspoken.proxy.replying import NO_RETRY, retrying, told_in
+from wellspoken.proxy.requests import request_id
+from wellspoken.proxy.waiting import entered
+
+if TYPE_CHECKING:
+    from aiohttp.web_request import BaseRequest
+
+    from wellspoken.adapters.events import Usage
+    from wellspoken.adapters.exchange import Exchange
+    from wellspoken.engine.supervisor import Supervisor
+    from wellspoken.proxy.failures import UpstreamError
+    from wellspoken.proxy.metrics_passing import PassingUsage
+    from wellspoken.proxy.metrics_series import Times
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Service
+    from wellspoken.proxy.tracing.spans import Trace
+
+
+class Call:
+    """One request on its way: its id, what is known of it so far, and the ways to answer it."""
+
+    __slots__ = (
+        "backend",
+        "began",
+        "engine",
+        "exchange",
+        "failure",
+        "first",
+        "gaps",
+        "hide",
+        "id",
+        "kept",
+        "label",
+        "last",
+        "model",
+        "owner",
+        "path",
+        "phase",
+        "refusal",
+        "request",
+        "route",
+        "sent",
+        "service",
+        "started",
+        "streamed",
+        "streams",
+        "stripped",
+        "tap",
+        "told",
+        "trace",
+        "usage",
+        "waited",
+        "warning",
+        "worked",
+    )
+
+    def __init__(self, service: Service, request: BaseRequest) -> None:
+        self.service = service
+        self.request = request
+        self.id = request_id(request)
+        self.path = request.raw_path.partition("?")[0]
+        self.started = service.loop.time()
+        self.began = perf_counter()  # the same moment; the loop's own clock counts milliseconds
+        self.waited = 0.0  # seconds for the client's body or an engine, before a backend was asked
+        self.sent = 0.0  # when the backend was first asked, 0.0 before
+        self.worked = 0.0  # seconds of the proxy's own work on the answer
+        self.first = 0.0  # when the first piece of a streamed answer was ready to leave
+        self.last = 0.0  # when the latest one was
+        self.gaps: Times | None = None
+        self.route = "other"
+        self.backend = ""
+        self.hide: Callable[[bytes], bytes] = bytes  # takes the backend's key out of an error
+        self.model = ""  # as the client calls it
+        self.label = OTHER  # the same in metrics, where clients must not choose names
+        self.streams = False
+        self.streamed = False
+        self.stripped = b""  # the header line that names the keys taken out of the request
+        self.owner = ""  # whose stored completions the client may see (auth.owner_of)
+        self.kept: bytes | None = None  # the request, while its answer is to be stored
+        self.warning = ""  # why it was not stored
+        self.phase = "request"  # what a client that leaves now did not wait for
+        self.engine: Supervisor | None = None  # what counts this request as open
+        self.exchange: Exchange | None = None  # of the answer, once that is translated
+        self.usage: Usage | None = None  # of an answer that passed through; else the exchange's
+        self.trace: Trace | None = None  # its spans, once one was begun
+        self.failure = ""  # why a backend could not be asked or broke off: `UpstreamError.reason`
+        self.told: Fault | None = None  # the failure that the client is told of, also in a stream
+        self.refusal = False  # the proxy itself refused the request
+        self.tap = Tap.of(self)  # notes the bodies for the log, where these are wanted
+
+    def routed(self, target: Target, model: str, streams: bool) -> None:
+        """Note where the request goes."""
+        self.backend = target.name
+        if target.upstream is not None:
+            self.hide = target.upstream.hide
+        self.model = model
+        self.label = self.service.router.label(model)
+        self.streams = streams
+
+    async def enter(self, target: Target) -> None:
+        """Wait for the target's engine, which then runs until the call is over.
+
+        Raises RequestError 503 where it cannot be waited for.
+        """
+        if target.engine is not None and self.engine is None:
+            with self.waiting():
+                await entered(target)
+            self.engine = target.engine
+
+    async def ready(self, target: Target) -> None:
+        """Wait for what is found out once of a target. Raises RequestError 500 as that does."""
+        with self.waiting():
+            await target.ready()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Take what happens here for time that others need, before a backend is asked."""
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            if not self.sent:
+                self.waited += perf_counter() - began
+
+    def asks(self) -> None:
+        """Note that a backend is asked now, the first time."""
+        if not self.sent:
+            self.sent = perf_counter()
+
+    def leaves(self, since: float) -> None:
+        """Note that a piece of a streamed answer leaves now, on which work began at `since`.
+
+        Called for each piece, so it does no more than it has to; `since` is perf_counter's.
+        """
+        now = perf_counter()
+        self.worked += now - since
+        if self.gaps is None:
+            self.gaps = self.service.metrics.gaps(self.backend)
+            self.first = now
+        else:
+            self.gaps.add(now - self.last)
+        self.last = now
+
+    def first_token(self) -> None:
+        """Note that bytes of a streamed answer have left; the first ones count."""
+        if not self.streamed:
+            self.streamed = True
+            self.phase = "streaming"
+            waited = (self.first or perf_counter()) - self.began
+            self.service.metrics.first_token.labels(self.backend).observe(waited)
+
+    def translated(self, exchange: Exchange) -> None:
+        """Count what the answer needed."""
+        self.exchange = exchange
+        self.service.metrics.translated(self.backend, self.label, exchange)
+
+    def passed(self, counts: PassingUsage) -> None:
+        """Count the tokens of an answer that passed through."""
+        self.usage = counts.usage
+        self.service.metrics.passed(self.backend, self.label, counts.usage)
+
+    def upstream_failed(self, error: UpstreamError) -> None:
+        """Count a backend's failure."""
+        self.failure = error.reason
+        self.service.metrics.upstream_errors.labels(self.backend, error.reason).inc()
+
+    def refuses(self, error: RequestError) -> None:
+        """Note that the proxy itself refuses the request."""
+        self.refusal = True
+        self.told = Fault(error.status, error.message, error.type, error.param, error.code)
+
+    def lines(self) -> bytes:
+        """Return the header lines of an answer that begins now."""
+        line = identifying(self.id, self.service.loop.time() - self.started)
+        return line + self.stripped + keeping.warned(self) if self.warning else line + self.stripped
+
+    def reply(
+        self,
+        status: int,
+        body: bytes,
+        extra: bytes = b"",
+        *,
+        content_type: bytes = JSON,
+        close: bool = False,
+    ) -> Reply:
+        """Return a whole answer, with the header lines that every one has."""
+        if status >= 400:
+            extra = retrying(status, body, extra)
+            self.told = self.told or told_in(status, body)
+        if self.tap is not None:
+            self.tap.answer(body)
+        return Reply(
+            self.request,
+            status,
+            body,
+            content_type=content_type,
+            extra=self.lines() + extra,
+            close=close or self.service.draining,
+        )
+
+    def stream(
+        self, status: int = 200, content_type: bytes = EVENTS, heartbeat: float = 0.0
+    ) -> EventStream:
+        """Return an answer to be written piece by piece, with the same header lines."""
+        make = EventStream if self.tap is None else partial(TappedStream, self.tap.answer)
+        return make(
+            self.request,
+            status=status,
+            content_type=content_type,
+            lines=self.lines,
+            heartbeat=heartbeat,
+            close=self.service.draining,
+        )
+
+    def fault(self, fault: Fault, extra: bytes = b"") -> Reply:
+        """Return a failure as an HTTP answer; `extra` are header lines."""
+        self.told = fault
+        body = self.hide(error_json(fault.message, fault.type, fault.param, fault.code))
+        return self.reply(fault.status, body, extra or (NO_RETRY if fault.retry is False else b""))
+
+    def refused(self, error: RequestError) -> Reply:
+        """Return a refusal; one that leaves a body unread ends the connection."""
+        self.refuses(error)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
+        unread = not self.request.content.is_eof()
+        if error.status == 408 and isinstance(self.request.protocol, Connection):
+            self.request.protocol.end_now()
+        return self.reply(error.status, error.body(), lines.encode("ascii"), close=unread)
