@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import os
 import re
+import sys
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -12,11 +13,14 @@ from typing import TYPE_CHECKING, Final
 from wellspoken.proxy.jsonl import Terminal
 
 if TYPE_CHECKING:
+    import logging
     from typing import TextIO
 
     from wellspoken.engine.supervisor import Supervisor
+    from wellspoken.proxy.logs import Logs
 
 INTERVAL: Final = 1.0  # seconds between two drawings, and two looks at what an engine does
+CLEAR: Final = 0.5  # seconds for which a terminal that was stopped is waited for
 
 # Escape sequences and control characters but tab and newline: an engine's own progress bars move
 # the cursor over what stands there.
@@ -27,28 +31,67 @@ _CONTROL: Final = re.compile(
 _DIGITS: Final = re.compile(r"\d+")
 
 
+def shown(text: str) -> None:
+    """Print to stdout, as far as somebody takes it: what is served does not depend on that."""
+    try:
+        print(text, flush=True)
+    except OSError:  # a pipe that was closed, a full disk
+        # What is left of it would fail once more at the end of the process, and change its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Progress:
     """Stderr, with a last line that tells of an engine's start if it is a terminal.
 
-    Any thread may write a line.
+    Any thread may write a line. Once a log is attached (logs/), that one's thread does all the
+    writing, so that nobody waits for a terminal that was stopped.
     """
 
     def __init__(self, file: TextIO) -> None:
-        self._terminal = Terminal(file, progress=file.isatty())
+        self.file = file
+        self.terminal = file.isatty()
+        self._drawn = self.terminal and os.environ.get("TERM") != "dumb"
+        self._terminal = Terminal(file, progress=self._drawn)
         self._engine: Supervisor | None = None
         self._lock = threading.RLock()
+        self._log: Logs | None = None
+
+    def attach(self, log: Logs | None, *, draws: bool) -> None:
+        """Have `log` write, None: nobody else; `draws`: also the progress, on a terminal."""
+        self._log = log
+        self._terminal.progress = self._drawn and draws
 
     def line(self, text: str) -> None:
-        """Write a line, above the progress."""
+        """Write a line of an engine's, above the progress."""
+        text = _CONTROL.sub("", text)
+        if self._log is not None:
+            self._log.line(text)
+        else:
+            self.show(f"{text}\n")
+
+    def show(self, text: str) -> bool:
+        """Write whole lines, or nothing, above the progress; say whether that was possible."""
         # Nobody may read stderr any more, which is no reason to stop reading the engine's log.
         with self._lock, suppress(OSError, ValueError):
-            self._terminal.say(_CONTROL.sub("", text))
+            if text:
+                self._terminal.say(text.removesuffix("\n"))
             self._draw()
+            return True
+        return False
 
     def clear(self) -> None:
-        """Wipe the progress off until it is drawn again, so that stdout may be written to."""
-        with self._lock, suppress(OSError, ValueError):
-            self._terminal.clear()
+        """Wipe the progress off until it is drawn again, so that stdout may be written to.
+
+        What was logged before stands above it then, unless the terminal is stopped.
+        """
+        if self._log is not None and self.terminal:
+            self._log.flush(CLEAR)
+        if self._lock.acquire(timeout=CLEAR):
+            try:
+                with suppress(OSError, ValueError):
+                    self._terminal.clear()
+            finally:
+                self._lock.release()
 
     async def follow(self, engine: Supervisor, log: logging.Logger) -> None:
         """Tell of each start of the engine until cancelled.
@@ -60,8 +103,7 @@ class Progress:
         try:
             while True:
                 if self._terminal.progress:
-                    with self._lock, suppress(OSError, ValueError):
-                        self._draw()
+                    self._redraw()
                 else:
                     phase = _CONTROL.sub("", engine.phase)
                     if phase and _DIGITS.sub("", phase) != _DIGITS.sub("", told):
@@ -72,6 +114,12 @@ class Progress:
             self._engine = None
             self.clear()
 
+    def _redraw(self) -> None:
+        if self._log is not None:
+            self._log.put(b"")
+        else:
+            self.show("")
+
     def _draw(self) -> None:
         engine = self._engine
         if engine is None or engine.state != "starting":
@@ -79,18 +127,6 @@ class Progress:
             return
         self._terminal.next = 0.0
         self._terminal.tick(lambda: f"{engine.kind.name}: {_doing(engine)}", None)
-
-
-class Handler(logging.Handler):
-    """Writes log records above the progress."""
-
-    def __init__(self, progress: Progress) -> None:
-        super().__init__()
-        self._progress = progress
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
-        self._progress.line(self.format(record))
 
 
 def _doing(engine: Supervisor) -> str:

@@ -6,7 +6,8 @@ import asyncio
 import functools
 import inspect
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.fakes.upstream import Upstream
 from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
 from wellspoken.proxy.server import Service
+from wellspoken.proxy.signals import ENDS
 
 SECONDS = 20  # a test that hangs fails after this long
 
@@ -44,6 +46,15 @@ def _limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[No
             await test(*args, **kwargs)
 
     return limited
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """Undo what a service leaves that was ended by a signal: it ignores more of them."""
+    before = {number: signal.getsignal(number) for number in ENDS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 class ProxyServer(BaseTestServer):

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from wellspoken.proxy import progress
-from wellspoken.proxy.progress import Handler, Progress
+from wellspoken.proxy.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 LOG = logging.getLogger("test_progress")
@@ -89,7 +89,7 @@ async def test_a_line_is_drawn_anew_below_the_log() -> None:
     await turns()
     assert screen(tty.getvalue()) == ["vllm: loading weights, 41 s"]
     shown.line("vllm: (APIServer pid=7) INFO a line")
-    Handler(shown).emit(logging.LogRecord("x", 20, "", 0, "another %s", ("one",), None))
+    shown.line("another one")
     shown.line("two\nlines")
     drawn = ["vllm: (APIServer pid=7) INFO a line", "another one", "two", "lines"]
     assert screen(tty.getvalue()) == [*drawn, "vllm: loading weights, 41 s"]

@@ -1,0 +1,290 @@
+"""The log on stderr: text on a terminal, else one JSON object a line, never in the loop's way.
+
+Beside messages it has a line for each request (`Access`). No line has a prompt, an answer, a key or
+a header's value; with `log.bodies` and at level debug there are bodies, without keys (bodies.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+from collections.abc import Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from wellspoken.proxy.answer import OUR_FAULT
+from wellspoken.proxy.logs import bodies
+from wellspoken.proxy.logs.lines import JsonLines, Lines, Request, TextLines, redacted, traced
+from wellspoken.proxy.logs.writer import Descriptor, Output, Writer
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.call import Call
+    from wellspoken.proxy.config.tables import Log
+    from wellspoken.proxy.progress import Progress
+    from wellspoken.proxy.server import Service
+
+LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+QUIET: Final = frozenset({"livez", "readyz", "metrics", "backend_metrics"})
+"""Routes that machines ask every few seconds: their lines are at level debug."""
+
+SECONDS: Final = 2.0
+"""For which the end of the process waits for whoever reads its log."""
+
+_CODE: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_UPSTREAM: Final = re.compile(r"upstream_([a-z_]{1,40})")
+_LONGEST: Final = 200  # characters of a client's word
+
+
+class Logs:
+    """The log of a process from `set_up` until `close`."""
+
+    def __init__(self, config: Log, progress: Progress) -> None:
+        self.config = config
+        self.level = LEVELS[config.level]
+        json = config.format == "json" or (config.format == "auto" and not progress.terminal)
+        self.lines: Lines = JsonLines() if json else TextLines(terminal=progress.terminal)
+        self._json = json
+        self._progress = progress
+        self._output = _output(progress)
+        self._writer = Writer(self._output, self._lost)
+        self.handler = _Handler(self)
+        self._before = _Before()
+
+    def start(self) -> None:
+        """Begin: what is logged, warned of, or raised where nobody catches it, comes here."""
+        self._writer.start()
+        self._progress.attach(self, draws=not self._json)
+        logging.captureWarnings(True)
+        threading.excepthook = _thread_failed
+        sys.unraisablehook = _unraisable
+        logging.getLogger().addHandler(self.handler)
+        # What other packages say below a warning is their own affair, and may quote anything.
+        logging.getLogger().setLevel(max(self.level, logging.WARNING))
+        logging.getLogger("wellspoken").setLevel(self.level)
+
+    def put(self, line: bytes) -> None:
+        """Have a line written, whole and with its newline; an empty one draws the progress."""
+        self._writer.put(line)
+
+    def line(self, text: str) -> None:
+        """Have a line of an engine's written: as it is, or as a message."""
+        if self.level <= logging.INFO:
+            said = {"event": "engine"}
+            told = self.lines.message("info", text, said) if self._json else None
+            self.put(told or f"{text}\n".encode("utf-8", "backslashreplace"))
+
+    def flush(self, seconds: float = SECONDS) -> bool:
+        """Wait until what was put is written; say whether that came about in time."""
+        return self._writer.flush(seconds)
+
+    def close(self) -> None:
+        """Write what waits, at most for 2 s, and give logging back as it was."""
+        self._before.restore()
+        logging.getLogger().removeHandler(self.handler)
+        self._progress.attach(None, draws=True)
+        if self._writer.close(SECONDS) and isinstance(self._output, Descriptor):
+            self._output.close()
+
+    def _lost(self, count: int) -> bytes:
+        text = f"{count} lines of the log are lost: stderr could not be written so fast, or at all"
+        return self.lines.message("warning", text, {"lost": count})
+
+
+class _Before:
+    """How logging was in this process."""
+
+    def __init__(self) -> None:
+        self._levels = [(log, log.level) for log in map(logging.getLogger, ("", "wellspoken"))]
+        self._hooks = threading.excepthook, sys.unraisablehook
+
+    def restore(self) -> None:
+        """Have it so again."""
+        for log, level in self._levels:
+            log.setLevel(level)
+        threading.excepthook, sys.unraisablehook = self._hooks
+        logging.captureWarnings(False)
+
+
+class _Shown:
+    """A terminal, or a file without a descriptor: what `Progress` writes to."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def write(self, lines: list[bytes]) -> int:
+        """Write lines; return how many could not be."""
+        return 0 if self._progress.show(b"".join(lines).decode()) else len(lines)
+
+
+def _output(progress: Progress) -> Output:
+    if not progress.terminal:
+        try:
+            return Descriptor(progress.file.fileno())
+        except (OSError, ValueError, AttributeError):  # no file of the system's, or a closed one
+            pass
+    return _Shown(progress)
+
+
+class _Handler(logging.Handler):
+    """Makes lines of log records; `extra={"fields": {...}}` adds to those of JSON."""
+
+    def __init__(self, logs: Logs) -> None:
+        super().__init__()
+        self._logs = logs
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Have one record written."""
+        try:
+            text = record.getMessage()
+            if record.name == "asyncio":
+                text = text.partition("\n")[0]  # below it stands the repr of whatever there is
+            fields: Mapping[str, Any] = getattr(record, "fields", {})
+            if not record.name.startswith("wellspoken"):
+                fields = {"logger": record.name, **fields}
+            error = record.exc_info[1] if record.exc_info else None
+            trace = traced(error, whole=self._logs.config.bodies) if error is not None else ""
+            line = self._logs.lines.message(_level(record.levelno), redacted(text), fields, trace)
+        except Exception as error:
+            where = f"{record.pathname}:{record.lineno}"
+            text = f"a message could not be logged ({where}, {type(error).__name__})"
+            line = self._logs.lines.message("error", text, {})
+        self._logs.put(line)
+
+    def flush(self) -> None:
+        """Wait for the writer: logging calls this when the process ends."""
+        self._logs.flush()
+
+
+def _level(number: int) -> str:
+    return next((name for name, at in reversed(LEVELS.items()) if number >= at), "debug")
+
+
+def _thread_failed(failed: threading.ExceptHookArgs) -> None:
+    if failed.exc_type is not SystemExit:
+        name = failed.thread.name if failed.thread is not None else "?"
+        log = logging.getLogger("wellspoken")
+        log.error("the thread %s failed", name, exc_info=failed.exc_value)
+
+
+def _unraisable(failed: sys.UnraisableHookArgs) -> None:
+    what = failed.err_msg or "an exception was ignored in"
+    log = logging.getLogger("wellspoken")
+    log.error("%s %s", what, type(failed.object).__name__, exc_info=failed.exc_value)
+
+
+class Access:
+    """Writes a line for each request that is over: an observer of `Service` (see `observe`)."""
+
+    def __init__(self, config: Log, log: Logs) -> None:
+        self._put = log.put
+        self._lines = log.lines
+        self._level = LEVELS[config.level]
+
+    def __call__(self, call: Call, code: int) -> None:
+        """Write the line of one request; `code` is its status, 499 where the client had left."""
+        outcome = outcome_of(call, code)
+        level = "debug" if call.route in QUIET else "info" if outcome == "ok" else level_of(outcome)
+        if LEVELS[level] < self._level:
+            return
+        now = perf_counter()
+        exchange = call.exchange
+        usage = exchange.usage if exchange is not None else call.usage
+        request = Request(
+            self._lines.now(),
+            level,
+            "request",
+            call.id,
+            call.request.method[:16],
+            call.route,
+            code,
+            outcome,
+            call.streams,
+            _micro(now - call.began),
+            call.model[:_LONGEST],
+            call.backend,
+        )
+        if call.sent:
+            asked = max(call.sent - call.began - call.waited, 0.0)
+            request.overhead = _micro(asked + call.worked)
+        if call.streamed and call.first:
+            request.ttft = _micro(call.first - call.began)
+        if usage is not None:
+            request.prompt_tokens = usage.prompt
+            request.completion_tokens = usage.completion
+        if exchange is not None:
+            request.repairs = exchange.notes.counts
+        if call.told is not None:
+            request.error = _error(call)
+        if call.trace is not None:
+            request.trace_id = call.trace.id
+        if call.route == "other":
+            request.path = redacted(call.path[:_LONGEST])
+        self._put(self._lines.request(request))
+
+
+def outcome_of(call: Call, code: int) -> str:
+    """Return in a word how a request ended; after a colon, why.
+
+    ok; refused: by the proxy; upstream_refused: by the backend, with a 4xx; upstream_error:WHY: the
+    backend was not reached, broke off, or gave a 5xx or what is none of its answers (`answer`);
+    error_in_stream:WHY: the same once a stream had begun; disconnected:PHASE: the client left;
+    stopped:PHASE: the proxy ended before the answer did; proxy_error: a bug of the proxy's.
+    """
+    told = call.told
+    if code == 499:
+        return f"{'stopped' if call.service.stopping else 'disconnected'}:{call.phase}"
+    if told is None and code < 400:
+        return "ok"
+    if told is OUR_FAULT:
+        return "proxy_error"
+    why = call.failure
+    if not why and told is not None and (known := _UPSTREAM.fullmatch(told.code or "")):
+        why = known[1]
+    if code < 400:
+        return f"error_in_stream:{why}" if why else "error_in_stream"
+    if call.refusal or not call.backend:
+        return "refused"
+    if why or code >= 500:
+        return f"upstream_error:{why or 'answer'}"
+    return "upstream_refused"
+
+
+def _micro(seconds: float) -> float:
+    """Return seconds without what is beyond microseconds; a third of the cost of round()."""
+    return int(seconds * 1e6) / 1e6
+
+
+def level_of(outcome: str) -> str:
+    """Return the level of a request's line: what somebody may have to see to is no info."""
+    if outcome == "proxy_error":
+        return "error"
+    return "warning" if outcome.startswith(("upstream_error", "error_in_stream")) else "info"
+
+
+def _error(call: Call) -> str:
+    """Return the code of the error that the client was told, if it looks like one."""
+    told = call.told
+    for word in (told.code, told.type) if told is not None else ():
+        if word and _CODE.fullmatch(word):
+            return redacted(call.hide(word.encode()).decode("utf-8", "replace"))
+    return ""
+
+
+def set_up(config: Log, progress: Progress) -> Logs:
+    """Send what is logged in this process to stderr, as `config` says, until `Logs.close`.
+
+    Each process has its own; several may write to one stderr.
+    """
+    logs = Logs(config, progress)
+    logs.start()
+    return logs
+
+
+def observe(service: Service, log: Logs) -> None:
+    """Have the service's requests logged, as far as that is wanted."""
+    if log.config.access:
+        service.observers.append(Access(log.config, log))
+    if log.config.bodies:
+        service.observers.append(bodies.ended)

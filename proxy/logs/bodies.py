@@ -1,0 +1,93 @@
+"""Requests and answers in the log, for whoever asks for it with `log.bodies` and level debug.
+
+Each is cut after some kilobytes. Keys are blanked out: the client's own, the backend's, and what
+looks like one; a model that spells out a key piece by piece in a stream is beyond that.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from wellspoken.proxy.logs.lines import HIDDEN, redacted
+from wellspoken.proxy.replies import EventStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from wellspoken.proxy.call import Call
+
+SHOWN: Final = 16_384  # bytes of a body
+_BEYOND: Final = 4_096  # bytes behind these, so that no key is cut before it is seen to be one
+_KEYED: Final = ("Authorization", "x-api-key", "Proxy-Authorization")
+
+
+class Tap:
+    """Notes the bodies of one request: the client's at once, the answer when it is over."""
+
+    __slots__ = ("_answer", "_call", "_size")
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._answer = bytearray()
+        self._size = 0
+
+    @classmethod
+    def of(cls, call: Call) -> Tap | None:
+        """Return what notes the bodies of a request, if these are wanted."""
+        wanted = call.service.config.log.bodies and call.service.log.isEnabledFor(logging.DEBUG)
+        return cls(call) if wanted else None
+
+    def request(self, body: bytes) -> None:
+        """Log the body of the request."""
+        self._log("request_body", body[: SHOWN + _BEYOND], len(body))
+
+    def answer(self, data: bytes) -> None:
+        """Note a body that leaves, or a piece of it."""
+        self._size += len(data)
+        self._answer += data[: max(SHOWN + _BEYOND - len(self._answer), 0)]
+
+    def end(self) -> None:
+        """Log the body of the answer."""
+        self._log("answer_body", bytes(self._answer), self._size)
+
+    def _log(self, event: str, start: bytes, size: int) -> None:
+        call = self._call
+        for secret in _presented(call):
+            start = start.replace(secret, HIDDEN.encode())
+        for target in call.service.router.targets:  # where it goes may not be known yet
+            if target.upstream is not None:
+                start = target.upstream.hide(start)
+        text = redacted(start.decode("utf-8", "replace"))
+        fields: dict[str, Any] = {"event": event, "id": call.id, "size": size, "body": text[:SHOWN]}
+        what = event.replace("_", " ")
+        call.service.log.debug("%s of %s, %d bytes", what, call.id, size, extra={"fields": fields})
+
+
+def _presented(call: Call) -> list[bytes]:
+    """Return the keys that the client sent, the longest first."""
+    values = [one for name in _KEYED for one in call.request.headers.getall(name, ())]
+    words = {word for value in values for word in (value.strip(), value.rpartition(" ")[2])}
+    found = (word.encode("utf-8", "surrogateescape") for word in words if len(word) >= 4)
+    return sorted(found, key=len, reverse=True)
+
+
+class TappedStream(EventStream):
+    """A stream whose pieces are noted as they leave."""
+
+    __slots__ = ("_tap",)
+
+    def __init__(self, tap: Callable[[bytes], None], *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._tap = tap
+
+    def _put(self, data: bytes, *, last: bool) -> None:
+        self._tap(data)
+        super()._put(data, last=last)
+
+
+def ended(call: Call, code: int) -> None:
+    """Log the answer of a request that is over: an observer of `Service`."""
+    if call.tap is not None:
+        call.tap.end()

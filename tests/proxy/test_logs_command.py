@@ -1,0 +1,126 @@
+"""The whole command with its log in every place that a log may go to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from subprocess import PIPE
+
+import aiohttp
+import pytest
+
+from tests.fakes.upstream import Upstream, whole
+
+COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli"]
+
+
+def command(upstream: Upstream, *more: str) -> list[str]:
+    upstream.script("/health", whole({}))
+    return [*COMMAND, upstream.url, "--adapter", "openai", "--listen", "127.0.0.1:0", *more]
+
+
+async def base_of(process: subprocess.Popen[bytes]) -> str:
+    """Return the address that the banner names."""
+    assert process.stdout is not None
+    first = (await asyncio.to_thread(process.stdout.readline)).decode()
+    return first.split("listens on ")[1].split()[0]
+
+
+async def refused(base: str, times: int) -> None:
+    """Send requests that are logged at level info, each of which must be answered."""
+    async with aiohttp.ClientSession() as session:
+        for _ in range(times):
+            async with session.get(f"{base}/v1/{'nothing' * 20}") as response:
+                assert response.status == 404
+
+
+async def test_a_stuck_pipe_stops_no_request_and_not_the_end(upstream: Upstream) -> None:
+    """Stderr is a pipe that nobody reads, and it is full after some 200 lines."""
+    process = subprocess.Popen(command(upstream), stdout=PIPE, stderr=PIPE)
+    assert process.stderr is not None
+    try:
+        await refused(await base_of(process), 400)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 15) == 0
+        assert time.monotonic() - began < 10
+        seen = process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()
+    lines = seen.split(b"\n")
+    assert len(lines) > 100
+    assert all(json.loads(line)["event"] == "request" for line in lines[:-1])
+
+
+@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full", "2>&- <&-"])
+async def test_a_stderr_that_takes_nothing(upstream: Upstream, where: str) -> None:
+    words = " ".join(command(upstream))
+    process = subprocess.Popen(["sh", "-c", f"exec {words} {where}"], stdout=PIPE)
+    try:
+        await refused(await base_of(process), 50)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 15) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def test_a_log_that_a_full_stop_follows_is_whole(upstream: Upstream, tmp_path: Path) -> None:
+    """The last lines of a process that ends are there."""
+    with (tmp_path / "log").open("wb") as file:
+        process = subprocess.Popen(command(upstream), stdout=PIPE, stderr=file)
+    try:
+        await refused(await base_of(process), 20)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 15) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    lines = [json.loads(line) for line in (tmp_path / "log").read_bytes().splitlines()]
+    assert [line.get("event") for line in lines].count("request") == 20
+    assert lines[-1]["message"].startswith("draining")
+
+
+async def test_on_a_terminal_it_is_text(upstream: Upstream) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command(upstream), stdout=PIPE, stderr=theirs)
+    os.close(theirs)
+    try:
+        await refused(await base_of(process), 3)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 15) == 0
+        seen = os.read(ours, 65_536).decode()
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(ours)
+    lines = seen.split("\r\n")[:-1]
+    request = r"\d\d:\d\d:\d\d 404 refused unknown_url GET /v1/nothing\S+, [\d.]+ ms, req_\w+"
+    assert [bool(re.fullmatch(request, line)) for line in lines] == [True, True, True, False]
+    assert re.fullmatch(r"\d\d:\d\d:\d\d draining: 0 open requests; .*", lines[3])
+
+
+async def test_with_several_workers_each_line_is_one(upstream: Upstream) -> None:
+    several = command(upstream, "--workers", "2")
+    with subprocess.Popen(several, stdout=PIPE, stderr=PIPE) as process:
+        try:
+            base = await base_of(process)
+            assert process.stderr is not None
+            reading = asyncio.create_task(asyncio.to_thread(process.stderr.read))
+            await asyncio.gather(*(refused(base, 50) for _ in range(8)))
+            process.send_signal(signal.SIGTERM)
+            lines = [json.loads(line) for line in (await reading).splitlines()]
+            assert await asyncio.to_thread(process.wait, 15) == 0
+        finally:
+            process.kill()
+    asked = [line for line in lines if line.get("event") == "request"]
+    assert len({line["id"] for line in asked}) == len(asked) == 400
