@@ -8,22 +8,18 @@ error or a log.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import os
 import re
-import signal
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from wellspoken.adapters.request_error import RequestError
 from wellspoken.proxy.config import Auth
-from wellspoken.proxy.config_values import ConfigError
+from wellspoken.proxy.config.values import ConfigError
 
 if TYPE_CHECKING:
-    import logging
     from collections.abc import Iterator, Mapping
 
     from multidict import CIMultiDictProxy
@@ -37,7 +33,6 @@ _LABEL: Final = b"wellspoken: owner of stored completions"
 _KEY: Final = re.compile(rf"[!-+\--~]{{1,{LONGEST}}}")  # visible ASCII without the comma
 _COMMENT: Final = re.compile(r"(?:^|\s)#.*")
 _MOST: Final = 1024 * 1024  # bytes of a file of keys
-_EVERY: Final = 5.0
 
 
 def owner_of(key: str) -> str:
@@ -53,7 +48,7 @@ def owner_of(key: str) -> str:
 
 
 class Keys:
-    """The keys that clients may use, kept as digests and read again on demand.
+    """The keys that clients may use, read once and kept as digests.
 
     `references` are env:NAME or file:PATH. With none the proxy is open, and everybody is the owner
     ""; `passes` says that some backend gets the clients' own keys even so, and then these tell the
@@ -104,14 +99,10 @@ class Keys:
             )
         return owner_of(key)
 
-    def reload(self) -> tuple[int, int]:
-        """Read every reference again; return how many keys came and how many went.
-
-        Raises ConfigError, and then the old keys stay.
-        """
-        found, old = self._read(), self._digests
-        self._digests = found  # one assignment: a request on the loop sees all old or all new ones
-        return len(set(found).difference(old)), len(set(old).difference(found))
+    def compared(self, old: Keys) -> tuple[int, int]:
+        """Return how many of these keys `old` has not, and how many of its keys are not here."""
+        mine, theirs = set(self._digests), set(old._digests)
+        return len(mine - theirs), len(theirs - mine)
 
     def _known(self, key: str) -> bool:
         """Say whether a key is one of ours, in a time that does not tell which or how nearly."""
@@ -151,62 +142,6 @@ class Keys:
                 )
             if key:
                 yield key
-
-
-class Watcher(threading.Thread):
-    """Reads the keys again on SIGHUP, and when a file of them has changed.
-
-    A thread, so that a slow disk does not hold the loop; a daemon, so that a hanging one does not
-    hold the end. It reads the files every few seconds instead of watching their directory entries:
-    Kubernetes swaps a symbolic link above them.
-    """
-
-    def __init__(self, keys: Keys, log: logging.Logger, every: float = _EVERY) -> None:
-        super().__init__(name="wellspoken-keys", daemon=True)
-        self._keys = keys
-        self._log = log
-        files = any(reference.startswith("file:") for reference in keys.references)
-        self._every = every if files else None
-        self._wake = threading.Event()
-        self._ended = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def watch(self) -> None:
-        """Begin, within a running loop; without keys there is nothing to do."""
-        if self._keys.references:
-            self._loop = asyncio.get_running_loop()
-            self._loop.add_signal_handler(signal.SIGHUP, self._wake.set)
-            self.start()
-
-    def stop(self) -> None:
-        """End without waiting for the thread."""
-        self._ended = True
-        self._wake.set()
-        if self._loop is not None:
-            self._loop.remove_signal_handler(signal.SIGHUP)
-
-    def run(self) -> None:
-        """Look again and again until `stop`."""
-        trouble = ""
-        while True:
-            asked = self._wake.wait(self._every)
-            if asked:
-                self._wake.clear()
-            if self._ended:
-                return
-            trouble = self._look(asked, trouble)
-
-    def _look(self, asked: bool, before: str) -> str:
-        """Read once; return what was wrong. What was wrong `before` is said again only if asked."""
-        try:
-            new, gone = self._keys.reload()
-        except ConfigError as error:
-            if asked or str(error) != before:
-                self._log.error("the client keys stay as they were: %s", error)
-            return str(error)
-        if asked or before or new or gone:
-            self._log.info("client keys read: %d (%d new, %d gone)", len(self._keys), new, gone)
-        return ""
 
 
 def presented(headers: CIMultiDictProxy[str], *, ours: bool) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET
 
 from wellspoken.adapters import registry
-from wellspoken.proxy.config import Backend, Config, Engine
-from wellspoken.proxy.config_engine import served_names
-from wellspoken.proxy.config_values import ConfigError, normal_url, read_key
+from wellspoken.proxy.config import Backend, Config, Engine, Timeouts
+from wellspoken.proxy.config.engine import served_names
+from wellspoken.proxy.config.values import ConfigError, normal_url, read_key
 from wellspoken.proxy.detect import Detector
 from wellspoken.proxy.metrics import Metrics
 from wellspoken.proxy.passing import refuse_endpoints
@@ -30,13 +30,25 @@ def version() -> str:
     return importlib.metadata.version("wellspoken")
 
 
+class Outside(NamedTuple):
+    """What belongs to a backend and does not stand in the configuration itself."""
+
+    key: str | None
+    adapter: Adapter
+    tokenizer: Tokenizer | None
+
+
 def build(config: Config) -> Service:
     """Return the service of `config`, within a running loop; nothing is connected or read yet.
 
     Raises ConfigError for an unknown adapter, a key that cannot be read, or a tokenizer that is not
     there.
     """
-    targets = [_backend(config, at, backend) for at, backend in enumerate(config.backend)]
+    found = [outside(at, backend) for at, backend in enumerate(config.backend)]
+    targets = [
+        target_of(backend, each, config.timeouts)
+        for backend, each in zip(config.backend, found, strict=True)
+    ]
     if config.engine is not UNSET:
         targets.append(_engine(config.engine))
     metrics = Metrics(version())
@@ -56,36 +68,45 @@ def _store(config: Config, metrics: Metrics) -> Store | None:
         raise ConfigError(f"store: {error}") from error
 
 
-def _backend(config: Config, at: int, backend: Backend) -> Target:
+def outside(at: int, backend: Backend) -> Outside:
+    """Return what the backend at this place needs, from its files; any thread may ask.
+
+    Raises ConfigError as `build` does.
+    """
     try:
         key = read_key(backend.key) if backend.key is not None else None
         refuse_endpoints(backend.endpoints or (), ROUTES)
-        upstream = Upstream(normal_url(backend.url), config.timeouts, key=key)
-        target = Target(
-            backend.name,
-            _adapter(backend.adapter),
-            upstream,
-            models=backend.models,
-            aliases=backend.aliases,
-            upstream_model=backend.upstream_model,
-            auth_pass=backend.auth == "pass",
-            extensions=backend.extensions,
-            keep=backend.keep,
-            # llama.cpp's page names no model and sends max_tokens -1.
-            bounds="backend" if backend.ui else backend.bounds,
-            tokenizer=_tokenizer(backend),
-            ui=backend.ui,
-            vendor=backend.vendor,
-            streams=backend.streams,
-            endpoints=backend.endpoints,
-            caps=backend.caps,
-        )
-        if backend.adapter.strip().lower() == "auto":
-            log = logging.getLogger("wellspoken")
-            target.detector = Detector(target, upstream, config.timeouts.probe, log)
-        return target
+        return Outside(key, _adapter(backend.adapter), _tokenizer(backend))
     except ConfigError as error:
         raise ConfigError(f"backend[{at}].{error}") from error
+
+
+def target_of(backend: Backend, found: Outside, timeouts: Timeouts) -> Target:
+    """Return the target of a backend, within a running loop."""
+    upstream = Upstream(normal_url(backend.url), timeouts, key=found.key)
+    target = Target(
+        backend.name,
+        found.adapter,
+        upstream,
+        models=backend.models,
+        aliases=backend.aliases,
+        upstream_model=backend.upstream_model,
+        auth_pass=backend.auth == "pass",
+        extensions=backend.extensions,
+        keep=backend.keep,
+        # llama.cpp's page names no model and sends max_tokens -1.
+        bounds="backend" if backend.ui else backend.bounds,
+        tokenizer=found.tokenizer,
+        ui=backend.ui,
+        vendor=backend.vendor,
+        streams=backend.streams,
+        endpoints=backend.endpoints,
+        caps=backend.caps,
+    )
+    if backend.adapter.strip().lower() == "auto":
+        log = logging.getLogger("wellspoken")
+        target.detector = Detector(target, upstream, log)
+    return target
 
 
 def _engine(engine: Engine) -> Target:

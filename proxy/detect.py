@@ -38,7 +38,6 @@ class Detector:
         "_again",
         "_log",
         "_loop",
-        "_seconds",
         "_target",
         "_task",
         "_upstream",
@@ -48,14 +47,11 @@ class Detector:
         "settled",
     )
 
-    def __init__(
-        self, target: Target, upstream: Upstream, seconds: float, log: logging.Logger
-    ) -> None:
+    def __init__(self, target: Target, upstream: Upstream, log: logging.Logger) -> None:
         self.found: Found | None = None
         self.settled = False
         self._target = target
         self._upstream = upstream
-        self._seconds = min(seconds, SECONDS)
         self._log = log
         self._loop = upstream.loop
         self._again = 0.0  # when a request may cause the next asking
@@ -71,6 +67,10 @@ class Detector:
         if self.found is None:
             return "not known until it answers; general repairs"
         return self.found.described
+
+    @property
+    def _limit(self) -> float:
+        return min(self._upstream.timeouts.probe, SECONDS)
 
     async def known(self) -> None:
         """Wait until it is known what the backend is, or cannot be told now; `SECONDS` at most."""
@@ -117,7 +117,7 @@ class Detector:
         answers: dict[str, Observation] = {}
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._seconds):
+                async with asyncio.timeout(self._limit):
                     for paths in ROUNDS:
                         async with asyncio.TaskGroup() as group:
                             for path in paths:
@@ -131,7 +131,7 @@ class Detector:
 
     async def _get(self, path: str, answers: dict[str, Observation]) -> None:
         """Ask one question; no answer is no sign. A head whose body fails still is one."""
-        limit = self._seconds
+        limit = self._limit
         with suppress(UpstreamError):
             answer = await self._upstream.open("GET", path, first=limit, between=limit)
             body = b""

@@ -13,7 +13,7 @@ from wellspoken.adapters.versions import for_version
 from wellspoken.engine.settings import Settings
 from wellspoken.engine.supervisor import Supervisor
 from wellspoken.proxy.config import Auth
-from wellspoken.proxy.config_values import ConfigError, read_key
+from wellspoken.proxy.config.values import ConfigError, read_key
 from wellspoken.proxy.failures import UpstreamError
 from wellspoken.proxy.pages import PROBE_PATH
 from wellspoken.proxy.upstream import Upstream
@@ -130,7 +130,7 @@ class Hosted:
             relay,
         )
         self._alias = settings.alias
-        self._timeouts = config.timeouts
+        self.timeouts = config.timeouts
         self._log = log
         self._told = self.supervisor.state
         self._restarts = 0
@@ -150,7 +150,7 @@ class Hosted:
     async def up(self, socket: Path, facts: Facts) -> None:
         """Give the target its address, the adapter of its version, and its models' names."""
         kind, target = self.supervisor.kind, self.target
-        upstream = Upstream(f"unix:{socket}", self._timeouts, title=kind.title)
+        upstream = Upstream(f"unix:{socket}", self.timeouts, title=kind.title)
         upstream.on_failure = self._failed
         target.backend = for_version(registry.find(kind.name), facts.version)
         target.lone = False

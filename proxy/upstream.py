@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
     from wellspoken.proxy.config import Timeouts
     from wellspoken.proxy.failures import UpstreamError
+    from wellspoken.proxy.tracing import Watch
 
 READ_SIZE = 65_536  # bytes a connection buffers before it stops reading, twice at most
 SETTLE = 0.02  # seconds in which a server may close, unsaid, the connection of a stream it ended
+_SECRETS = 8  # keys of one backend that are remembered, the newest ones
 LINGER = 0.25  # seconds for the last bytes of an answer that is no longer needed
 
 
@@ -53,6 +55,7 @@ class Answer:
         "_since",
         "_timer",
         "_upstream",
+        "_watch",
         "_wire",
         "_works",
         "content_type",
@@ -81,6 +84,7 @@ class Answer:
         self._loop = upstream.loop
         self._payload: StreamReader | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._watch: Watch | None = None
         self._since = self._loop.time()  # when the present wait began; 0: nobody waits
         if limit:
             self._timer = self._loop.call_later(limit, self._late)
@@ -130,9 +134,17 @@ class Answer:
         if self._first:
             self._first = False
             self._limit = self._between
+            if self._watch is not None:
+                self._watch.begun()
             if not self._complete:
                 self._arm(self._between)
         return data
+
+    def watched(self, watch: Watch) -> None:
+        """Tell `watch` of the body's first piece, of its end, and of what fails."""
+        self._watch = watch
+        if self._complete:
+            watch.over()
 
     async def read(self, limit: int) -> bytes:
         """Return the whole body. Raises UpstreamError, also for more than `limit` bytes."""
@@ -143,7 +155,7 @@ class Answer:
             size += len(data)
             if size > limit:
                 self.close()
-                raise too_large(self._upstream.peer, limit)
+                raise self._seen(too_large(self._upstream.peer, limit))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
@@ -152,6 +164,8 @@ class Answer:
         self._payload = None
         if not self._complete:
             self._wire.abort()
+        if self._watch is not None:
+            self._watch.over()
 
     def finish(self) -> None:
         """Say that what matters has been read: the rest, if it comes at once, is dropped.
@@ -168,6 +182,8 @@ class Answer:
         """Give the connection back, at the moment in which its answer's last byte is parsed."""
         self._stop()
         self._complete = True
+        if self._watch is not None:
+            self._watch.over()
         # Perhaps still inside the parser, where what follows the last byte in the same read is not
         # seen yet; it is looked at again (`quiet`) before the connection is used.
         if self.content_type == "text/event-stream":
@@ -195,12 +211,17 @@ class Answer:
             return
         self._wire.drop(TimeoutError())
 
+    def _seen(self, error: UpstreamError) -> UpstreamError:
+        if self._watch is not None:
+            self._watch.failed(error)
+        return error
+
     def _raise(self, error: BaseException) -> NoReturn:
         """Raise what a failed read means: the backend's failure by name, else the error itself."""
         meaning = not_read(self._upstream.peer, error, self._first, self._limit)
         if meaning is None:
             raise error
-        raise self._upstream.failed(meaning) from error
+        raise self._seen(self._upstream.failed(meaning)) from error
 
 
 class Upstream:
@@ -221,16 +242,17 @@ class Upstream:
         self.peer = Peer.of(url, title)
         self.loop = asyncio.get_running_loop()
         self.heard = 0.0
-        self._timeouts = timeouts
+        self.timeouts = timeouts
         self._idle: deque[tuple[Wire, float]] = deque()
         self._open: set[Wire] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         fixed = f"Host: {self._address.host}\r\nUser-Agent: wellspoken\r\n"
         self._fixed = fixed.encode()
-        self._key = f"Authorization: Bearer {key}\r\n".encode() if key else b""
-        self._secret = key.encode() if key else b""
+        self._key = b""
+        self._secrets: deque[bytes] = deque(maxlen=_SECRETS)  # the newest, which is sent, first
         self._closed = False
         self.on_failure: Callable[[UpstreamError], None] | None = None
+        self.use(key)
 
     async def open(
         self,
@@ -275,6 +297,15 @@ class Upstream:
         await answer.head()
         return answer
 
+    def use(self, key: str | None) -> None:
+        """Send this key from now on; those that were sent before are still hidden from clients."""
+        self._key = f"Authorization: Bearer {key}\r\n".encode() if key else b""
+        if key:
+            secret = key.encode()
+            if secret in self._secrets:
+                self._secrets.remove(secret)
+            self._secrets.appendleft(secret)
+
     def failed(self, error: UpstreamError) -> UpstreamError:
         """Tell who listens that the backend failed, and return the error, to be raised."""
         if self.on_failure is not None:
@@ -283,7 +314,9 @@ class Upstream:
 
     def hide(self, data: bytes) -> bytes:
         """Return what the backend said without the key that it was sent, should it repeat it."""
-        return data.replace(self._secret, b"[the key]") if self._secret else data
+        for secret in sorted(self._secrets, key=len, reverse=True):  # one may begin another
+            data = data.replace(secret, b"[the key]")
+        return data
 
     def release(self, wire: Wire) -> None:
         """Take a connection back for the next request, unless one side wants it closed."""
@@ -292,14 +325,28 @@ class Upstream:
             return
         self._idle.append((wire, self.loop.time()))
         if self._sweeper is None:
-            self._sweeper = self.loop.call_later(self._timeouts.upstream_keep_alive, self._sweep)
+            self._sweeper = self.loop.call_later(self.timeouts.upstream_keep_alive, self._sweep)
 
-    async def close(self) -> None:
-        """Close every connection, also those in use."""
+    @property
+    def busy(self) -> bool:
+        """Whether a connection is open."""
+        return bool(self._open)
+
+    def retire(self) -> None:
+        """Close what is idle now, and each other connection when its answer has been read.
+
+        Requests on their way may still open new ones.
+        """
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
+        for wire, _ in self._idle:
+            wire.close()
         self._idle.clear()
+
+    async def close(self) -> None:
+        """Close every connection, also those in use."""
+        self.retire()
         for wire in list(self._open):
             wire.drop(ClientPayloadError("the proxy closed the connection"))
         await asyncio.sleep(0)  # aborted transports run connection_lost in the next step
@@ -310,7 +357,7 @@ class Upstream:
 
     async def get(self, path: str, limit: int) -> tuple[int, bytes]:
         """Return status and body of GET `path`, each in timeouts.probe. Raises UpstreamError."""
-        seconds = self._timeouts.probe
+        seconds = self.timeouts.probe
         answer = await self.open("GET", path, first=seconds, between=seconds)
         try:
             async with asyncio.timeout(seconds):  # of the whole body: it may come byte by byte
@@ -322,7 +369,7 @@ class Upstream:
 
     def _reuse(self) -> Wire | None:
         """Return an idle connection that is still good: the latest used, the least likely stale."""
-        oldest = self.loop.time() - self._timeouts.upstream_keep_alive
+        oldest = self.loop.time() - self.timeouts.upstream_keep_alive
         while self._idle:
             wire, since = self._idle.pop()
             if since > oldest and wire.quiet():
@@ -332,7 +379,7 @@ class Upstream:
 
     def _sweep(self) -> None:
         self._sweeper = None
-        oldest = self.loop.time() - self._timeouts.upstream_keep_alive
+        oldest = self.loop.time() - self.timeouts.upstream_keep_alive
         while self._idle and self._idle[0][1] <= oldest + 0.001:
             wire, _ = self._idle.popleft()
             wire.close()
@@ -341,7 +388,7 @@ class Upstream:
             self._sweeper = self.loop.call_later(again, self._sweep)
 
     async def _connect(self) -> Wire:
-        seconds = self._timeouts.connect
+        seconds = self.timeouts.connect
         try:
             async with asyncio.timeout(seconds):
                 return await self._address.connect(lambda: Wire(self.loop, self._open))

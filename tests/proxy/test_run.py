@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import socket
+import subprocess
+import termios
+import threading
 import time
 from typing import Any
 
@@ -16,7 +20,9 @@ from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Gate, Stall, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES
 from tests.proxy.test_chat_stream import EVENTS
+from tests.proxy.test_cli import COMMAND
 from wellspoken.proxy.config import Config, load
+from wellspoken.proxy.config.source import Source
 from wellspoken.proxy.run import serve
 
 ASKED = {"model": MODEL, "messages": MESSAGES}
@@ -25,9 +31,9 @@ ASKED = {"model": MODEL, "messages": MESSAGES}
 class Running:
     """`serve` as a task in this process, signals included."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, source: Source | None = None) -> None:
         self.said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.task = asyncio.create_task(serve(config, self.said.set_result))
+        self.task = asyncio.create_task(serve(config, self.said.set_result, source=source))
 
     async def url(self) -> str:
         """Wait for the banner; return the address in it."""
@@ -120,13 +126,62 @@ async def test_idle_connections_do_not_hold_the_end_up(upstream: Upstream) -> No
     assert time.monotonic() - began < 2
 
 
-async def test_a_terminal_that_closes_ends_it_in_order(upstream: Upstream) -> None:
+def in_a_terminal(*before: str) -> tuple[subprocess.Popen[str], int]:
+    """Start the proxy as the leader of a terminal's session; return it and the terminal's end."""
+    mine, its = os.openpty()
+    command = [*before, *COMMAND, "http://127.0.0.1:9", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        command,
+        stdin=its,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(its)
+    limit = threading.Timer(20, process.kill)  # a test that waits for it must not wait without end
+    limit.daemon = True
+    limit.start()
+    return process, mine
+
+
+def test_a_terminal_that_closes_ends_it_in_order() -> None:
     """Its signal would else kill the process, with what is still to be stored."""
-    upstream.script("/health", whole({}))
-    running = Running(config_for(upstream))
-    await running.url()
-    running.signal(signal.SIGHUP)
-    assert await running.task == 0
+    process, terminal = in_a_terminal()
+    with process:
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            assert "listens on" in said
+            process.send_signal(signal.SIGHUP)  # somebody's, while the terminal is there
+            while "read again" not in said:
+                said = process.stdout.readline()
+                assert said
+            os.close(terminal)
+            assert "draining: 0 open requests" in process.stdout.read()
+            assert process.wait(timeout=10) == 0
+        finally:
+            process.kill()
+
+
+def test_nohup_outlives_its_terminal() -> None:
+    process, terminal = in_a_terminal("nohup")
+    with process:
+        try:
+            assert process.stdout is not None
+            said = ""
+            while "listens on" not in said:
+                said = process.stdout.readline()
+                assert said
+            os.close(terminal)
+            while "read again" not in said:  # it has come through the signal
+                said = process.stdout.readline()
+                assert said
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=10) == 0
+        finally:
+            process.kill()
 
 
 async def test_a_second_signal_stops_at_once(upstream: Upstream) -> None:

@@ -20,7 +20,7 @@ from tests.proxy.conftest import MESSAGES, StartProxy
 from tests.proxy.test_chat_body import PLAIN
 from tests.proxy.test_chat_stream import EVENTS
 from tests.proxy.test_unix_upstream import place
-from wellspoken.proxy.run import banner
+from wellspoken.proxy.banner import banner
 from wellspoken.proxy.upstream import SETTLE
 
 __all__ = ["place"]  # a fixture

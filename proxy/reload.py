@@ -1,0 +1,159 @@
+"""Taking over another configuration while requests are answered, wholly or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from wellspoken.proxy.auth import Keys
+from wellspoken.proxy.build import outside, target_of
+from wellspoken.proxy.config import check
+from wellspoken.proxy.config.values import ConfigError
+from wellspoken.proxy.detect import start_all, stop_all
+from wellspoken.proxy.watching import aside
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.build import Outside
+    from wellspoken.proxy.config import Config
+    from wellspoken.proxy.engines import Hosted
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.server import Service
+
+_FIXED: Final = ("store", "engine", "log", "traces")
+_FIXED_KEYS: Final = ("listen", "workers")
+
+
+class Change(NamedTuple):
+    """A configuration that can be taken over: all that it needs has been read.
+
+    `basis` is the one in use when that was done. `warnings` name what holds after a restart only.
+    """
+
+    basis: Config
+    config: Config
+    keys: Keys
+    backends: tuple[Outside, ...]
+    warnings: list[str]
+
+
+class Reloader:
+    """Puts a service on another configuration: wholly, or not at all.
+
+    A backend whose table has not changed keeps its connections, what was detected, and its tokens.
+    The connections of one that is removed close as their requests end. `hosted` is the service's
+    engine. Only the service's loop may call this.
+    """
+
+    def __init__(self, service: Service, hosted: Hosted | None = None) -> None:
+        self._service = service
+        self._hosted = hosted
+        self._lock = asyncio.Lock()
+        self._ending: set[asyncio.Task[None]] = set()
+        self.described = ""
+
+    async def apply(self, config: Config) -> list[str]:
+        """Take over a configuration; return what of it needs a restart, a sentence each.
+
+        `described` says what has changed then, "" for nothing. Raises ConfigError, and then all
+        stays as it was.
+        """
+        async with self._lock:
+            return self.take(await self.prepare(config))
+
+    async def prepare(self, config: Config) -> Change:
+        """Read all that a configuration needs, and change nothing. Raises ConfigError."""
+        basis = self._service.config
+        return await aside(lambda: _read(config, basis))
+
+    def take(self, change: Change) -> list[str]:
+        """Take over what was prepared, in one step of the loop; return its warnings.
+
+        Raises ConfigError where another one was taken over since.
+        """
+        service = self._service
+        if service.config is not change.basis:
+            raise ConfigError("another configuration was taken over meanwhile. Reload again.")
+        before = {
+            backend.name: (backend, target)
+            for backend, target in zip(change.basis.backend, service.router.targets, strict=False)
+        }
+        targets: list[Target] = []
+        for backend, found in zip(change.config.backend, change.backends, strict=True):
+            old, target = before.get(backend.name, (None, None))
+            if target is None or old != backend:
+                target = target_of(backend, found, change.config.timeouts)
+            elif target.upstream is not None:
+                target.upstream.use(found.key)
+            targets.append(target)
+        targets += service.router.targets[len(before) :]  # the engine's, which stays
+        self.described = _described(service, change, targets)
+        gone = [target for target in service.router.targets if target not in targets]
+        service.become(change.config, targets, change.keys)
+        if self._hosted is not None:
+            self._hosted.timeouts = change.config.timeouts  # of the connections to its next start
+        start_all(targets)
+        if detectors := [target.detector for target in gone if target.detector is not None]:
+            task = asyncio.create_task(stop_all(detectors))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        return change.warnings
+
+    async def close(self) -> None:
+        """Stop looking at the present backends, and wait until that is so for removed ones."""
+        targets = self._service.router.targets
+        await stop_all([target.detector for target in targets if target.detector is not None])
+        await asyncio.gather(*self._ending)
+
+
+def _read(config: Config, basis: Config) -> Change:
+    """Return the change from `basis` to `config`. Raises ConfigError."""
+    config, warnings = _possible(config, basis)
+    found = tuple(outside(at, backend) for at, backend in enumerate(config.backend))
+    return Change(basis, config, Keys.of(config), found, warnings)
+
+
+def _possible(config: Config, basis: Config) -> tuple[Config, list[str]]:
+    """Return a configuration with those parts of `basis` that cannot change now; and which differ.
+
+    Raises ConfigError where the two do not go together: an address that other machines reach stays
+    one until the restart, and keys are needed until then.
+    """
+    parts = {name: getattr(basis, name) for name in _FIXED}
+    keys = {name: getattr(basis.server, name) for name in _FIXED_KEYS}
+    names = [f"server.{key}" for key in keys if getattr(config.server, key) != keys[key]]
+    names += [f"[{name}]" for name in parts if getattr(config, name) != parts[name]]
+    if not names:
+        return config, []
+    server = msgspec.structs.replace(config.server, **keys)
+    config = msgspec.structs.replace(config, server=server, **parts)
+    listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    try:
+        check(config)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} (A change of {listed} needs a restart. Until then the rest has to go "
+            "together with what is in use.)"
+        ) from None
+    return config, [f"{listed}: a change needs a restart, so the old one holds until then."]
+
+
+def _described(service: Service, change: Change, targets: list[Target]) -> str:
+    """Return what is other than before, "" for nothing."""
+    old, new = ({one.name: one for one in c.backend} for c in (change.basis, change.config))
+    said = _counted(
+        f"backends: {len(new)}",
+        new=len(new.keys() - old.keys()),
+        changed=sum(old[name] != new[name] for name in old.keys() & new.keys()),
+        gone=len(old.keys() - new.keys()),
+    )
+    came, went = change.keys.compared(service.keys)
+    keys = _counted(f"client keys: {len(change.keys)}", new=came, gone=went)
+    others = msgspec.structs.replace(change.config, backend=change.basis.backend) != change.basis
+    return "; ".join(filter(None, (said, keys, "settings changed" if others else "")))
+
+
+def _counted(what: str, **counts: int) -> str:
+    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return f"{what} ({told})" if told else ""

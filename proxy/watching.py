@@ -1,0 +1,192 @@
+"""Noticing that a configuration is to be read again: SIGHUP, and files that have changed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import stat
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from wellspoken.proxy.config.tables import Auth
+from wellspoken.proxy.config.values import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from wellspoken.proxy.config import Config
+
+Found = TypeVar("Found")
+
+EVERY: Final = 2.0
+"""Seconds between two looks at the files."""
+SETTLED: Final = 0.25
+"""Seconds in which a file that has changed must not change again: somebody may be writing it."""
+_WHOLE: Final = "the configuration stays"
+_KEYS: Final = "the keys stay"
+
+
+async def aside(work: Callable[[], Found]) -> Found:
+    """Return what `work` returns, in a thread: a slow disk holds up neither the loop nor its end.
+
+    An executor's threads would be waited for at the end of the process.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Found] = loop.create_future()
+
+    def settle(error: BaseException | None, found: Found | None) -> None:
+        if future.done():  # nobody waits any more
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(found)  # type: ignore[arg-type]
+
+    def run() -> None:
+        error, found = None, None
+        try:
+            found = work()
+        except BaseException as caught:
+            error = caught
+        with suppress(RuntimeError):  # the loop is over
+            loop.call_soon_threadsafe(settle, error, found)
+
+    threading.Thread(target=run, name="wellspoken-reload", daemon=True).start()
+    return await future
+
+
+class Watcher:
+    """Has a configuration read again when `asked` is set, and when a file of it has changed.
+
+    The files of keys are looked at every few seconds, the configuration's own (`file`) where
+    `server.watch` says so; both by what they hold, since Kubernetes swaps a symbolic link above
+    them. `load` returns the configuration as it is now, off the loop; `apply` takes it over and
+    returns warnings, as `Reloader.apply` does; `told` hears whether the last reading was good, and
+    `describe` says what has changed by it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        load: Callable[[], Config],
+        apply: Callable[[Config], Awaitable[list[str]]],
+        asked: asyncio.Event,
+        *,
+        file: Path | None = None,
+        told: Callable[[bool], None] = lambda good: None,
+        describe: Callable[[], str] = lambda: "",
+        every: float = EVERY,
+        settled: float = SETTLED,
+    ) -> None:
+        self._config = config
+        self._load = load
+        self._apply = apply
+        self._asked = asked
+        self._file = file
+        self._told = told
+        self._describe = describe
+        self._every = every
+        self._settled = settled
+        self._log = logging.getLogger("wellspoken")
+        self._seen: dict[Path, bytes] | None = None
+        self._wrong = {_WHOLE: "", _KEYS: ""}  # why the last reading was no good
+        self._warned: list[str] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, within a running loop."""
+        self._task = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """End; what is being read is not taken over any more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _watch(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._every):
+                    await self._asked.wait()
+            try:
+                await self._once()
+            except Exception as error:  # it must not end the watching, so that the next may do
+                self._log.error("a reload failed in the proxy itself", exc_info=error)
+                self._told(False)
+
+    async def _once(self) -> None:
+        if self._asked.is_set():
+            self._asked.clear()
+            self._seen = await aside(self._look)
+            await self._read(_WHOLE, asked=True)
+            return
+        what = _WHOLE if self._watches_itself() else _KEYS
+        if await self._changed() or self._wrong[what]:
+            await self._read(what, asked=False)
+
+    def _watches_itself(self) -> bool:
+        return self._file is not None and self._config.server.watch
+
+    async def _changed(self) -> bool:
+        """Say whether a file is another than when it was last looked at, and nobody writes it."""
+        found = await aside(self._look)
+        if found == self._seen or (not found and self._seen is None):
+            return False
+        while not self._asked.is_set():
+            await asyncio.sleep(self._settled)
+            before, found = found, await aside(self._look)
+            if found == before:
+                break
+        self._seen = found
+        return True
+
+    def _look(self) -> dict[Path, bytes]:
+        """Return what stands for the content of each file that is watched."""
+        watched = [self._file] if self._file is not None and self._watches_itself() else []
+        auth = self._config.auth
+        references = [*(auth.keys if isinstance(auth, Auth) else ())]
+        references += [backend.key for backend in self._config.backend if backend.key is not None]
+        watched += [Path(r.removeprefix("file:")) for r in references if r.startswith("file:")]
+        return {path: digest for path in watched if (digest := _digest(path)) is not None}
+
+    async def _read(self, what: str, *, asked: bool) -> None:
+        """Read the configuration, or only its keys, and take that over, or say why not."""
+        before = self._wrong[what]
+        try:
+            config = await aside(self._load) if what == _WHOLE else self._config
+            warnings = await self._apply(config)
+        except ConfigError as error:
+            if asked or str(error) != before:
+                self._log.error("%s as before: %s", what, error)
+            self._wrong[what] = str(error)
+        else:
+            self._config = config
+            self._wrong[_KEYS] = ""
+            self._wrong[what] = ""
+            self._say(asked or bool(before), warnings)
+        self._told(not any(self._wrong.values()))
+
+    def _say(self, asked: bool, warnings: list[str]) -> None:
+        described = self._describe()
+        if asked or described:
+            self._log.info("configuration read again: %s", described or "nothing has changed")
+        if asked or warnings != self._warned:
+            for warning in warnings:
+                self._log.warning("%s", warning)
+        self._warned = warnings
+
+
+def _digest(path: Path) -> bytes | None:
+    """Return a digest of a file, b"" if it cannot be read; None for a pipe, say, read only once."""
+    try:
+        path = path.expanduser()
+        if not stat.S_ISREG(path.stat().st_mode):
+            return None
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except (OSError, ValueError, RuntimeError):  # a NUL; the home of a user who is not there
+        return b""
