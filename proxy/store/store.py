@@ -20,7 +20,7 @@ from wellspoken.proxy.store.sqlite import SqliteDatabase
 from wellspoken.proxy.store.writer import FAILS, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from wellspoken.proxy import config as configuration
     from wellspoken.proxy.store.rows import Capture
@@ -94,6 +94,9 @@ class Store:
             count=metrics.failed,
             log=log,
         )
+        self.others: Callable[[], Awaitable[None]] | None = None
+        """Has other processes of this proxy write what they were given, before something is read
+        here; None: there are none."""
         self._failure: StoreError | None = None  # why the database did not open, if it did not
         self._tried = asyncio.Event()  # whether it opens is known
         self._opener: asyncio.Task[None] | None = None
@@ -223,6 +226,14 @@ class Store:
             raise Unavailable("the database is still being opened") from None
         if self._failure is not None:
             raise type(self._failure)(str(self._failure))
+        await asyncio.gather(self._written(), *([self.others()] if self.others else []))
+
+    async def settle(self) -> None:
+        """Write what was added here, as far as that is possible now: another process will read."""
+        with suppress(StoreError):
+            await self._written()
+
+    async def _written(self) -> None:
         await self._writer.barrier()
         if self._relay is not None:
             await self._relay.caught_up()

@@ -15,7 +15,7 @@ from msgspec import json
 from tests.fakes.database import Memory, capture, row
 from tests.proxy.store.test_writer import names, until, value
 from wellspoken.proxy import config
-from wellspoken.proxy.config_values import ConfigError
+from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.metrics import StoreMetrics
 from wellspoken.proxy.store import relay, store, writer
 from wellspoken.proxy.store.database import Database, Unavailable, Unusable

@@ -1,0 +1,243 @@
+"""Several processes that answer, and the small one that starts them, ends them and sums them up.
+
+The parent answers no request. It holds the port, on which each worker listens for itself so that
+the system deals the connections out; it owns the signals and the configuration's file; it starts a
+worker again that has ended unasked, and adds up what all count (workers/metrics.py says why). When
+it is gone, the workers end by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from wellspoken.proxy import logs
+from wellspoken.proxy.config.values import parse_listen
+from wellspoken.proxy.progress import Progress, shown
+from wellspoken.proxy.signals import Signals
+from wellspoken.proxy.watching import Watcher
+from wellspoken.proxy.workers.hub import Hub, Worker, spawned
+from wellspoken.proxy.workers.port import Port
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.config import Config
+    from wellspoken.proxy.config.source import Source
+
+PAUSES: Final = (0.1, 30.0)
+"""Seconds until a worker that ended unasked is started again, at first and at most."""
+STEADY: Final = 60.0
+"""Seconds after which a worker has proved itself, so that its end is a first one again."""
+TICK: Final = 1.0
+"""Seconds between two looks at the workers, which tell as often that they live."""
+SILENCE: Final = 30
+"""So many looks without a sign of life, and a worker is killed: it answers nobody."""
+SLOW: Final = 120
+"""The same for one that starts, perhaps from a slow disk."""
+FLUSH: Final = 45.0
+"""Seconds beyond the drain that a worker may take to end, in which the store is written."""
+HURRY: Final = 15.0
+"""Seconds that it may take after a second signal."""
+
+
+def run(config: Config, source: Source | None = None) -> int:
+    """Serve with `server.workers` processes until a signal comes; return the exit code.
+
+    0 after an orderly end, 1 when the port cannot be had or a worker had to be killed at the end,
+    2 for a configuration that cannot be used.
+    """
+    if sys.stderr is None:  # closed by who started it
+        sys.stderr = open(os.devnull, "w")
+    log = logs.set_up(config.log, Progress(sys.stderr))
+    try:
+        with asyncio.Runner() as runner:
+            return runner.run(serve(config, shown, source))
+    finally:
+        log.close()
+
+
+async def serve(config: Config, say: Callable[[str], None], source: Source | None = None) -> int:
+    """Start the workers, and keep them until SIGTERM or SIGINT; see `run`."""
+    log = logging.getLogger("wellspoken")
+    try:
+        host, number = parse_listen(config.server.listen)
+        port = await Port.reserve(host, number)
+    except OSError as error:
+        from wellspoken.proxy.run import cannot_listen  # which needs all that a worker does
+
+        log.error("%s", cannot_listen(config, error))
+        return 1
+    literal = f"[{host}]" if ":" in host else host
+    server = structs.replace(config.server, listen=f"{literal}:{port.number}")
+    try:
+        parent = Parent(structs.replace(config, server=server), say, source, config.server.listen)
+        return await parent.run()
+    finally:
+        port.release()
+
+
+class Parent:
+    """Keeps the workers: one task for each place, in which one is started after the other."""
+
+    def __init__(
+        self,
+        config: Config,
+        say: Callable[[str], None],
+        source: Source | None = None,
+        listen: str = "",
+    ) -> None:
+        self._say, self._source = say, source
+        self._listen = listen  # as the source has it, which may be shorter, or have port 0
+        self._log = logging.getLogger("wellspoken")
+        self._hub = Hub(config)
+        self._signals = Signals()
+        self._go = asyncio.Event()  # the first worker listens, or the end has come
+        self._told = False  # whether the user was told where
+        self._code = 0
+
+    async def run(self) -> int:
+        """Keep the workers until the end; return the exit code."""
+        count = self._hub.config.server.workers
+        places = [asyncio.create_task(self._keep(index)) for index in range(count)]
+        others = [asyncio.create_task(work) for work in (self._look(), self._end(), self._watch())]
+        try:
+            await asyncio.gather(*places)
+            return self._code
+        finally:
+            for task in (*places, *others):
+                task.cancel()
+            await asyncio.gather(*places, *others, return_exceptions=True)
+            await self._hub.killed()
+            self._signals.remove()
+
+    async def _keep(self, index: int) -> None:
+        """Have one worker after the other run in this place until the end."""
+        loop = asyncio.get_running_loop()
+        pause, longest = PAUSES
+        while not self._signals.count:
+            began = loop.time()
+            code, told = await self._one(index)
+            if self._signals.count:
+                return
+            if index == 0 and not self._go.is_set():
+                self._failed(code, told)
+                return
+            if loop.time() - began > STEADY:
+                pause = PAUSES[0]
+            self._log.error("%s; another one starts in %g s", told, pause)
+            self._hub.restarts += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._signals.first.wait()
+            pause = min(2 * pause, longest)
+
+    async def _one(self, index: int) -> tuple[int, str]:
+        """Run one worker from its start to its end; return its exit code, and what to say of it."""
+        try:
+            worker = await spawned(index, self._hub)
+        except OSError as error:
+            return 126, f"worker {index + 1} cannot be started: {error.strerror or error}"
+        begin = asyncio.create_task(self._begin(worker))
+        try:
+            code = await worker.ended()
+        finally:
+            begin.cancel()
+            await asyncio.gather(begin, return_exceptions=True)
+        how = f"was ended by signal {-code}" if code < 0 else f"has ended with exit code {code}"
+        told = f"{worker.name} {how}"
+        if code and self._signals.count and worker.begun:
+            self._log.error("%s", told)
+            self._code = 1
+        return code, told
+
+    async def _begin(self, worker: Worker) -> None:
+        """Have a worker serve, the others when the first does: what is wrong is then said once."""
+        if worker.index:
+            await self._go.wait()
+        async with self._hub.steady:
+            if self._signals.count:
+                worker.process.kill()  # it has nothing to finish
+                return
+            worker.begin(self._hub.config)
+        await worker.listens.wait()
+        self._go.set()
+        text = await worker.said
+        if not self._told:
+            self._told = True
+            first, *rest = text.split("\n")
+            count = self._hub.config.server.workers
+            self._say("\n".join([f"{first} with {count} workers", *rest]))
+
+    def _failed(self, code: int, told: str) -> None:
+        """End all: the first worker never listened. One that ends with 1 or 2 has said why."""
+        if code not in (1, 2):
+            self._log.error("%s, so that nothing is served", told)
+            code = 1
+        self._code = code
+        self._signals.reached(1)
+
+    async def _end(self) -> None:
+        """Pass the signals on to the workers, and kill what does not end in time."""
+        await self._signals.first.wait()
+        self._go.set()
+        self._hub.stop()
+        server = self._hub.config.server
+        with suppress(TimeoutError):
+            async with asyncio.timeout(server.drain_delay + server.drain_timeout + FLUSH):
+                await self._signals.second.wait()
+            self._hub.stop()
+            await asyncio.sleep(HURRY)
+        for worker in self._hub.workers:
+            self._log.error("%s does not end, so it is killed", worker.name)
+            worker.process.kill()
+
+    async def _look(self) -> None:
+        """Kill workers that say nothing any more."""
+        while True:
+            await asyncio.sleep(TICK)
+            for worker in self._hub.workers:
+                if not worker.begun:
+                    continue
+                # Counted, not measured: this process may have been stopped for a while itself.
+                worker.silent += 1
+                most = SILENCE if worker.listens.is_set() else SLOW
+                if worker.silent == most:
+                    seconds = most * TICK
+                    self._log.error(
+                        "%s has said nothing for %g s, so it is killed", worker.name, seconds
+                    )
+                    worker.process.kill()
+
+    def _load(self) -> Config:
+        """Return the configuration as it is now; where to listen is the same in other words."""
+        assert self._source is not None
+        config = self._source.load()
+        if config.server.listen != self._listen:
+            return config
+        listen = self._hub.config.server.listen
+        return structs.replace(config, server=structs.replace(config.server, listen=listen))
+
+    async def _watch(self) -> None:
+        """Have the configuration read again on SIGHUP and when it changes, until the end."""
+        await self._go.wait()
+        source, config = self._source, self._hub.config
+        watcher = Watcher(
+            config,
+            self._load if source is not None else lambda: config,
+            self._hub.reload,
+            self._signals.reload,
+            file=source.file if source is not None else None,
+            told=self._hub.reloaded,
+            describe=lambda: self._hub.described,
+        )
+        watcher.start()
+        try:
+            await self._signals.first.wait()
+        finally:
+            await watcher.stop()

@@ -1,0 +1,189 @@
+"""What a parent and its workers say to each other: messages of msgpack over a pair of sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeVar
+
+from msgspec import Struct, msgpack
+
+from wellspoken.proxy.config.tables import Config
+from wellspoken.proxy.workers.metrics import Family
+
+LENGTH: Final = 4
+"""Bytes before each message, which are its length, big-endian."""
+_CLOSING: Final = 2.0  # seconds for what was sent last to leave
+
+
+class Begin(Struct, frozen=True, tag=True, array_like=True):
+    """To a worker: serve this. References to keys stay references, which it reads itself."""
+
+    config: Config
+
+
+class Stop(Struct, frozen=True, tag=True, array_like=True):
+    """To a worker: one more signal to end has come."""
+
+
+class Ask(Struct, frozen=True, tag=True, array_like=True):
+    """To a worker: what do you count?"""
+
+    number: int
+
+
+class Sum(Struct, frozen=True, tag=True, array_like=True):
+    """To a worker: what all count, for the scrape of this number."""
+
+    number: int
+    families: list[Family]
+
+
+class Prepare(Struct, frozen=True, tag=True, array_like=True):
+    """To a worker: read all that this configuration needs, and change nothing yet."""
+
+    number: int
+    config: Config
+
+
+class Take(Struct, frozen=True, tag=True, array_like=True):
+    """To a worker: go over to what was prepared."""
+
+    number: int
+
+
+class Settle(Struct, frozen=True, tag=True, array_like=True):
+    """To a worker: write what you have to store. To the parent: all others shall, for a reader."""
+
+    number: int
+
+
+class Settled(Struct, frozen=True, tag=True, array_like=True):
+    """Both ways: it is written, as far as that is possible now."""
+
+    number: int
+
+
+class Listens(Struct, frozen=True, tag=True, array_like=True):
+    """To the parent: clients can connect."""
+
+
+class Started(Struct, frozen=True, tag=True, array_like=True):
+    """To the parent: what to tell the user, now that the backends were looked at."""
+
+    text: str
+
+
+class Counts(Struct, frozen=True, tag=True, array_like=True):
+    """To the parent: what is counted here, asked for by a number, or unasked with 0."""
+
+    number: int
+    families: list[Family]
+
+
+class Alive(Struct, frozen=True, tag=True, array_like=True):
+    """To the parent: nothing has changed here."""
+
+
+class Scrape(Struct, frozen=True, tag=True, array_like=True):
+    """To the parent: what do all count? With what is counted here."""
+
+    number: int
+    families: list[Family]
+
+
+class Prepared(Struct, frozen=True, tag=True, array_like=True):
+    """To the parent: it can be taken over, or why not."""
+
+    number: int
+    error: str
+
+
+class Taken(Struct, frozen=True, tag=True, array_like=True):
+    """To the parent: the configuration that holds now, and what there is to say of it."""
+
+    number: int
+    config: Config
+    warnings: list[str]
+    described: str
+    error: str
+
+
+ToWorker = Begin | Stop | Ask | Sum | Prepare | Take | Settle | Settled
+ToParent = Listens | Started | Counts | Alive | Scrape | Prepared | Taken | Settle | Settled
+Message = ToWorker | ToParent
+
+T = TypeVar("T")
+
+_encode = msgpack.Encoder().encode
+decode_to_worker: Final[msgpack.Decoder[Any]] = msgpack.Decoder(ToWorker)
+decode_to_parent: Final[msgpack.Decoder[Any]] = msgpack.Decoder(ToParent)
+
+
+class Channel(Generic[T]):
+    """One side of the pair of sockets, within a running loop; T is what the other side says."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        decoder: msgpack.Decoder[Any],
+    ) -> None:
+        self._reader, self._writer, self._decoder = reader, writer, decoder
+
+    @classmethod
+    async def over(cls, sock: socket.socket, decoder: msgpack.Decoder[Any]) -> Channel[T]:
+        """Return the channel over a connected socket, which it owns from now on."""
+        reader, writer = await asyncio.open_connection(sock=sock)
+        return cls(reader, writer, decoder)
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes the other side has not taken yet, beyond what the system holds for it."""
+        return self._writer.transport.get_write_buffer_size()
+
+    def send(self, message: Message) -> None:
+        """Send a message, without waiting; to one who has gone it is lost."""
+        if not self._writer.is_closing():
+            data = _encode(message)
+            self._writer.write(len(data).to_bytes(LENGTH, "big") + data)
+
+    async def receive(self) -> T | None:
+        """Return the next message; None: the other side has gone. Raises msgspec.DecodeError."""
+        try:
+            head = await self._reader.readexactly(LENGTH)
+            data = await self._reader.readexactly(int.from_bytes(head, "big"))
+        except (asyncio.IncompleteReadError, OSError):
+            return None
+        message: T = self._decoder.decode(data)
+        return message
+
+    def drop(self) -> None:
+        """Close without waiting: the other side has gone."""
+        self._writer.transport.abort()
+
+    async def close(self) -> None:
+        """Let what was sent leave, as far as somebody takes it, and close."""
+        self._writer.close()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSING):
+                await self._writer.wait_closed()
+
+
+def first_message(sock: socket.socket) -> Message | None:
+    """Wait for a worker's first message; None: the parent has gone. Raises msgspec.DecodeError."""
+    head = _exactly(sock, LENGTH)
+    data = _exactly(sock, int.from_bytes(head, "big")) if head else b""
+    return decode_to_worker.decode(data) if data else None
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    """Read so many bytes; b"" if fewer come."""
+    data = b""
+    while len(data) < size:
+        piece = sock.recv(size - len(data))
+        if not piece:
+            return b""
+        data += piece
+    return data

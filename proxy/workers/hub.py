@@ -1,0 +1,280 @@
+"""The workers as their parent sees them: what each says, what all count, what all are told."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import DecodeError
+
+from wellspoken.proxy.config.values import ConfigError
+from wellspoken.proxy.workers.channel import (
+    Alive,
+    Ask,
+    Begin,
+    Channel,
+    Counts,
+    Listens,
+    Message,
+    Prepare,
+    Prepared,
+    Scrape,
+    Settle,
+    Settled,
+    Started,
+    Stop,
+    Sum,
+    Take,
+    Taken,
+    ToParent,
+    decode_to_parent,
+)
+from wellspoken.proxy.workers.metrics import Family, Totals, parents
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+    from wellspoken.proxy.config import Config
+
+ASK_SECONDS: Final = 1.0
+"""How long a scrape waits for a worker; after that it counts with what it said last."""
+SETTLE_SECONDS: Final = 2.0
+"""How long a reader of the store waits for the rows of the other workers."""
+RELOAD_SECONDS: Final = 20.0
+"""How long a worker may take to read what a configuration needs."""
+LAST_SECONDS: Final = 2.0
+"""How long what an ended worker has said last may take to be read."""
+
+
+class Worker:
+    """One process that answers."""
+
+    def __init__(self, index: int, process: Process, channel: Channel[ToParent], hub: Hub) -> None:
+        self.index, self.process = index, process
+        self.families: list[Family] = []  # what it counts, as of its last word
+        self.begun = False
+        self.listens = asyncio.Event()
+        self.said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.silent = 0  # how often it was looked at since it said something
+        self._channel, self._hub = channel, hub
+        self._behind = False  # it let a question pass, and has said nothing since
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[ToParent | None]] = {}
+
+    @property
+    def name(self) -> str:
+        """What it is called in the log."""
+        return f"worker {self.index + 1} (process {self.process.pid})"
+
+    def send(self, message: Message) -> None:
+        """Tell it something."""
+        self._channel.send(message)
+
+    def begin(self, config: Config) -> None:
+        """Have it serve."""
+        self.begun = True
+        self.send(Begin(config))
+
+    async def ask(self, question: Callable[[int], Message], seconds: float) -> ToParent | None:
+        """Return its answer; None: it has ended, or does not answer in time or at all now."""
+        if self._behind:
+            return None
+        number = next(self._numbers)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[ToParent | None] = loop.create_future()
+        self._answers[number] = future
+        self.send(question(number))
+        try:
+            async with asyncio.timeout(seconds):
+                return await future
+        except TimeoutError:
+            self._behind = True
+            return None
+        finally:
+            del self._answers[number]
+
+    async def ended(self) -> int:
+        """Hear what it says until it ends; return its exit code, below 0 for a signal."""
+        hearing = asyncio.create_task(self._hear())
+        try:
+            code = await self.process.wait()
+            await asyncio.wait({hearing}, timeout=LAST_SECONDS)
+            return code
+        finally:
+            # Without waiting, since a second cancellation would leave the rest undone.
+            hearing.cancel()
+            self._channel.drop()
+            for future in self._answers.values():
+                if not future.done():
+                    future.set_result(None)
+            if self.process.returncode is not None:
+                self._hub.left(self)
+
+    async def _hear(self) -> None:
+        try:
+            while (message := await self._channel.receive()) is not None:
+                self.silent, self._behind = 0, False
+                self._heard(message)
+        except DecodeError as error:
+            logging.getLogger("wellspoken").error(
+                "%s says what this process does not understand (%s), so it is ended. Was "
+                "wellspoken replaced while it ran? Restart it.",
+                self.name,
+                error,
+            )
+            self.process.kill()
+
+    def _heard(self, message: ToParent) -> None:
+        match message:
+            case Alive():
+                pass
+            case Started(text):
+                if not self.said.done():
+                    self.said.set_result(text)
+            case Listens():
+                self.listens.set()
+            case Scrape(number, families):
+                self.families = families
+                self._hub.beside(self._hub.sum(self, number))
+            case Settle(number):
+                self._hub.beside(self._hub.settle(self, number))
+            case Counts(number, families):
+                self.families = families
+                self._answer(number, message)
+            case Prepared(number) | Taken(number) | Settled(number):
+                self._answer(number, message)
+
+    def _answer(self, number: int, message: ToParent) -> None:
+        future = self._answers.get(number)
+        if future is not None and not future.done():
+            future.set_result(message)
+
+
+class Hub:
+    """All workers that run: their configuration, and their counts with those of ended ones."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.workers: set[Worker] = set()
+        self.restarts = 0
+        self.described = ""  # what the last reload has changed
+        self.steady = asyncio.Lock()  # held while the configuration changes
+        self._good = True  # whether the configuration was good when it was last read
+        self._past = Totals()
+        self._work: set[asyncio.Task[None]] = set()
+
+    def beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something for a worker while others are listened to."""
+        task = asyncio.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    def left(self, worker: Worker) -> None:
+        """Keep the counts of a worker that has ended."""
+        if worker in self.workers:
+            self.workers.remove(worker)
+            self._past.add(worker.families, ended=True)
+
+    def reloaded(self, good: bool) -> None:
+        """Note whether the configuration was good when it was last read."""
+        self._good = good
+
+    def stop(self) -> None:
+        """Tell all to end; a second time: at once."""
+        for worker in self.workers:
+            worker.send(Stop())
+
+    async def killed(self) -> None:
+        """End all processes that still run, and what is done for them."""
+        for task in self._work:
+            task.cancel()
+        for worker in tuple(self.workers):
+            if worker.process.returncode is None:
+                worker.process.kill()
+            await worker.process.wait()
+
+    async def sum(self, asker: Worker, number: int) -> None:
+        """Answer a worker's scrape with what all count now; its own counts came with it."""
+        others = self._others(asker)
+        await asyncio.gather(*(worker.ask(Ask, ASK_SECONDS) for worker in others))
+        totals = Totals()
+        for worker in sorted(self.workers, key=lambda one: one.index):
+            totals.add(worker.families)
+        totals.add(self._past.families())
+        totals.add(parents(self.restarts, self._good))
+        asker.send(Sum(number, totals.families()))
+
+    async def settle(self, asker: Worker, number: int) -> None:
+        """Have all other workers write what they have to store, then tell the one that asks."""
+        others = self._others(asker)
+        await asyncio.gather(*(worker.ask(Settle, SETTLE_SECONDS) for worker in others))
+        asker.send(Settled(number))
+
+    def _others(self, asker: Worker) -> list[Worker]:
+        return [worker for worker in self.workers if worker is not asker and worker.begun]
+
+    async def reload(self, config: Config) -> list[str]:
+        """Have all workers take over a configuration; return warnings, as Reloader.apply does.
+
+        All read what it needs first, so that one that cannot do so has the others stay as they are.
+        One that fails after that is killed, and started again with the new configuration. Raises
+        ConfigError, and then nothing has changed.
+        """
+        async with self.steady:
+            workers = [worker for worker in self.workers if worker.begun]
+            if not workers:
+                raise ConfigError("no worker runs now that could take it over. Reload again.")
+            prepared = await asyncio.gather(
+                *(worker.ask(lambda n: Prepare(n, config), RELOAD_SECONDS) for worker in workers)
+            )
+            for worker, answer in zip(workers, prepared, strict=True):
+                if isinstance(answer, Prepared) and answer.error:
+                    raise ConfigError(answer.error)
+                if answer is None and worker in self.workers:
+                    raise ConfigError(f"{worker.name} does not answer. Reload again.")
+            return await self._taken([worker for worker in workers if worker in self.workers])
+
+    async def _taken(self, workers: list[Worker]) -> list[str]:
+        """Have workers go over to what they have prepared."""
+        answers = await asyncio.gather(*(worker.ask(Take, RELOAD_SECONDS) for worker in workers))
+        good = [answer for answer in answers if isinstance(answer, Taken) and not answer.error]
+        if not good:
+            raise ConfigError("no worker has taken it over. Reload again.")
+        self.config, self.described = good[0].config, good[0].described
+        for worker, answer in zip(workers, answers, strict=True):
+            if answer not in good and worker in self.workers:
+                logging.getLogger("wellspoken").error(
+                    "%s did not take over the configuration, so it is ended", worker.name
+                )
+                worker.process.kill()
+        return good[0].warnings
+
+
+async def spawned(index: int, hub: Hub) -> Worker:
+    """Start a worker's process, which waits for `Worker.begin`. Raises OSError.
+
+    In a session of its own, so that Ctrl-C at a terminal reaches the parent alone. -P keeps a file
+    in the current directory from standing in for a module.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            fd = theirs.fileno()
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "wellspoken.proxy.workers.worker", str(fd)),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(fd,),
+                start_new_session=True,
+            )
+        channel: Channel[ToParent] = await Channel.over(ours, decode_to_parent)
+    except BaseException:
+        ours.close()
+        raise
+    worker = Worker(index, process, channel, hub)
+    hub.workers.add(worker)
+    return worker

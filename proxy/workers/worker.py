@@ -1,0 +1,279 @@
+"""One of several processes that answer: the service of run.py, tied to a parent (workers/)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+import sys
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import DecodeError
+
+from wellspoken.adapters.request_error import RequestError
+from wellspoken.proxy import logs
+from wellspoken.proxy.config.values import ConfigError
+from wellspoken.proxy.progress import Progress
+from wellspoken.proxy.run import loop_factory, serve
+from wellspoken.proxy.workers.channel import (
+    Alive,
+    Ask,
+    Begin,
+    Channel,
+    Counts,
+    Listens,
+    Prepare,
+    Prepared,
+    Scrape,
+    Settle,
+    Settled,
+    Started,
+    Stop,
+    Sum,
+    Take,
+    Taken,
+    ToWorker,
+    decode_to_worker,
+    first_message,
+)
+from wellspoken.proxy.workers.metrics import Family, counted, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from wellspoken.proxy.call import Call
+    from wellspoken.proxy.config import Config
+    from wellspoken.proxy.reload import Change, Reloader
+    from wellspoken.proxy.server import Service
+    from wellspoken.proxy.signals import Signals
+
+EVERY: Final = 1.0
+"""Seconds between two reports to the parent: what a killed worker has counted since is lost."""
+SUM_SECONDS: Final = 5.0
+"""How long the parent may take for a sum; it waits for slow workers for less."""
+SETTLE_SECONDS: Final = 5.0
+"""Likewise until the other workers have written what they have to store."""
+_SHARE: Final = 50.0  # reports take at most a fiftieth of the time, however much there is to tell
+
+
+class Link:
+    """A worker's side of the channel: reports, the sum of all for a scrape, and the end.
+
+    The end of the channel is the parent's, and then the worker ends in order too.
+    """
+
+    def __init__(self, channel: Channel[ToWorker]) -> None:
+        self._channel = channel
+        self._log = logging.getLogger("wellspoken")
+        self._numbers = itertools.count(1)
+        self._scrapes: dict[int, asyncio.Future[list[Family]]] = {}
+        self._changed = True
+        self._settles: dict[int, asyncio.Future[None]] = {}
+        self._stops = 0  # how often the parent has said Stop
+        self._told = 0  # how often it was told what is counted here
+        self._gone = False
+        self._change: Change | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def say(self, text: str) -> None:
+        """Tell the parent what to show to the user."""
+        self._channel.send(Started(text))
+
+    def attach(self, service: Service, signals: Signals, reloader: Reloader) -> None:
+        """Begin: what the parent says reaches these, and a scrape gets the sum of all workers."""
+        self._service, self._signals, self._reloader = service, signals, reloader
+        service.observers.append(self._noticed)
+        service.exposed = self._exposed
+        if service.store is not None:
+            service.store.others = self._settle
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._report())]
+
+    def listens(self) -> None:
+        """Tell the parent that clients can connect."""
+        self._channel.send(Listens())
+
+    async def close(self) -> None:
+        """Hand the last counts over, and end."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            self._channel.send(Counts(0, self._counted()))
+        await self._channel.close()
+
+    def _noticed(self, call: Call, code: int) -> None:
+        self._changed = True
+
+    def _counted(self) -> list[Family]:
+        self._told += 1
+        return list(counted(self._service.metrics.registry))
+
+    async def _exposed(self) -> bytes:
+        """Return what all workers count. Raises RequestError 503 where that cannot be had.
+
+        What is counted here alone would look like counters that went back.
+        """
+        number = next(self._numbers)
+        future = self._scrapes[number] = asyncio.get_running_loop().create_future()
+        if not self._gone:
+            self._channel.send(Scrape(number, self._counted()))
+        try:
+            async with asyncio.timeout(0 if self._gone else SUM_SECONDS):
+                return text_of(await future)
+        except TimeoutError:
+            raise RequestError(
+                "The process that sums the workers' metrics does not answer. Try again; if that "
+                "does not help, restart the proxy.",
+                status=503,
+                type="server_error",
+                code="metrics_unavailable",
+            ) from None
+        finally:
+            del self._scrapes[number]
+
+    async def _settle(self) -> None:
+        """Return when the other workers have written what they had to store, or cannot now."""
+        number = next(self._numbers)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._settles[number] = future
+        self._channel.send(Settle(number))
+        try:
+            async with asyncio.timeout(0 if self._gone else SETTLE_SECONDS):
+                await future
+        except TimeoutError:
+            pass  # what can be read is answered; the parent waits for less
+        finally:
+            del self._settles[number]
+
+    async def _written(self, number: int) -> None:
+        """Write what is to be stored here, and say so."""
+        if self._service.store is not None:
+            await self._service.store.settle()
+        self._channel.send(Settled(number))
+
+    async def _report(self) -> None:
+        """Tell the parent every second what is counted here, or that this process lives.
+
+        In pieces, so that no request waits for all of it.
+        """
+        while not self._gone:
+            spent = 0.0
+            if not self._channel.unsent:  # else the parent does not read
+                if not self._changed and not self._service.inflight:
+                    self._channel.send(Alive())
+                else:
+                    self._changed = False
+                    told, families = self._told, []
+                    began = perf_counter()
+                    for family in counted(self._service.metrics.registry):
+                        families.append(family)
+                        spent += perf_counter() - began
+                        await asyncio.sleep(0)
+                        began = perf_counter()
+                    if told == self._told:  # else something newer was told meanwhile
+                        self._channel.send(Counts(0, families))
+            await asyncio.sleep(max(EVERY, spent * _SHARE))
+
+    async def _listen(self) -> None:
+        """Do what the parent says until it is gone."""
+        try:
+            while (message := await self._channel.receive()) is not None:
+                self._do(message)
+        except Exception:
+            self._log.exception("a worker failed in the proxy itself, and ends")
+        self._gone = True
+        for future in self._scrapes.values():
+            if not future.done():
+                future.set_exception(TimeoutError())
+        if not self._signals.count:
+            self._log.error("the parent process is gone, so this worker ends too")
+            self._signals.reached(1)
+
+    def _do(self, message: ToWorker) -> None:
+        match message:
+            case Ask(number):
+                self._channel.send(Counts(number, self._counted()))
+            case Sum(number, families):
+                future = self._scrapes.get(number)
+                if future is not None and not future.done():
+                    future.set_result(families)
+            case Stop():
+                self._stops += 1
+                self._signals.reached(self._stops)
+            case Settle(number):
+                self._beside(self._written(number))
+            case Settled(number):
+                settled = self._settles.get(number)
+                if settled is not None and not settled.done():
+                    settled.set_result(None)
+            case Prepare(number, config):
+                self._beside(self._prepare(number, config))
+            case Take(number):
+                self._channel.send(self._take(number))
+            case _:
+                raise AssertionError(f"no message for a worker that runs: {message}")
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what may take its time, without the end having to wait for it."""
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
+
+    async def _prepare(self, number: int, config: Config) -> None:
+        """Read what a configuration needs, and tell the parent whether it can be taken over."""
+        error = ""
+        try:
+            self._change = await self._reloader.prepare(config)
+        except ConfigError as caught:
+            error = str(caught)
+        self._channel.send(Prepared(number, error))
+
+    def _take(self, number: int) -> Taken:
+        """Go over to what was prepared last."""
+        change, self._change = self._change, None
+        assert change is not None, "the parent says Take after a Prepare that went well"
+        try:
+            warnings = self._reloader.take(change)
+        except ConfigError as error:
+            return Taken(number, self._service.config, [], "", str(error))
+        return Taken(number, self._service.config, warnings, self._reloader.described, "")
+
+
+def main() -> int:
+    """Serve what the parent at the other end of the given descriptor says; return the exit code."""
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock.set_inheritable(False)
+    try:
+        message = first_message(sock)
+    except DecodeError as error:
+        print(
+            f"wellspoken: a worker does not understand its parent ({error}). Was wellspoken "
+            "replaced while it ran? Restart it.",
+            file=sys.stderr,
+        )
+        return 2
+    if not isinstance(message, Begin):  # the end came first
+        return 0
+    if sys.stderr is None:  # closed by who started the parent
+        sys.stderr = open(os.devnull, "w")
+    progress = Progress(sys.stderr)
+    log = logs.set_up(message.config.log, progress)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(_serve(message.config, progress, log, sock))
+    finally:
+        log.close()
+
+
+async def _serve(config: Config, progress: Progress, log: logs.Logs, sock: socket.socket) -> int:
+    link = Link(await Channel.over(sock, decode_to_worker))
+    return await serve(config, link.say, progress, link, output=log)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
