@@ -7,7 +7,7 @@ from copy import copy
 from typing import Literal
 
 from wellspoken.adapters.counting import Tokenize
-from wellspoken.adapters.events import Usage
+from wellspoken.adapters.events import Reason, Usage
 from wellspoken.adapters.tokens import TokenTable
 
 Extensions = Literal["none", "known", "all"]
@@ -66,6 +66,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "answer_id",
         "echo",
         "echoed",
         "enforced",
@@ -89,6 +90,7 @@ class Exchange:
         "parts",
         "prompt_size",
         "prompts",
+        "reasons",
         "service_tier",
         "stops",
         "stored",
@@ -158,7 +160,9 @@ class Exchange:
         self.switches = switches
         self.prompt_size = prompt_size
         self.notes = Notes()
-        self.usage: Usage | None = None  # what was answered, set by the usage stage
+        self.answer_id = ""  # what was answered, set by the order stage, as the next is
+        self.reasons: dict[int, Reason] = {}  # choice -> why it ended
+        self.usage: Usage | None = None  # set by the usage stage
         self.usage_source = ""  # one of the usage stage's SOURCES
 
     @property
@@ -176,6 +180,7 @@ class Exchange:
         """Return the exchange of one choice that is asked for by itself; its notes are these."""
         part = copy(self)
         part.n = 1
+        part.reasons = {}
         part.switches = self.switches - {"n_cmpl"}  # it is one choice, whatever that says
         part.prompts = (prompt,)
         part.prompt_size = self.prompt_size // max(len(self.prompts), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from wellspoken.adapters.events import Fault
@@ -10,17 +11,20 @@ from wellspoken.proxy.requests import forwarded
 from wellspoken.proxy.waiting import entered_again
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.plan import Ask
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call
+    from wellspoken.proxy.tracing.spans import Tracing
     from wellspoken.proxy.upstream import Answer, Upstream
 
 KEY_REFUSED = (401, 403)
 LARGE = 131_072  # bytes of a body whose translation takes more than a millisecond or two
 UNSENT: Final = frozenset({"refused", "unreachable"})
 """Failures before a byte of the request was sent."""
+
+Send = Callable[["Upstream", bytes | None], Awaitable["Answer"]]
+"""Sends a request to a backend, with these header lines of a trace, or the client's where None."""
+
 _SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")
 
 
@@ -35,11 +39,12 @@ async def send(call: Call, target: Target, ask: Ask) -> Answer:
     return await reached(
         call,
         target,
-        lambda upstream: upstream.open(
+        ask,
+        lambda upstream, context: upstream.open(
             "POST",
             ask.path,
             ask.payload,
-            extra=forwarded(request, call.id, kind),
+            extra=forwarded(call, kind, context),
             authorization=authorization,
             first=timeouts.first_token_stream if ask.stream else timeouts.first_token_body,
             between=timeouts.between_chunks,
@@ -47,26 +52,50 @@ async def send(call: Call, target: Target, ask: Ask) -> Answer:
     )
 
 
-async def reached(
-    call: Call, target: Target, send: Callable[[Upstream], Awaitable[Answer]]
-) -> Answer:
+async def reached(call: Call, target: Target, ask: Ask | None, send: Send) -> Answer:
     """Return the answer to what `send` sends; raises RequestError 503, UpstreamError.
 
-    Where the proxy's own engine turns out to be gone, so that nothing was sent, it is waited for
-    and the request sent once more. What may have run is never repeated.
+    `ask` is what that is, None for what is not traced. Where the proxy's own engine turns out to be
+    gone, so that nothing was sent, it is waited for and the request sent once more. What may have
+    run is never repeated.
     """
+    call.asks()
+    tracing = call.service.tracing
+    if tracing is not None and ask is not None:
+        send = _traced(tracing, call, target, ask, send)
     if target.engine is None:
-        return await send(target.connection())
+        return await send(target.connection(), None)
     upstream = target.upstream
     if upstream is not None:
         try:
-            return await send(upstream)
+            return await send(upstream, None)
         except UpstreamError as error:
             if error.reason not in UNSENT:
                 raise
             call.upstream_failed(error)
     await entered_again(target)
-    return await send(target.connection())
+    return await send(target.connection(), None)
+
+
+def _traced(tracing: Tracing, call: Call, target: Target, ask: Ask, send: Send) -> Send:
+    """Return what sends the same, each time in a span of its own that the backend's hang below."""
+    times = 0
+
+    async def sends(upstream: Upstream, _: bytes | None) -> Answer:
+        nonlocal times
+        times += 1
+        span = tracing.asks(call, target, upstream.url, ask, resent=times > 1)
+        try:
+            answer = await send(upstream, span.lines)
+        except BaseException as error:
+            span.over()
+            if isinstance(error, UpstreamError):
+                span.failed(error)
+            raise
+        span.answered(answer)
+        return answer
+
+    return sends
 
 
 async def opened(answer: Answer, limit: int) -> tuple[bool, bytes]:

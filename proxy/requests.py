@@ -7,18 +7,21 @@ import ipaddress
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Final
 
 from wellspoken.adapters.exchange import Exchange, Extensions
 from wellspoken.adapters.request_error import RequestError
 
 if TYPE_CHECKING:
     from aiohttp.web_request import BaseRequest
+    from multidict import CIMultiDictProxy
 
+    from wellspoken.proxy.call import Call
     from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.server import Call
 
+TRACE_PARENT: Final = "traceparent"
+TRACE_STATE: Final = "tracestate"
 EXTENSIONS: tuple[Extensions, ...] = ("none", "known", "all")
 
 _EXISTING = (
@@ -135,7 +138,10 @@ async def body_of(call: Call) -> bytes:
     """
     config = call.service.config
     call.phase = "request"
-    body = await read_body(call.request, config.limits.body, config.timeouts.client_body)
+    with call.waiting():
+        body = await read_body(call.request, config.limits.body, config.timeouts.client_body)
+    if call.tap is not None:
+        call.tap.request(body)
     call.phase = "waiting"
     return body
 
@@ -244,14 +250,23 @@ def exchanged(call: Call, target: Target, make: Callable[..., Exchange]) -> Exch
     return exchange
 
 
-def forwarded(request: BaseRequest, identity: str, accept: str) -> bytes:
+def forwarded(call: Call, accept: str, context: bytes | None = None) -> bytes:
     """Return the header lines that a backend gets because of the client's request.
 
-    Their values were parsed by aiohttp and are ASCII (`refuse`), so no line can be smuggled in.
+    `context`: those of a trace in which the proxy takes part; without, the client's go on.
     """
-    lines = [f"Accept: {accept}\r\nx-request-id: {identity}\r\n"]
-    for name in ("traceparent", "tracestate"):
-        values = request.headers.getall(name, ())
-        if values:
-            lines.append(f"{name}: {','.join(values)}\r\n")
+    lines = f"Accept: {accept}\r\nx-request-id: {call.id}\r\n".encode("ascii")
+    if context is None:
+        context = context_lines(call.request.headers, (TRACE_PARENT, TRACE_STATE))
+    return lines + context
+
+
+def context_lines(headers: CIMultiDictProxy[str], names: Iterable[str]) -> bytes:
+    """Return a client's header lines of these names, as many and in the order in which they came.
+
+    Who takes no part in a trace passes it on as it is (W3C Trace Context, "Mutating the tracestate
+    Field"); several lines of a state mean what one with commas would. Their values were parsed by
+    aiohttp and are ASCII (`refuse`), so no line can be smuggled in.
+    """
+    lines = [f"{name}: {value}\r\n" for name in names for value in headers.getall(name, ())]
     return "".join(lines).encode("ascii")

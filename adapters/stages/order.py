@@ -17,6 +17,7 @@ from wellspoken.adapters.events import (
     Open,
     Reasoning,
     Refusal,
+    Start,
     Text,
     Usage,
 )
@@ -32,6 +33,7 @@ class Order:
     """
 
     def __init__(self, exchange: Exchange, *, merged: bool = False) -> None:
+        self.exchange = exchange
         self.notes = exchange.notes
         self.merged = merged
         self.n = exchange.n
@@ -61,6 +63,8 @@ class Order:
             else:
                 if type(event) in (Usage, End, Fault):
                     self._flush(out)
+                elif type(event) is Start:
+                    self.exchange.answer_id = event.id
                 out.append(event)
         return out
 
@@ -107,6 +111,8 @@ class Order:
             event.choice = number  # type: ignore[union-attr]
             if not isinstance(event, Extra | Reasoning):
                 event.raw = None  # type: ignore[union-attr]
+        if type(event) is Finish and event.reason is not None:
+            self.exchange.reasons[number] = event.reason
         return event
 
     def _flush(self, out: list[Event]) -> None:

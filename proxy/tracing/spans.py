@@ -1,0 +1,261 @@
+"""The spans of one request of a client: its own, and one for each request to a backend.
+
+Both are made when the first backend is asked, since a span's name and its sampling need the route
+and the model, and its id is the backend's parent; they get the times that they had. What they tell
+is set when the request is over, behind the last byte that a client waits for.
+"""
+
+from __future__ import annotations
+
+import time
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import Getter
+from opentelemetry.trace import (
+    SpanKind,
+    Status,
+    StatusCode,
+    format_span_id,
+    format_trace_id,
+    get_current_span,
+    set_span_in_context,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from wellspoken.proxy.requests import TRACE_STATE, context_lines
+from wellspoken.proxy.tracing import attributes as tracing_attributes
+from wellspoken.proxy.tracing import export as tracing_export
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from multidict import CIMultiDictProxy
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span, SpanContext, TraceState
+
+    from wellspoken.proxy.call import Call
+    from wellspoken.proxy.failures import UpstreamError
+    from wellspoken.proxy.plan import Ask
+    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.upstream import Answer
+
+MOST: Final = 256
+"""Spans of requests to backends below one of a client: twice OpenAI's most choices. A prompt's
+logprobs may take thousands of requests; those that are more are counted, and have no span."""
+
+
+RANDOM: Final = 2  # a flag of W3C Trace Context, level 2
+
+
+class _Headers(Getter["CIMultiDictProxy[str]"]):
+    """Reads a client's headers: several lines of a state are one, several parents are none."""
+
+    def get(self, carrier: CIMultiDictProxy[str], key: str) -> list[str] | None:
+        found = carrier.getall(key, [])
+        return found if len(found) == 1 or (found and key == TRACE_STATE) else None
+
+    def keys(self, carrier: CIMultiDictProxy[str]) -> list[str]:
+        return list(carrier)
+
+
+_HEADERS: Final = _Headers()
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+
+
+class Trace:
+    """The spans of one request of a client, begun and not ended."""
+
+    __slots__ = ("asked", "base", "context", "count", "parent", "span", "state")
+
+    def __init__(self, span: Span, parent: SpanContext, state: bytes, base: int) -> None:
+        self.span = span
+        self.parent = parent
+        self.context = set_span_in_context(span, Context())
+        self.state = state  # the header lines of the client's tracestate
+        self.base = base  # nanoseconds to add to perf_counter's
+        self.asked: list[Asked] = []
+        self.count = 0
+
+    @property
+    def id(self) -> str:
+        """The trace's id, by which a line of the log can be found from it."""
+        return format_trace_id(self.span.get_span_context().trace_id)
+
+    def at(self, seconds: float) -> int:
+        """Return perf_counter's time as a span has it: nanoseconds since the epoch."""
+        return self.base + int(seconds * 1e9)
+
+    def lines(self, span: Span) -> bytes:
+        """Return the header lines that make a span the parent of what a backend traces.
+
+        The client's tracestate goes on as it came, unless a sampler has changed it.
+        """
+        own = span.get_span_context()
+        ids = f"{format_trace_id(own.trace_id)}-{format_span_id(own.span_id)}"
+        # That an id is random holds for the whole trace; OpenTelemetry 1.30 forgets it.
+        flags = own.trace_flags | self.parent.trace_flags & RANDOM
+        parent = f"traceparent: 00-{ids}-{flags:02x}\r\n".encode()
+        if _same(own.trace_state, self.parent.trace_state):
+            return parent + self.state
+        given = own.trace_state.to_header()
+        return parent + f"{TRACE_STATE}: {given}\r\n".encode() if given else parent
+
+
+def _same(one: TraceState, other: TraceState) -> bool:
+    return one is other or list(one.items()) == list(other.items())
+
+
+class Asked:
+    """One request to a backend; the answer's `Watch`."""
+
+    __slots__ = ("ask", "began", "ended", "error", "first", "lines", "operation", "span", "status")
+
+    def __init__(
+        self, span: Span, lines: bytes, ask: Ask, operation: str = "", began: float = 0.0
+    ) -> None:
+        self.span = span
+        self.lines = lines  # of the request's head
+        self.ask = ask
+        self.operation = operation
+        self.began = began
+        self.first = 0.0
+        self.ended = 0.0
+        self.error = ""
+        self.status = 0
+
+    def answered(self, answer: Answer) -> None:
+        """Note an answer whose head has come, and watch the rest."""
+        self.status = answer.status
+        answer.watched(self)
+
+    def begun(self) -> None:
+        """Note the first piece of the body."""
+        self.first = perf_counter()
+
+    def over(self) -> None:
+        """Note the end, the first time."""
+        self.ended = self.ended or perf_counter()
+
+    def failed(self, error: UpstreamError) -> None:
+        """Note why the request failed."""
+        self.error = error.reason
+
+
+class Tracing:
+    """Makes the spans of a service's requests."""
+
+    def __init__(
+        self, provider: TracerProvider, export: tracing_export.Export | None = None
+    ) -> None:
+        self._export = export
+        self._tracer = provider.get_tracer(
+            "wellspoken", tracing_export.version(), schema_url=tracing_attributes.SCHEMA
+        )
+
+    def asks(
+        self, call: Call, target: Target, url: str, ask: Ask, *, resent: bool = False
+    ) -> Asked:
+        """Begin the span of a request to the backend at `url`, to which `lines` are to go."""
+        began = perf_counter()
+        trace = call.trace
+        if trace is None:
+            headers = call.request.headers
+            trace = call.trace = self._begun(call, context_lines(headers, (TRACE_STATE,)))
+        trace.count += 1
+        if trace.count > MOST:
+            return Asked(trace.span, trace.lines(trace.span), ask)
+        name, attributes = tracing_attributes.client(call, target, url, ask, resent)
+        span = self._tracer.start_span(
+            name,
+            context=trace.context,
+            kind=SpanKind.CLIENT,
+            attributes=attributes,
+            start_time=trace.at(began),
+        )
+        operation = str(attributes.get("gen_ai.operation.name", ""))
+        asked = Asked(span, trace.lines(span), ask, operation, began)
+        trace.asked.append(asked)
+        return asked
+
+    def _begun(self, call: Call, state: bytes = b"") -> Trace:
+        """Begin the span of a client's request, below the one that the client names.
+
+        `state`: the header lines of the client's tracestate, where a backend is to get them.
+        """
+        headers = call.request.headers
+        context = Context()
+        if headers:  # without a single one aiohttp has refused the head, and it is no multidict
+            context = _PROPAGATOR.extract(headers, context, getter=_HEADERS)
+        parent = get_current_span(context).get_span_context()
+        base = time.time_ns() - time.perf_counter_ns()
+        name, attributes = tracing_attributes.server(call)
+        span = self._tracer.start_span(
+            name,
+            context=context,
+            kind=SpanKind.SERVER,
+            attributes=attributes,
+            start_time=base + int(call.began * 1e9),
+        )
+        # A state without its parent, or with one that cannot be read, belongs to no trace.
+        return Trace(span, parent, state if parent.is_valid else b"", base)
+
+    def over(self, call: Call, code: int) -> None:
+        """End the spans of a request that was answered with a status, 499: whose client has left.
+
+        One of `Service.observers`.
+        """
+        trace = call.trace
+        if trace is None:
+            if call.route in tracing_attributes.QUIET:
+                return
+            trace = call.trace = self._begun(call)
+        now = perf_counter()
+        told = tracing_attributes.told(call.exchange)
+        answers = [asked for asked in trace.asked if asked.operation and 0 < asked.status < 300]
+        # Counts that no single request has are told once all the same, so that a sum over all spans
+        # is right: by the span of the whole.
+        whole = answers[0] if len(answers) == 1 else None
+        error, of_asked = tracing_attributes.errors_of(call, code)
+        if whole is not None:
+            whole.error = whole.error or of_asked
+        for asked in trace.asked:
+            self._end_of_asked(trace, asked, told if asked is whole else {}, now)
+        span = trace.span
+        if span.is_recording():
+            span.set_attributes(tracing_attributes.answered(call, code))
+            if whole is None:
+                span.set_attributes(told)
+            if trace.count:
+                span.set_attribute("wellspoken.upstream_requests", trace.count)
+            if call.first:
+                span.add_event("wellspoken.first_token", timestamp=trace.at(call.first))
+            if error:
+                span.set_attribute("error.type", error)
+                span.set_status(Status(StatusCode.ERROR))
+        span.end(trace.at(now))
+
+    def _end_of_asked(
+        self, trace: Trace, asked: Asked, told: tracing_attributes.Attributes, now: float
+    ) -> None:
+        span = asked.span
+        if span.is_recording():
+            if asked.operation:
+                span.set_attributes(tracing_attributes.parameters(asked.ask))
+            span.set_attributes(told)
+            if asked.status:
+                span.set_attribute("http.response.status_code", asked.status)
+            if asked.first and asked.operation and asked.ask.stream:
+                waited = asked.first - asked.began
+                span.set_attribute("gen_ai.response.time_to_first_chunk", waited)
+            error = asked.error or (str(asked.status) if asked.status >= 400 else "")
+            if error:
+                span.set_attribute("error.type", error)
+                span.set_status(Status(StatusCode.ERROR))
+        span.end(trace.at(asked.ended or now))
+
+    async def close(self, now: asyncio.Event | None = None) -> None:
+        """Send the last spans, in a bounded time, or until `now` is set."""
+        if self._export is not None:
+            await self._export.close(now)
