@@ -1,0 +1,161 @@
+"""The command `wellspoken doctor`: what a server answers, held against what OpenAI says."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from wellspoken.proxy.cli_options import bare_parser
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.doctor.examine import Options
+
+_HELP: Final = """\
+examples:
+  wellspoken doctor http://localhost:8000
+  wellspoken doctor localhost:8080 --model tiny --markdown > report.md
+  wellspoken doctor https://llm.example --key env:LLM_KEY --json
+  wellspoken doctor unix:/run/llm/api.sock --only 'stream*' --skip stream-n
+  wellspoken doctor --list
+
+Asks a running server some fifty short questions, itself and with the proxy in front, and says of
+each: pass (it does as OpenAI says), repaired (the proxy makes it so), fails (the proxy cannot),
+skipped (the server lacks it and says so, or it cannot be told). Costs about a thousand tokens.
+Exit code: 0, 1 if something fails, 2 if the server cannot be reached, or for wrong usage.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `doctor` with what stands after it; return the exit code."""
+    options = _parser().parse_args(arguments)
+    return _listed() if options.list else _run(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = bare_parser("wellspoken doctor", "wellspoken doctor URL [options]", _HELP)
+    parser.add_argument(
+        "url",
+        nargs="?",
+        metavar="URL",
+        help="the server's address, with or without /v1, or unix:/path",
+    )
+    parser.add_argument(
+        "--key",
+        "--upstream-key",
+        metavar="env:NAME",
+        help="the key that the server wants: env:NAME or file:PATH, never the key itself",
+    )
+    parser.add_argument("--model", metavar="NAME", help="what to ask for (default: its first one)")
+    parser.add_argument(
+        "--adapter", metavar="NAME", help="what server it is: auto (default), openai, vllm, ..."
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="NAME_OR_FILE", help="the model's tokenizer, for the proxy"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="for one answer (default 30); three in a row without one end it",
+    )
+    for flag, text in (("--only", "run this probe"), ("--skip", "leave this one out")):
+        parser.add_argument(
+            flag,
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"{text}; repeat, or separate by commas; stream* is all that begin so",
+        )
+    parser.add_argument("--list", action="store_true", help="name the probes, and end")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    form.add_argument("--markdown", action="store_true", help="a Markdown document on stdout")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds that `text` says."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time. Write seconds, like 30.")
+    return found
+
+
+def _listed() -> int:
+    from wellspoken.proxy.doctor.catalogue import PROBES
+
+    left = max(len(probe.name) for probe in PROBES) + 2
+    for probe in PROBES:
+        print(f"{probe.name.ljust(left)}{probe.contract}")
+    return 0
+
+
+def _named(given: Sequence[str]) -> list[str]:
+    return [name.strip() for text in given for name in text.split(",") if name.strip()]
+
+
+def _run(options: argparse.Namespace) -> int:
+    from wellspoken.proxy.config.values import ConfigError
+    from wellspoken.proxy.doctor.catalogue import chosen
+    from wellspoken.proxy.doctor.examine import Options
+
+    if options.url is None:
+        return _wrong("no URL. Write it like: wellspoken doctor http://localhost:8000")
+    try:
+        probes = chosen(_named(options.only), _named(options.skip))
+    except ValueError as error:
+        return _wrong(str(error))
+    asked = Options(
+        url=options.url,
+        probes=probes,
+        adapter=options.adapter,
+        key=options.key,
+        model=options.model,
+        tokenizer=options.tokenizer,
+        limit=options.timeout,
+    )
+    try:
+        return _examined(asked, "json" if options.json else "markdown" if options.markdown else "")
+    except ConfigError as error:
+        return _wrong(str(error).removeprefix("backend[0].").removeprefix("backend[0]: "))
+
+
+def _wrong(text: str) -> int:
+    print(f"wellspoken: {text}", file=sys.stderr)
+    return 2
+
+
+def _examined(asked: Options, form: str) -> int:
+    """Run the probes, print what came of them, and return the exit code. Raises ConfigError."""
+    import asyncio
+    import logging
+
+    from wellspoken.proxy.doctor.display import Progress, coloured, table, width_of
+    from wellspoken.proxy.doctor.examine import examine
+    from wellspoken.proxy.doctor.report import as_json, as_markdown
+
+    log = logging.getLogger("wellspoken")
+    level = log.level
+    log.setLevel(logging.ERROR)  # what the proxy would log of the backend, the report says
+    progress = Progress(sys.stderr)
+    try:
+        report = asyncio.run(examine(asked, progress.tell))
+    finally:
+        log.setLevel(level)
+        progress.clear()
+    if form == "json":
+        text = as_json(report).decode()
+    elif form == "markdown":
+        text = as_markdown(report)
+    elif report.error:
+        return _wrong(report.error)
+    else:
+        text = table(report, width_of(sys.stdout), colour=coloured(sys.stdout))
+    print(text, end="", flush=True)
+    return report.code

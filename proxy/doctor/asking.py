@@ -1,0 +1,88 @@
+"""One side of the examination, the backend or the proxy in front of it: its answers to requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from wellspoken.proxy.doctor.model import Ask, Heard
+from wellspoken.proxy.failures import UpstreamError
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.upstream import Upstream
+
+LARGEST: Final = 16 * 1024 * 1024  # bytes of an answer
+PATIENCE: Final = 3  # requests without an answer, one after the other, until no more are sent
+
+
+class Side:
+    """Sends requests to one address, each once, and gives up on a server that answers none.
+
+    `limit`: seconds for an answer, whole. `extra`: header lines of each request.
+    """
+
+    def __init__(self, upstream: Upstream, limit: float, extra: bytes = b"") -> None:
+        self._upstream = upstream
+        self._limit = limit
+        self._extra = extra
+        self._known: dict[Ask, Heard] = {}
+        self._failed = 0
+
+    async def hear(self, asks: Sequence[Ask], *, together: bool = False) -> list[Heard]:
+        """Return the answers, in the requests' order."""
+        if together:
+            return list(await asyncio.gather(*(self.one(ask) for ask in asks)))
+        return [await self.one(ask) for ask in asks]
+
+    async def one(self, ask: Ask) -> Heard:
+        """Return the answer to a request, the same one each time."""
+        found = self._known.get(ask)
+        if found is not None:
+            return found
+        if self._failed >= PATIENCE:
+            why = f"not asked any more: {PATIENCE} requests in a row were not answered"
+            return Heard(failure=why, unasked=True)
+        found = self._known[ask] = await self._send(ask)
+        late = found.failure or found.status == 504  # the proxy says it for the backend
+        self._failed = self._failed + 1 if late else 0
+        return found
+
+    async def _send(self, ask: Ask) -> Heard:
+        began = time.perf_counter()
+        status, headers, failure, late = 0, dict[str, str](), "", False
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._limit):
+                answer = await self._upstream.open(
+                    ask.method, ask.path, ask.body, extra=self._extra
+                )
+                status = answer.status
+                headers = {
+                    name.lower(): self._upstream.hide(value.encode("utf-8", "replace")).decode()
+                    for name, value in answer.headers.items()
+                }
+                while data := await answer.chunk():
+                    body += data
+                    if ask.leave and status == 200:
+                        answer.close()
+                        break
+                    if len(body) > LARGEST:
+                        answer.close()
+                        failure = f"the answer has more than {LARGEST >> 20} MiB"
+                        break
+        except TimeoutError:
+            late = True
+            said = f"only {len(body)} bytes" if status else "no answer"
+            failure = f"{said} within {self._limit:g} s"
+        except UpstreamError as error:
+            failure = str(error)
+        return Heard(
+            status=status,
+            headers=headers,
+            body=self._upstream.hide(bytes(body)),
+            seconds=time.perf_counter() - began,
+            failure=failure,
+            late=late,
+        )

@@ -1,0 +1,43 @@
+"""All probes, in the order in which they are run."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from wellspoken.proxy.doctor.model import Probe
+from wellspoken.proxy.doctor.probes_chat import CHAT, MODELS
+from wellspoken.proxy.doctor.probes_other import COMPLETIONS, ERRORS, OTHERS
+from wellspoken.proxy.doctor.probes_stream import STREAMS, TOOLS
+
+PROBES: tuple[Probe, ...] = (*MODELS, *CHAT, *STREAMS, *TOOLS, *ERRORS, *COMPLETIONS, *OTHERS)
+
+
+def chosen(only: Sequence[str], skip: Sequence[str]) -> tuple[Probe, ...]:
+    """Return the probes with these names, all where none is given, less those to be left out.
+
+    A name that ends in * stands for all that begin so. Raises ValueError for one that is none's.
+    """
+    wanted = {name for given in only for name in _named(given)}
+    unwanted = {name for given in skip for name in _named(given)}
+    found = tuple(
+        probe
+        for probe in PROBES
+        if (not only or probe.name in wanted) and probe.name not in unwanted
+    )
+    if not found:
+        raise ValueError("no probe is left. Take a --skip away.")
+    return found
+
+
+def _named(given: str) -> list[str]:
+    names = [probe.name for probe in PROBES]
+    if given.endswith("*"):
+        found = [name for name in names if name.startswith(given[:-1])]
+    else:
+        found = [name for name in names if name == given]
+    if not found:
+        near = difflib.get_close_matches(given, names, n=1)
+        hint = f"Did you mean {near[0]}?" if near else "wellspoken doctor --list names them."
+        raise ValueError(f"no probe is called {given!r}. {hint}")
+    return found

@@ -1,0 +1,170 @@
+"""The requests that probes send; equal ones are sent once, so that many probes cost few tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import json
+
+from wellspoken.proxy.doctor.model import Ask, Context, Unclear
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+QUESTION = "Repeat this and nothing else: Hello world! café 😀 done."
+PROMPT = "Once upon a time"
+# vLLM refuses n above 1 with temperature 0.
+SAMPLED: dict[str, Any] = {"max_tokens": 8, "temperature": 1}
+TOKENS = 24  # of most answers, at most
+FEW = 3
+STRUCTURED = 96  # of a call, or of JSON
+K = 3  # alternatives
+NAMED, LIKELY = "get_time", "get_day"
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": NAMED,
+        "description": "Tells the time in a time zone.",
+        "parameters": {
+            "type": "object",
+            "properties": {"tz": {"type": "string", "enum": ["UTC", "CET"]}},
+            "required": ["tz"],
+            "additionalProperties": False,
+        },
+    },
+}
+OTHER_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": LIKELY,
+        "description": "Tells the day of the week.",
+        "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+    },
+}
+CITIES = ("Rome", "Oslo")
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": list(CITIES)}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+NULLED = (
+    "frequency_penalty", "logit_bias", "logprobs", "metadata", "n", "parallel_tool_calls",
+    "presence_penalty", "response_format", "seed", "stop", "store", "stream", "stream_options",
+    "temperature", "tool_choice", "tools", "top_logprobs", "top_p", "user",
+)  # fmt: skip
+"""Parameters of which OpenAI says that null is as good as none."""
+
+
+def user(content: Any) -> list[dict[str, Any]]:
+    """Return a conversation of one message."""
+    return [{"role": "user", "content": content}]
+
+
+def chat(context: Context, *, nth: int = 0, leave: bool = False, **more: Any) -> Ask:
+    """Return a chat request, greedy and short; `more` adds keys or replaces them."""
+    body = {"model": context.model, "messages": user(QUESTION), "temperature": 0}
+    if "max_completion_tokens" not in more:
+        body["max_tokens"] = TOKENS
+    return Ask(CHAT, json.encode({**body, **more}), nth=nth, leave=leave)
+
+
+def completion(context: Context, **more: Any) -> Ask:
+    """Return a completions request."""
+    body = {"model": context.model, "prompt": PROMPT, "temperature": 0, "max_tokens": 8}
+    return Ask(COMPLETIONS, json.encode({**body, **more}))
+
+
+def plain(context: Context) -> list[Ask]:
+    """The plain question."""
+    return [chat(context)]
+
+
+def twice(context: Context) -> list[Ask]:
+    """The plain question, and once more."""
+    return [chat(context), chat(context, nth=1)]
+
+
+def streamed(context: Context) -> list[Ask]:
+    """The plain question, streamed."""
+    return [chat(context, stream=True)]
+
+
+def scored(context: Context) -> list[Ask]:
+    """The plain question with logprobs."""
+    return [chat(context, logprobs=True, top_logprobs=K)]
+
+
+def model(context: Context) -> list[Ask]:
+    """One model. Raises Unclear where none is listed."""
+    if not context.listed:
+        raise Unclear(f"the server does not list the model {context.model!r}")
+    return [Ask(f"/v1/models/{quote(context.model, safe='')}", method="GET")]
+
+
+def stop_of(text: str) -> str:
+    """Return a few characters from the middle of an answer. Raises Unclear for a short one."""
+    middle = len(text) // 2
+    for start in (*range(middle, len(text) - 3), *range(middle, 1, -1)):
+        stop = text[start : start + 3]
+        if len(stop) == 3 and stop.strip() == stop and text.find(stop) > 0:
+            return stop
+    raise Unclear("the plain answer is too short to choose a stop string from it")
+
+
+def stopped(context: Context) -> list[Ask]:
+    """The plain question, to be stopped in the middle. Raises Unclear."""
+    return [chat(context, stop=[stop_of(context.text)])]
+
+
+def stopped_scored(context: Context) -> list[Ask]:
+    """The same with logprobs. Raises Unclear."""
+    return [chat(context, stop=[stop_of(context.text)], logprobs=True, top_logprobs=K)]
+
+
+def biased(context: Context) -> list[Ask]:
+    """A question whose answer can be nothing but token 100 again and again.
+
+    Raises Unclear where it is not known what would be answered without.
+    """
+    if not context.text:
+        raise Unclear("the plain answer is empty, so that no effect could be seen")
+    return [chat(context, logit_bias={"100": 100}, max_tokens=FEW)]
+
+
+def seeded(context: Context) -> list[Ask]:
+    """One seed, twice."""
+    return [chat(context, nth=nth, seed=7, temperature=1) for nth in (0, 1)]
+
+
+def calling(context: Context, choice: Any = "required", **more: Any) -> list[Ask]:
+    """A question that has to be answered with a call."""
+    content = user("What day is it today?")
+    tools = {"tools": [TOOL, OTHER_TOOL], "tool_choice": choice, "max_tokens": STRUCTURED}
+    return [chat(context, messages=content, **tools, **more)]
+
+
+def named(context: Context) -> list[Ask]:
+    """The same, to be answered with a call of the function that the question is not about."""
+    return calling(context, {"type": "function", "function": {"name": NAMED}})
+
+
+def structured(context: Context) -> list[Ask]:
+    """A question whose answer has to follow a schema."""
+    schema = {"name": "city", "strict": True, "schema": SCHEMA}
+    asked: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    content = user("Name a city, as JSON with the one key city.")
+    return [chat(context, messages=content, max_tokens=STRUCTURED, **asked)]
+
+
+def left(context: Context) -> list[Ask]:
+    """The plain question, a long answer that is not waited for, and the plain one again."""
+    long = chat(
+        context, leave=True, stream=True, messages=user("Count from 1 to 300."), max_tokens=400
+    )
+    return [chat(context), long, chat(context, nth=2)]
+
+
+def four(context: Context) -> list[Ask]:
+    """The plain question, four times."""
+    return [chat(context, nth=nth) for nth in (3, 4, 5, 6)]

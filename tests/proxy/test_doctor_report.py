@@ -1,0 +1,351 @@
+"""What `wellspoken doctor` prints: JSON, Markdown, a table on a terminal, and its exit codes."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from wellspoken.proxy.cli import main
+from wellspoken.proxy.doctor.catalogue import PROBES, chosen
+from wellspoken.proxy.doctor.display import Progress, coloured, table, width_of
+from wellspoken.proxy.doctor.model import Report, Result, Verdict
+from wellspoken.proxy.doctor.report import as_json, as_markdown
+
+GOOD = Verdict("ok", "", 200)
+BROKEN = Verdict("broken", "created is 763, not the present time", 200)
+LACKING = Verdict("lacks", "status 501: no embeddings", 501)
+UNKNOWN = Verdict("unclear", "the plain answer is empty")
+COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli", "doctor"]
+
+
+def report(*pairs: tuple[Verdict, Verdict], **more: Any) -> Report:
+    results = [
+        Result(probe, backend, proxy, ("created_not_epoch",), 0.25)
+        for probe, (backend, proxy) in zip(PROBES, pairs, strict=False)
+    ]
+    known = {"model": "tiny", "backend": "vLLM 0.3.3", "seconds": 1.5, **more}
+    return Report("http://h:1", "1.2", results=tuple(results), **known)
+
+
+ALL = report((GOOD, GOOD), (BROKEN, GOOD), (BROKEN, BROKEN), (LACKING, LACKING))
+
+
+@pytest.mark.parametrize(
+    ("backend", "proxy", "outcome"),
+    [
+        (GOOD, GOOD, "pass"),
+        (BROKEN, GOOD, "repaired"),
+        (LACKING, GOOD, "repaired"),
+        (BROKEN, BROKEN, "fails"),
+        (GOOD, BROKEN, "fails"),
+        (LACKING, BROKEN, "fails"),
+        (UNKNOWN, GOOD, "skipped"),
+        (BROKEN, LACKING, "skipped"),
+        (LACKING, LACKING, "skipped"),
+        (UNKNOWN, UNKNOWN, "skipped"),
+        (UNKNOWN, BROKEN, "fails"),
+    ],
+)
+def test_an_outcome_follows_from_both_verdicts(
+    backend: Verdict, proxy: Verdict, outcome: str
+) -> None:
+    assert Result(PROBES[0], backend, proxy).outcome == outcome
+
+
+def test_the_exit_code_says_what_came_of_it() -> None:
+    assert report((GOOD, GOOD), (BROKEN, GOOD), (LACKING, LACKING)).code == 0
+    assert ALL.code == 1
+    assert Report("u", "1", error="It is not there.").code == 2
+
+
+class Told(msgspec.Struct, forbid_unknown_fields=True):
+    state: str
+    status: int | None
+    said: str | None
+
+
+class Entry(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    result: str
+    contract: str
+    backend: Told
+    proxy: Told
+    repairs: list[str]
+    seconds: float
+
+
+class Schema(msgspec.Struct, forbid_unknown_fields=True):
+    """What scripts may rely on: another key or type needs another number in `schema`."""
+
+    schema: int
+    wellspoken: str
+    url: str
+    error: str | None
+    model: str | None
+    backend: str | None
+    notes: list[str]
+    seconds: float
+    summary: dict[str, int]
+    probes: list[Entry]
+
+
+def test_the_json_has_its_schema() -> None:
+    found = msgspec.json.decode(as_json(ALL), type=Schema)
+    assert found.schema == 1
+    assert found.summary == {"pass": 1, "repaired": 1, "fails": 1, "skipped": 1}
+    assert [one.result for one in found.probes] == ["pass", "repaired", "fails", "skipped"]
+    assert found.probes[1].backend == Told("broken", 200, BROKEN.said)
+    assert found.probes[1].proxy == Told("ok", 200, None)
+    assert found.probes[1].repairs == ["created_not_epoch"]
+    failed = msgspec.json.decode(as_json(Report("u", "1", error="Gone.")), type=Schema)
+    assert (failed.error, failed.probes, failed.model) == ("Gone.", [], None)
+
+
+def test_the_markdown_is_one_table_whatever_a_server_writes() -> None:
+    hostile = Verdict("broken", "a | b <script>x</script> `c` [d](e)\n| f", 200)
+    text = as_markdown(report((hostile, GOOD), (BROKEN, BROKEN), model="m|`x`"))
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 4
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
+    assert not re.search(r"(?<!\\)<script|(?<!\\)\[d", text)
+    assert "2 probes in 1.5 s: 1 repaired, 1 fails." in text
+    assert as_markdown(Report("u", "1", error="Gone.")).endswith("\nGone.\n")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
+@pytest.mark.parametrize("colour", [False, True])
+def test_a_table_fits_its_width(width: int, colour: bool) -> None:
+    long = Verdict("broken", "; ".join(["the message has no refusal, which should be null"] * 4))
+    text = table(report((long, GOOD), (GOOD, GOOD), (long, long)), width, colour=colour)
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert max(map(len, bare.splitlines())) <= width
+    assert (bare != text) == colour
+    words = " ".join(bare.split())
+    assert "1 pass, 1 repaired, 1 fails" in words
+    assert bare.count("which should be null") or "should be null" in words
+
+
+def test_a_table_tells_all_three_sides_of_what_does_not_pass() -> None:
+    lines = table(ALL, 120).splitlines()
+    [at] = [n for n, line in enumerate(lines) if line.startswith("model ")]
+    assert lines[at].endswith(f"backend: {BROKEN.said}")
+    assert lines[at + 1].strip() == f"OpenAI: {PROBES[1].contract}"
+    assert lines[at + 2].strip() == "proxy: conforms"
+    assert "Repairs: created_not_epoch." in lines
+    assert lines[-1].startswith("What fails does so behind the proxy too")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        ([(GOOD, GOOD)], ""),
+        ([(BROKEN, GOOD)], "The proxy repairs all of it: wellspoken http://h:1"),
+        ([(BROKEN, BROKEN)], "the server has to be changed"),
+        ([(GOOD, BROKEN)], "the proxy is at fault"),
+    ],
+)
+def test_a_table_ends_with_what_to_do(pairs: list[tuple[Verdict, Verdict]], words: str) -> None:
+    last = table(report(*pairs), 100).splitlines()[-1]
+    assert words in last
+    assert words or last.endswith("1 pass.")
+
+
+class Screen(io.StringIO):
+    """A text file that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_and_progress_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert coloured(Screen()) and not coloured(io.StringIO())
+    monkeypatch.setenv("COLUMNS", "61")
+    assert (width_of(Screen()), width_of(io.StringIO())) == (61, 100)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not coloured(Screen())
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not coloured(Screen())
+    for terminal, file in (("xterm", Screen()), ("dumb", Screen()), ("xterm", io.StringIO())):
+        monkeypatch.setenv("TERM", terminal)
+        progress = Progress(file)
+        progress.tell(4, 46, "usage")
+        progress.clear()
+        drawn = file.isatty() and terminal == "xterm"
+        assert file.getvalue() == ("\r\x1b[2K5/46 usage\r\x1b[2K" if drawn else "")
+
+
+@pytest.mark.parametrize(
+    ("only", "skip", "count"),
+    [
+        ([], [], len(PROBES)),
+        (["usage"], [], 1),
+        (["usage", "created"], ["usage"], 1),
+        (["stream*"], ["stream-n"], 8),
+        ([], ["stream*"], len(PROBES) - 9),
+    ],
+)
+def test_probes_are_chosen_by_name(only: list[str], skip: list[str], count: int) -> None:
+    assert len(chosen(only, skip)) == count
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "no URL"),
+        (["x", "--only", "usag"], "Did you mean usage?"),
+        (["x", "--only", "zzz*"], "--list names them"),
+        (["x", "--skip", "usage,created", "--only", "usage"], "no probe is left"),
+        (["ftp://x"], "no http(s) URL"),
+        (["http://u:pw@x"], "holds credentials"),
+        (["x", "--key", "sk-123456"], "write env:NAME"),
+        (["x", "--adapter", "vlm"], "Did you mean 'vllm'?"),
+        (["x", "--tokenizer", "/nowhere/tokenizer.json"], "/nowhere/tokenizer.json"),
+    ],
+)
+def test_wrong_usage_is_2_and_says_what_to_do(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("wellspoken: ") and words in said.err
+    assert "sk-123456" not in said.err and "backend[0]" not in said.err
+
+
+@pytest.mark.parametrize("time", ["0", "-1", "x", "nan", "inf", "1e9"])
+def test_a_timeout_is_a_time(time: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "x", f"--timeout={time}"])
+    assert ended.value.code == 2
+    assert "is no time. Write seconds, like 30." in capsys.readouterr().err
+
+
+def test_the_list_names_each_probe_and_what_openai_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["doctor", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [probe.name for probe in PROBES]
+    assert all(line.endswith(".") for line in lines)
+
+
+def test_json_and_markdown_on_stdout(llama_server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["doctor", llama_server, "--only", "usage,chat-body"]
+    assert main([*arguments, "--json"]) == 0
+    said = capsys.readouterr()
+    found = msgspec.json.decode(said.out, type=Schema)
+    assert [one.result for one in found.probes] == ["repaired", "pass"]
+    assert said.err == ""
+    assert main([*arguments, "--markdown"]) == 0
+    assert "| chat-body | repaired |" in capsys.readouterr().out
+    assert main(arguments) == 0
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out + said.err
+
+
+def test_a_server_that_is_not_there_is_2_in_every_form(
+    capsys: pytest.CaptureFixture[str], unused_tcp_port: int
+) -> None:
+    url = f"127.0.0.1:{unused_tcp_port}"
+    assert main(["doctor", url, "--json"]) == 2
+    error: str = json.loads(capsys.readouterr().out)["error"]
+    assert "refused the connection" in error
+    assert main(["doctor", url, "--markdown"]) == 2
+    assert "refused the connection" in capsys.readouterr().out
+    assert main(["doctor", url]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"wellspoken: {error}\n"
+
+
+def on_a_terminal(arguments: list[str], width: int, **more: str) -> tuple[int, str]:
+    """Run the command on a terminal of `width` columns; return its exit code and what it wrote."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS")}
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env={**environment, "TERM": "xterm", **more},
+    )
+    os.close(theirs)
+    said = b""
+    try:
+        while data := os.read(ours, 65_536):
+            said += data
+    except OSError:  # Linux's way to say that the other side is closed
+        pass
+    os.close(ours)
+    return process.wait(30), said.decode()
+
+
+def test_a_real_terminal(llama_server: str) -> None:
+    arguments = [llama_server, "--only", "usage,created,stop-logprobs"]
+    code, said = on_a_terminal(arguments, 72)
+    assert code == 0
+    assert "1/3 created" in said and "3/3 stop-logprobs" in said
+    assert "\x1b[36mrepaired" in said
+    shown = re.sub(r"\x1b\[[0-9;]*[mK]", "", said.rpartition("\r\x1b[2K")[2])
+    assert max(map(len, shown.splitlines())) <= 72
+    assert "usage" in shown and "3/3" not in shown
+    code, plain = on_a_terminal(arguments, 72, NO_COLOR="1")
+    assert code == 0
+    assert not re.search(r"\x1b\[[0-9;]*m", plain)
+
+
+def test_a_reader_that_leaves_and_an_interrupt(
+    llama_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = [*COMMAND, llama_server, "--only", "usage"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (141, b"")
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("wellspoken.proxy.doctor.examine.examine", interrupted)
+    assert main(["doctor", llama_server]) == 130
+
+
+def test_the_help_has_examples_that_parse(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    examples = re.findall(r"^  wellspoken doctor (.+)$", said, re.MULTILINE)
+    assert len(examples) == 5
+    seen: list[Callable[..., Any]] = []
+    monkeypatch.setattr("wellspoken.proxy.cli_doctor._run", lambda options: seen.append(options))
+    for example in examples:
+        words = example.partition(" > ")[0].replace("'", "").split()
+        main(["doctor", *words])
+    assert len(seen) == 4  # --list asks nothing
+
+
+def test_the_package_is_small_files() -> None:
+    folder = Path(__file__).parents[2] / "proxy" / "doctor"
+    assert all(len(file.read_text().splitlines()) <= 400 for file in folder.glob("*.py"))
