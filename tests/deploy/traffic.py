@@ -1,0 +1,200 @@
+"""A proxy with all that it can have, and traffic that gives every metric a series.
+
+The backend `plain` is a scripted upstream; `engine` is an engine by script (tests/fakes/engine.py)
+with the proxy's real supervisor; the store is a real SQLite file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientError, ClientSession
+
+from tests.conforming import MODEL, USAGE, body, choice, chunk, finish, role
+from tests.fakes.engine import EngineProxy, engine_proxy
+from tests.fakes.upstream import DONE, Cut, Pause, Script, Stall, Upstream, event, stream, whole
+from tests.proxy.conftest import CHAT, MESSAGES, Proxy
+
+USED = {
+    **USAGE,
+    "prompt_tokens_details": {"cached_tokens": 8},
+    "completion_tokens_details": {"reasoning_tokens": 2},
+}
+REPAIRED = body(choice(finish_reason="eos_token"))
+"""As text-generation-inference 1.4 and others name a finish; needs the one repair for it."""
+DROPPED = body(choice(stop_reason=128009), kv_transfer_params={"rank": 0})
+"""As vLLM 0.9 and later answer: fields that are not OpenAI's."""
+OPENING = event(role())
+STREAM: Script = stream(
+    OPENING,
+    *(step for _ in range(3) for step in (Pause(0.01), event(chunk({"content": "Hi"})))),
+    event(finish()) + DONE,
+)
+CUT: Script = stream(OPENING + event(chunk({"content": "Hi"})), Cut())
+HELD: Script = stream(OPENING + event(chunk({"content": "Hi"})), Stall())
+
+
+async def whole_answers(proxy: Proxy, upstream: Upstream, script: Script, times: int) -> None:
+    """Ask for whole answers, each by the same script; every one is a 200."""
+    upstream.scripts = [script]
+    for _ in range(times):
+        async with await proxy.chat() as response:
+            assert response.status == 200, await response.text()
+            await response.read()
+
+
+async def status_of(proxy: Proxy, path: str, **more: Any) -> int:
+    """POST a request (by its JSON) and return its answer's status, once it has ended."""
+    async with proxy.session.post(proxy.url(path), json=more) as response:
+        await response.read()
+        return response.status
+
+
+async def left_streaming(proxy: Proxy, upstream: Upstream) -> None:
+    """Leave a stream once something of it has come."""
+    upstream.scripts = [HELD]
+    response = await proxy.chat(stream=True)
+    assert await response.content.readuntil(b"\n\n")
+    response.close()
+    await ended(proxy)
+
+
+async def left_waiting(proxy: Proxy, upstream: Upstream) -> None:
+    """Leave while nothing has come."""
+    upstream.scripts = [[Stall()]]
+    before = len(upstream.requests)
+    task = asyncio.create_task(proxy.chat())
+    await upstream.request(before)
+    task.cancel()
+    await asyncio.wait({task})
+    await ended(proxy)
+
+
+async def left_asking(proxy: Proxy) -> None:
+    """Leave in the middle of a request's body."""
+    _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
+    writer.write(head.encode() + b"{")
+    while not proxy.service.inflight:
+        await asyncio.sleep(0.002)
+    writer.close()
+    await ended(proxy)
+
+
+async def ended(proxy: Proxy) -> None:
+    """Wait until no request is open."""
+    while proxy.service.inflight:
+        await asyncio.sleep(0.002)
+
+
+@dataclass
+class Installation:
+    """The proxy, its engine, and the upstream of its backend `plain`."""
+
+    running: EngineProxy
+    plain: Upstream
+
+    @property
+    def proxy(self) -> Proxy:
+        return self.running.proxy
+
+    @property
+    def address(self) -> str:
+        """Where it is scraped."""
+        return f"127.0.0.1:{self.proxy.port}"
+
+    async def text(self) -> str:
+        """Return what /metrics answers."""
+        return await scrape(self.proxy.session, self.address)
+
+    async def traffic(self) -> None:
+        """Let something of everything happen."""
+        proxy, plain = self.proxy, self.plain
+        await whole_answers(proxy, plain, whole(body(usage=USED)), 2)
+        await whole_answers(proxy, plain, whole(REPAIRED), 2)
+        await whole_answers(proxy, plain, whole(DROPPED), 2)
+        plain.scripts = [STREAM]
+        ask = {"model": MODEL, "messages": MESSAGES}
+        assert await status_of(proxy, CHAT, **ask, stream=True) == 200
+        assert await status_of(proxy, CHAT, **ask, top_k=4) == 200
+        plain.scripts = [CUT]
+        assert await status_of(proxy, CHAT, **ask, stream=True) == 200
+        plain.scripts = [whole({"error": {"message": "full"}}, 429)]
+        assert await status_of(proxy, CHAT, **ask) == 429
+        plain.scripts = [whole({"error": {"message": "no"}}, 500)]
+        assert await status_of(proxy, CHAT, **ask) == 500
+        assert await status_of(proxy, CHAT, **ask, temperature=9) == 400
+        assert await status_of(proxy, "/v1/nothing") == 404
+        plain.scripts = [whole(body())]
+        assert await status_of(proxy, CHAT, **ask, store=True) == 200
+        assert await status_of(proxy, CHAT, model="m", messages=MESSAGES) == 200
+        await left_streaming(proxy, plain)
+        await left_waiting(proxy, plain)
+        await left_asking(proxy)
+
+    async def restart(self) -> None:
+        """Let the engine end unasked, and come back."""
+        self.running.end_process()
+        await self.running.state("starting")
+        await self.running.state("ready")
+
+
+@asynccontextmanager
+async def installation(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> AsyncIterator[Installation]:
+    """Run it; the store's file is in `folder`."""
+    async with Upstream() as plain:
+        backend = {"name": "plain", "url": plain.url, "adapter": "openai", "models": [MODEL]}
+        tables = {"store": {"path": str(folder / "store.db")}}
+        async with engine_proxy(
+            monkeypatch, whole(body()), backends=(backend,), tables=tables
+        ) as running:
+            await running.ready()
+            yield Installation(running, plain)
+
+
+@asynccontextmanager
+async def workers(number: int = 2) -> AsyncIterator[str]:
+    """Run a proxy of several processes, which has no engine; yield its host:port."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    program = Path(sys.executable).with_name("wellspoken")
+    process = subprocess.Popen(
+        [program, "http://127.0.0.1:9", "--listen", address, "--workers", str(number)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=(said := tempfile.TemporaryFile()),
+    )
+    try:
+        async with ClientSession() as session, asyncio.timeout(30):
+            while await scrape(session, address) == "":
+                if process.poll() is not None:
+                    said.seek(0)
+                    raise AssertionError(said.read().decode())
+                await asyncio.sleep(0.05)
+        yield address
+    finally:
+        process.terminate()
+        await asyncio.to_thread(process.wait, 30)
+        said.close()
+
+
+async def scrape(session: ClientSession, address: str) -> str:
+    """Return what /metrics answers there, "" where nobody answers."""
+    with suppress(ClientError):
+        async with session.get(f"http://{address}/metrics") as response:
+            assert response.status == 200
+            return await response.text()
+    return ""
