@@ -9,7 +9,7 @@ take 21 ms (Python 3.11, a busy core).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Generic, TypeVar
 
@@ -80,8 +80,14 @@ class _Family(Collector, Generic[One]):
     kind = ""
 
     def __init__(
-        self, registry: CollectorRegistry, name: str, text: str, labels: Sequence[str]
+        self,
+        registry: CollectorRegistry,
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        make: Callable[[Labels], One],
     ) -> None:
+        self._make: Callable[[Labels], One] = make
         self._name = name
         self._text = text
         self._labels = tuple(labels)
@@ -94,11 +100,8 @@ class _Family(Collector, Generic[One]):
         found = self._series.get(key)
         if found is None:
             labels = dict(zip(self._labels, key, strict=True))
-            found = self._series[key] = self._made(labels)
+            found = self._series[key] = self._make(labels)
         return found
-
-    def _made(self, labels: Labels) -> One:
-        raise NotImplementedError
 
     def describe(self) -> Iterable[Metric]:
         """Return the family without samples: the registry looks for names that are taken."""
@@ -118,8 +121,10 @@ class Counter(_Family[Count]):
 
     kind = "counter"
 
-    def _made(self, labels: Labels) -> Count:
-        return Count(labels)
+    def __init__(
+        self, registry: CollectorRegistry, name: str, text: str, labels: Sequence[str]
+    ) -> None:
+        super().__init__(registry, name, text, labels, Count)
 
 
 class Histogram(_Family[Times]):
@@ -135,11 +140,8 @@ class Histogram(_Family[Times]):
         labels: Sequence[str],
         bounds: Sequence[float],
     ) -> None:
-        super().__init__(registry, name, text, labels)
-        self._bounds = tuple(bounds)
-
-    def _made(self, labels: Labels) -> Times:
-        return Times(labels, self._bounds)
+        rising = tuple(bounds)
+        super().__init__(registry, name, text, labels, lambda values: Times(values, rising))
 
 
 class Text:
