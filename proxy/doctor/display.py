@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from wellspoken.proxy.cli_colour import Colour
 from wellspoken.proxy.doctor.model import plain
 from wellspoken.proxy.doctor.report import summary, told
 
@@ -28,8 +29,8 @@ _RESULT: Final = 10  # columns of the results
 
 
 def coloured(file: TextIO) -> bool:
-    """Say whether colours are welcome there (https://no-color.org)."""
-    return file.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    """Say whether colours are welcome there."""
+    return Colour.of(file).on
 
 
 def width_of(file: TextIO) -> int:
