@@ -69,9 +69,9 @@ tables: install ## write what adapters/README.md shows of the code and the fixtu
 	@$(BIN)/python -m tests.parameters_table
 	@$(BIN)/python -m tests.servers_table
 
-openapi: install ## write proxy/openapi.json anew, of the Structs
-	@$(BIN)/python -m wellspoken.proxy.openapi >.venv/openapi.json
-	@mv .venv/openapi.json proxy/openapi.json
+openapi: install ## write proxy/endpoints/openapi.json anew, of the Structs
+	@$(BIN)/python -m tests.openapi.document >.venv/openapi.json
+	@mv .venv/openapi.json proxy/endpoints/openapi.json
 
 constraints: ## pin every dependency anew, with hashes
 	$(PYTHON) -m venv .venv-pin

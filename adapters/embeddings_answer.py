@@ -19,14 +19,14 @@ from typing import Any, Final
 
 from msgspec import DecodeError, json
 
-from wellspoken.adapters.embeddings import EmbeddingRequest, inputs
 from wellspoken.adapters.events import Fault, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.lenient import parse
 from wellspoken.adapters.repairs import errors
 from wellspoken.adapters.repairs import usage as counts
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.envelope import model_not_requested
+from wellspoken.adapters.repairs.loose_json import parse
+from wellspoken.adapters.requests.embeddings import EmbeddingRequest, inputs
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
 from wellspoken.adapters.translate import Answer, error_of, fault_answer
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from copy import copy
 from typing import Literal
 
-from wellspoken.adapters.counting import Tokenize
 from wellspoken.adapters.events import Reason, Usage
-from wellspoken.adapters.tokens import TokenTable
+from wellspoken.adapters.tokens.counting import Tokenize
+from wellspoken.adapters.tokens.table import TokenTable
 
 Extensions = Literal["none", "known", "all"]
 Kind = Literal["chat", "completions"]

@@ -1,8 +1,9 @@
 """The answers' shapes, strict: what contract.md lets the proxy emit, and not a key more.
 
-Nothing is encoded through these Structs. They are what proxy/openapi.json is made of, and the tests
-decode with them every answer that the fixtures expect, so the published document cannot drift from
-what is sent. Key order is OpenAI's. Source: OpenAI's published OpenAPI document (API 2.3.0).
+Nothing is encoded through these Structs. They are what proxy/endpoints/openapi.json is made of, and
+the tests decode with them every answer that the fixtures expect, so the published document cannot
+drift from what is sent. Key order is OpenAI's. Source: OpenAI's published OpenAPI document
+(API 2.3.0).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from wellspoken.adapters.events import UNKNOWN, Reason
-from wellspoken.adapters.openai import Model, ModelList
-from wellspoken.adapters.parameters import How
+from wellspoken.adapters.requests.chat import Model, ModelList
+from wellspoken.adapters.servers.parameters import How
 
 __all__ = [
     "Capabilities",

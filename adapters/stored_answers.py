@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from wellspoken.adapters.answers import ChatCompletion, Strict, Text
+from wellspoken.adapters.schema import ChatCompletion, Strict, Text
 
 
 class StoredChatCompletion(ChatCompletion, kw_only=True):

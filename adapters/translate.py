@@ -15,16 +15,15 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from wellspoken.adapters.backend import Dialect
-from wellspoken.adapters.counting import NOTHING, Counted, Wanted
 from wellspoken.adapters.events import End, Event, Fault, Finish, Start, Text, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.lenient import parse
 from wellspoken.adapters.readers.llamacpp import LlamaCppNative, TextOrNative
 from wellspoken.adapters.readers.near_openai import NearOpenAI
 from wellspoken.adapters.repairs import errors
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.envelope import PREFIXES
+from wellspoken.adapters.repairs.loose_json import parse
+from wellspoken.adapters.servers.backend import Dialect
 from wellspoken.adapters.stages.calls import Calls
 from wellspoken.adapters.stages.echo import Echo
 from wellspoken.adapters.stages.finish import FinishStage
@@ -32,6 +31,7 @@ from wellspoken.adapters.stages.order import Order
 from wellspoken.adapters.stages.stop import Stop
 from wellspoken.adapters.stages.tiling import Tiling
 from wellspoken.adapters.stages.usage import UsageStage
+from wellspoken.adapters.tokens.counting import NOTHING, Counted, Wanted
 from wellspoken.adapters.writers.chat_body import ChatBody
 from wellspoken.adapters.writers.chat_stream import ChatStream
 from wellspoken.adapters.writers.completion_body import CompletionBody

@@ -10,25 +10,28 @@ from typing import TYPE_CHECKING
 
 from aiohttp.web_protocol import RequestPayloadError
 
-from wellspoken.adapters.embeddings import EMBEDDINGS
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.proxy import pages, passing, stored_completions, ui
-from wellspoken.proxy.answer import OUR_FAULT
-from wellspoken.proxy.auth import Keys
-from wellspoken.proxy.backend_metrics import backend_metrics
-from wellspoken.proxy.call import Call
-from wellspoken.proxy.capabilities import capabilities
-from wellspoken.proxy.chat import chat
-from wellspoken.proxy.completions import completions
+from wellspoken.adapters.requests.embeddings import EMBEDDINGS
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config.values import is_loopback, parse_listen
-from wellspoken.proxy.connection import Listener
-from wellspoken.proxy.embeddings import embeddings
-from wellspoken.proxy.failures import UpstreamError
-from wellspoken.proxy.listening import BACKLOG
-from wellspoken.proxy.metrics import Metrics
-from wellspoken.proxy.replies import EventStream, Reply
-from wellspoken.proxy.requests import refuse, unknown_url
-from wellspoken.proxy.routing import Router
+from wellspoken.proxy.endpoints import models as pages
+from wellspoken.proxy.endpoints import passthrough as passing
+from wellspoken.proxy.endpoints import stored as stored_completions
+from wellspoken.proxy.endpoints import ui
+from wellspoken.proxy.endpoints.backend_metrics import backend_metrics
+from wellspoken.proxy.endpoints.capabilities import capabilities
+from wellspoken.proxy.endpoints.chat import chat
+from wellspoken.proxy.endpoints.completions import completions
+from wellspoken.proxy.endpoints.embeddings import embeddings
+from wellspoken.proxy.http.auth import Keys
+from wellspoken.proxy.http.connection import Listener
+from wellspoken.proxy.http.requests import refuse, unknown_url
+from wellspoken.proxy.http.responses import EventStream, Reply
+from wellspoken.proxy.http.sockets import BACKLOG
+from wellspoken.proxy.metrics.service import Metrics
+from wellspoken.proxy.relay.answer import OUR_FAULT
+from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.target import Router
 
 if TYPE_CHECKING:
     import socket
@@ -37,10 +40,10 @@ if TYPE_CHECKING:
     from aiohttp.web_response import StreamResponse
 
     from wellspoken.proxy.config import Config
-    from wellspoken.proxy.routing import Target
     from wellspoken.proxy.store.store import Store
     from wellspoken.proxy.tracing.spans import Tracing
-    from wellspoken.proxy.upstream import Upstream
+    from wellspoken.proxy.upstream.client import Upstream
+    from wellspoken.proxy.upstream.target import Target
 
 Answer = Reply | EventStream
 Handler = Callable[[Call], Awaitable[Answer]]

@@ -10,7 +10,7 @@ from typing import Any
 
 _MEASURED = """
 import resource, sys
-from wellspoken.proxy.cli import main
+from wellspoken.proxy.cli.main import main
 code = main(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
 sys.exit(code)

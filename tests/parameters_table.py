@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tests.servers_table import README, rewritten
-from wellspoken.adapters.backend import Backend
-from wellspoken.adapters.parameters import Support, Table
-from wellspoken.adapters.registry import BACKENDS
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.parameters import Support, Table
+from wellspoken.adapters.servers.registry import BACKENDS
 
 BEGIN = "<!-- made by python -m tests.parameters_table -->"
 END = "<!-- end of the parameters -->"

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.corpus import Dialect, Fixture
-from wellspoken.adapters.completions import decode_completion, exchange_for_completion
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.openai import decode_chat, exchange_for
-from wellspoken.adapters.tokens import TokenTable
+from wellspoken.adapters.requests.chat import decode_chat, exchange_for
+from wellspoken.adapters.requests.completions import decode_completion, exchange_for_completion
+from wellspoken.adapters.tokens.table import TokenTable
+from wellspoken.adapters.tokens.vocabulary import Vocabulary
 from wellspoken.adapters.translate import (
     StreamTranslator,
     fault_answer,
     translate_body,
     translate_stream_body,
 )
-from wellspoken.adapters.vocabulary import Vocabulary
 
 NOW = 1_760_000_000
 Split = Callable[[bytes], Iterable[bytes]]

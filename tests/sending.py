@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from wellspoken.adapters.backend import Backend, prepare
-from wellspoken.adapters.completions import decode_completion, prepare_completion
-from wellspoken.adapters.openai import RequestError, decode_chat
+from wellspoken.adapters.requests.chat import RequestError, decode_chat
+from wellspoken.adapters.requests.completions import decode_completion, prepare_completion
+from wellspoken.adapters.servers.backend import Backend, prepare
 
 Json = dict[str, Any]
 

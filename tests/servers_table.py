@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.corpus import FIXTURES
-from wellspoken.adapters.backend import Backend
-from wellspoken.adapters.registry import BACKENDS
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.registry import BACKENDS
 
 README = Path(__file__).parents[1] / "adapters" / "README.md"
 BEGIN = "<!-- made by python -m tests.servers_table -->"

@@ -19,9 +19,10 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from tests.documents import DOCUMENTS, ROOT, Command, blocks, commands
-from wellspoken.adapters.caps import Caps
-from wellspoken.proxy import cli, cli_serve
-from wellspoken.proxy.cli_options import Parser
+from wellspoken.adapters.requests.caps import Caps
+from wellspoken.proxy.cli import serve as cli_serve
+from wellspoken.proxy.cli.main import main
+from wellspoken.proxy.cli.options import Parser
 from wellspoken.proxy.config import tables as config_tables
 
 OTHERS = ("CONTRIBUTING.md", "CHANGELOG.md", "adapters/README.md")
@@ -243,14 +244,14 @@ def arguments(command: Command) -> list[str]:
 @pytest.mark.parametrize("command", own(), ids=str)
 def test_every_command_parses(command: Command) -> None:
     with pytest.raises(Parsed):
-        cli.main(arguments(command))
+        main(arguments(command))
 
 
 @pytest.mark.usefixtures("parsing")
 @pytest.mark.parametrize("line", ["serve --confg FILE", "check --jsn", "export --format chats"])
 def test_a_command_that_does_not_parse_is_seen(line: str) -> None:
     try:
-        code: object = cli.main(line.split())
+        code: object = main(line.split())
     except SystemExit as error:
         code = error.code
     assert code == 2

@@ -19,7 +19,7 @@ from wellspoken.adapters.events import (
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.tokens import NULL, bytes_json, spell
+from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
 from wellspoken.adapters.writers.arrays import Arrays
 from wellspoken.adapters.writers.completion_body import CompletionBody
 from wellspoken.adapters.writers.completion_stream import CompletionStream

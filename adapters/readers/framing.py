@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from wellspoken.adapters.exchange import Notes
-from wellspoken.adapters.sse import ServerEvent
+from wellspoken.adapters.readers.sse import ServerEvent
 
 
 class Framed(Protocol):

@@ -18,7 +18,7 @@ from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.logprobs import id_of, keyed_by_id
 from wellspoken.adapters.repairs.logprobs import logprobs as repaired
 from wellspoken.adapters.repairs.token_bytes import LOGPROB, own_value, settle
-from wellspoken.adapters.tokens import NULL, TokenTable, bytes_json, raw_escapes, spell
+from wellspoken.adapters.tokens.table import NULL, TokenTable, bytes_json, raw_escapes, spell
 
 ARRAYS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 

@@ -16,19 +16,19 @@ import msgspec
 
 from wellspoken.adapters.events import End, Entry, Event, Extra, Fault, Start, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.lenient import parse
 from wellspoken.adapters.readers import framing, llamacpp_wire
 from wellspoken.adapters.readers.llamacpp_hybrid import Hybrid
 from wellspoken.adapters.readers.llamacpp_wire import FLAGS, KEYS, Native, event_of
 from wellspoken.adapters.readers.near_openai import NearOpenAI
 from wellspoken.adapters.readers.pieces import Pieces, Streamed
+from wellspoken.adapters.readers.sse import EventTooLarge, SSEDecoder
 from wellspoken.adapters.readers.wire import NONE
 from wellspoken.adapters.repairs import errors, native
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.envelope import PREFIXES
 from wellspoken.adapters.repairs.finish import FAILURES, Failure
+from wellspoken.adapters.repairs.loose_json import parse
 from wellspoken.adapters.repairs.usage import from_timings
-from wellspoken.adapters.sse import EventTooLarge, SSEDecoder
 
 REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 

@@ -15,17 +15,17 @@ from msgspec import UNSET
 
 from wellspoken.adapters.events import End, Event, Extra, Fault, Start, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.lenient import parse
 from wellspoken.adapters.readers import wire
 from wellspoken.adapters.readers.framing import is_text
 from wellspoken.adapters.readers.pieces import Pieces
+from wellspoken.adapters.readers.sse import EventTooLarge, ServerEvent, SSEDecoder
 from wellspoken.adapters.readers.text import text_choice
 from wellspoken.adapters.readers.tolerant import Tolerant
 from wellspoken.adapters.repairs import envelope, errors
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.loose_json import parse
 from wellspoken.adapters.repairs.made_body import made_body
 from wellspoken.adapters.repairs.usage import usage as repaired_usage
-from wellspoken.adapters.sse import EventTooLarge, ServerEvent, SSEDecoder
 
 REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 NONE = wire.NONE

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from wellspoken.adapters.events import Fault, Logprobs
-from wellspoken.adapters.lenient import raw
 from wellspoken.adapters.readers.legacy import undo_bytes
 from wellspoken.adapters.readers.pieces import Where
 from wellspoken.adapters.readers.text import offsets, unrepeated
@@ -23,10 +22,11 @@ from wellspoken.adapters.repairs.envelope import (
 from wellspoken.adapters.repairs.finish import ELSEWHERE, FAILURES, Failure, finish_reason
 from wellspoken.adapters.repairs.finish import finish_reason_elsewhere as elsewhere
 from wellspoken.adapters.repairs.logprobs import logprobs
+from wellspoken.adapters.repairs.loose_json import raw
 from wellspoken.adapters.repairs.numbers import holds_probabilities
 from wellspoken.adapters.repairs.tools import Row, tool_call, tool_calls
 from wellspoken.adapters.repairs.usage import EVAL_COUNTS, from_timings, usage
-from wellspoken.adapters.tokens import digits
+from wellspoken.adapters.tokens.table import digits
 
 if TYPE_CHECKING:
     from wellspoken.adapters.readers.near_openai import NearOpenAI

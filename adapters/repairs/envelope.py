@@ -7,7 +7,7 @@ from typing import Any
 
 from wellspoken.adapters.events import Start
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.tokens import digits
+from wellspoken.adapters.tokens.table import digits
 
 PREFIXES = {"chat": "chatcmpl-", "completions": "cmpl-"}
 SHORTEST = 8  # characters of a backend's own suffix that make it worth keeping

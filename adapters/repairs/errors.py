@@ -7,7 +7,7 @@ from typing import Any
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.tokens import digits
+from wellspoken.adapters.tokens.table import digits
 
 CONTEXT_CODES = frozenset({40303})  # FastChat: CONTEXT_OVERFLOW
 _CONTEXT = re.compile(

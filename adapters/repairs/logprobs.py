@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import UNSET, Raw
 
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
-from wellspoken.adapters.lenient import raw
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.loose_json import raw
 from wellspoken.adapters.repairs.numbers import (
     TEXT_KEYS,
     VALUE_KEYS,
@@ -22,7 +22,7 @@ from wellspoken.adapters.repairs.numbers import (
     is_object,
     logprob,
 )
-from wellspoken.adapters.tokens import NULL, digits, token_id
+from wellspoken.adapters.tokens.table import NULL, digits, token_id
 
 _TOP_KEYS = ("top_logprobs", "top_probs", "probs", "top_tokens", "alternatives")
 

@@ -15,7 +15,7 @@ from wellspoken.adapters.events import Alternative, Entry, Reason, Usage
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.finish import Failure, finish_reason_elsewhere
 from wellspoken.adapters.repairs.token_bytes import MISPAIRED
-from wellspoken.adapters.tokens import bytes_json, spell
+from wellspoken.adapters.tokens.table import bytes_json, spell
 
 STOP_TYPES: dict[Any, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}
 """`stop_type` since 2024-12; "none" says nothing."""

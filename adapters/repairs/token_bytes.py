@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw
 
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.tokens import NULL, bytes_json, escape, spell, token_id
+from wellspoken.adapters.tokens.table import NULL, bytes_json, escape, spell, token_id
 
 LOGPROB = attrgetter("logprob")
 MISPAIRED = 1e-3  # a greater difference between a token's two values is no rounding

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.tokens import digits
+from wellspoken.adapters.tokens.table import digits
 
 Row = tuple[int | None, str | None, str | None, str]
 """(index, id, name, arguments text)"""

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Raw
 
 from wellspoken.adapters.events import Usage
-from wellspoken.adapters.lenient import raw
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.loose_json import raw
 
 PROMPT_DETAILS = ("cached_tokens", "audio_tokens", "cache_write_tokens")
 COMPLETION_DETAILS = (

@@ -25,10 +25,10 @@ from typing import Annotated, Any, Final, TypeVar
 
 from msgspec import DecodeError, Meta, Raw, Struct, json, structs
 
-from wellspoken.adapters.completions import CompletionRequest
-from wellspoken.adapters.completions_bounds import MAX_TOKEN_ID
-from wellspoken.adapters.openai import ALL_ALTERNATIVES, OFF, ChatRequest
-from wellspoken.adapters.request_error import (
+from wellspoken.adapters.requests.chat import ALL_ALTERNATIVES, OFF, ChatRequest
+from wellspoken.adapters.requests.completions import CompletionRequest
+from wellspoken.adapters.requests.completions_bounds import MAX_TOKEN_ID
+from wellspoken.adapters.requests.errors import (
     RequestError,
     out_of_range,
     short,

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Raw, Struct, field, json
 
-from wellspoken.adapters import openai_bounds
 from wellspoken.adapters.exchange import Exchange, Extensions
-from wellspoken.adapters.parsing import parse
-from wellspoken.adapters.request_error import RequestError, error_json
+from wellspoken.adapters.requests import chat_bounds as openai_bounds
+from wellspoken.adapters.requests.errors import RequestError, error_json
+from wellspoken.adapters.requests.parsing import parse
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.tokens import TokenTable
+    from wellspoken.adapters.tokens.table import TokenTable
 
 __all__ = [
     "ChatRequest",

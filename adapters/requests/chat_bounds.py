@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from wellspoken.adapters.request_error import (
+from wellspoken.adapters.requests.errors import (
     RequestError,
     empty,
     missing,
@@ -23,8 +23,7 @@ from wellspoken.adapters.request_error import (
 )
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.completions import CompletionRequest
-    from wellspoken.adapters.openai import (
+    from wellspoken.adapters.requests.chat import (
         ChatRequest,
         FunctionCall,
         Message,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         ToolCall,
         ToolChoice,
     )
+    from wellspoken.adapters.requests.completions import CompletionRequest
 
 MAX_N: Final = 128
 MAX_STOPS: Final = 4

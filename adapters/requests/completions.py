@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from msgspec import Raw, Struct, field, json
 
-from wellspoken.adapters import completions_bounds
-from wellspoken.adapters.backend import Backend, ask_stream, enforce, leave_empty_stops
 from wellspoken.adapters.exchange import Exchange, Extensions
-from wellspoken.adapters.openai import (
+from wellspoken.adapters.requests import completions_bounds
+from wellspoken.adapters.requests.chat import (
     ALL_ALTERNATIVES,
     OUR_KEYS,
     Bounds,
@@ -22,11 +21,12 @@ from wellspoken.adapters.openai import (
     stops_of,
     switches_of,
 )
-from wellspoken.adapters.parameters import OURS, refuse, used
-from wellspoken.adapters.parsing import parse
+from wellspoken.adapters.requests.parsing import parse
+from wellspoken.adapters.servers.backend import Backend, ask_stream, enforce, leave_empty_stops
+from wellspoken.adapters.servers.parameters import OURS, refuse, used
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.tokens import TokenTable
+    from wellspoken.adapters.tokens.table import TokenTable
 
 Prompt = str | tuple[int, ...]
 """One prompt: its text, or its token ids."""

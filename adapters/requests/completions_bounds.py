@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from wellspoken.adapters.openai_bounds import (
+from wellspoken.adapters.requests.chat_bounds import (
     DECIMALS,
     GUARDS,
     INT64,
@@ -19,7 +19,7 @@ from wellspoken.adapters.openai_bounds import (
     number,
     stop,
 )
-from wellspoken.adapters.request_error import (
+from wellspoken.adapters.requests.errors import (
     RequestError,
     empty,
     missing,
@@ -31,7 +31,7 @@ from wellspoken.adapters.request_error import (
 )
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.completions import CompletionRequest
+    from wellspoken.adapters.requests.completions import CompletionRequest
 
 MAX_CHOICES: Final = 128
 """The most choices that one request may make a backend generate, over all its prompts."""

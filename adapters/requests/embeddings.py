@@ -8,10 +8,9 @@ from typing import Any, Final
 from msgspec import Raw, Struct, field, json
 
 from wellspoken.adapters.exchange import Notes
-from wellspoken.adapters.openai import OUR_KEYS, Bounds
-from wellspoken.adapters.openai_bounds import no_model
-from wellspoken.adapters.parsing import parse
-from wellspoken.adapters.request_error import (
+from wellspoken.adapters.requests.chat import OUR_KEYS, Bounds
+from wellspoken.adapters.requests.chat_bounds import no_model
+from wellspoken.adapters.requests.errors import (
     empty,
     missing,
     out_of_range,
@@ -20,7 +19,8 @@ from wellspoken.adapters.request_error import (
     unsupported_value,
     wrong_type,
 )
-from wellspoken.adapters.vendor import Policy, unknown
+from wellspoken.adapters.requests.parsing import parse
+from wellspoken.adapters.requests.vendor import Policy, unknown
 
 Input = str | list[int]
 """One text to embed, or its token ids."""

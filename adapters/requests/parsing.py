@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 from msgspec import DecodeError, Raw, ValidationError, json
 
-from wellspoken.adapters.openai_bounds import no_model
-from wellspoken.adapters.request_error import RequestError, wrong_type
+from wellspoken.adapters.requests.chat_bounds import no_model
+from wellspoken.adapters.requests.errors import RequestError, wrong_type
 
 Decoded = TypeVar("Decoded")
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct, json
 
-from wellspoken.adapters.parsing import parse
-from wellspoken.adapters.request_error import RequestError, short
+from wellspoken.adapters.requests.errors import RequestError, short
+from wellspoken.adapters.requests.parsing import parse
 
 _KEY: Final = re.compile(rb'\s*[{,]\s*("[^"\\]*+(?:\\.[^"\\]*+)*+")\s*:\s*')
 _END: Final = re.compile(rb"\s*(?:\{\s*)?\}\s*")

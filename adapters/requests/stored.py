@@ -15,10 +15,9 @@ from typing import Any, Final
 
 from msgspec import UNSET, Struct, UnsetType, json
 
-from wellspoken.adapters import openai_bounds
-from wellspoken.adapters.openai import Bounds
-from wellspoken.adapters.parsing import parse
-from wellspoken.adapters.request_error import (
+from wellspoken.adapters.requests import chat_bounds as openai_bounds
+from wellspoken.adapters.requests.chat import Bounds
+from wellspoken.adapters.requests.errors import (
     RequestError,
     missing,
     out_of_range,
@@ -26,6 +25,7 @@ from wellspoken.adapters.request_error import (
     unsupported_value,
     wrong_type,
 )
+from wellspoken.adapters.requests.parsing import parse
 
 ORDERS: Final = ("asc", "desc")
 MOST: Final = 100

@@ -10,10 +10,10 @@ from typing import Final, Literal
 
 from msgspec import structs
 
-from wellspoken.adapters.caps import CAPPED, Asked, Caps, capped
-from wellspoken.adapters.completions import COMPLETION_KEYS, NATIVE_KEYS, CompletionRequest
-from wellspoken.adapters.openai import OPENAI_KEYS, OUR_KEYS, ChatRequest
-from wellspoken.adapters.request_error import RequestError, short
+from wellspoken.adapters.requests.caps import CAPPED, Asked, Caps, capped
+from wellspoken.adapters.requests.chat import OPENAI_KEYS, OUR_KEYS, ChatRequest
+from wellspoken.adapters.requests.completions import COMPLETION_KEYS, NATIVE_KEYS, CompletionRequest
+from wellspoken.adapters.requests.errors import RequestError, short
 
 Policy = Literal["pass", "strip", "reject"]
 

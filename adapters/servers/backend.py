@@ -11,11 +11,11 @@ from typing import Any, Final, Literal
 
 from msgspec import Raw, Struct, json
 
-from wellspoken.adapters.counting import Tokenize
-from wellspoken.adapters.forms import messages_in
-from wellspoken.adapters.forms_narrow import with_arguments
-from wellspoken.adapters.openai import OFF, OPENAI_KEYS, OUR_KEYS, ChatRequest
-from wellspoken.adapters.parameters import Table, refuse, used
+from wellspoken.adapters.requests.chat import OFF, OPENAI_KEYS, OUR_KEYS, ChatRequest
+from wellspoken.adapters.servers.forms import messages_in
+from wellspoken.adapters.servers.forms_narrow import with_arguments
+from wellspoken.adapters.servers.parameters import Table, refuse, used
+from wellspoken.adapters.tokens.counting import Tokenize
 
 _encode = json.Encoder().encode
 _NULL: Final = b"null"

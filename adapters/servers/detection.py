@@ -28,19 +28,19 @@ from typing import Any, Final
 
 from msgspec import DecodeError, Struct, json
 
-from wellspoken.adapters.backend import Backend
-from wellspoken.adapters.cortex import CORTEX
-from wellspoken.adapters.furiosa import FURIOSA
-from wellspoken.adapters.llama_cpp_python import LLAMA_CPP_PYTHON
-from wellspoken.adapters.llamacpp import LLAMACPP
-from wellspoken.adapters.lmstudio import LMSTUDIO
-from wellspoken.adapters.mlx_lm import MLX_LM
-from wellspoken.adapters.ollama import OLLAMA
-from wellspoken.adapters.registry import GENERAL
-from wellspoken.adapters.sglang import SGLANG
-from wellspoken.adapters.tgi import TGI
-from wellspoken.adapters.versions import for_version
-from wellspoken.adapters.vllm import VLLM
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.cortex import CORTEX
+from wellspoken.adapters.servers.furiosa import FURIOSA
+from wellspoken.adapters.servers.llama_cpp_python import LLAMA_CPP_PYTHON
+from wellspoken.adapters.servers.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.lmstudio import LMSTUDIO
+from wellspoken.adapters.servers.mlx_lm import MLX_LM
+from wellspoken.adapters.servers.ollama import OLLAMA
+from wellspoken.adapters.servers.registry import GENERAL
+from wellspoken.adapters.servers.sglang import SGLANG
+from wellspoken.adapters.servers.tgi import TGI
+from wellspoken.adapters.servers.versions import for_version
+from wellspoken.adapters.servers.vllm import VLLM
 
 MODELS: Final = GENERAL.models_path
 VERSION: Final = "/version"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import DecodeError, Raw, ValidationError, json
 
-from wellspoken.adapters.request_error import (
+from wellspoken.adapters.requests.errors import (
     RequestError,
     missing,
     short,

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from msgspec import DecodeError, Raw, json
 
-from wellspoken.adapters.forms import (
+from wellspoken.adapters.requests.errors import RequestError, short
+from wellspoken.adapters.servers.forms import (
     LEAST_TOP_P,
     Messages,
     decoded,
@@ -23,7 +24,6 @@ from wellspoken.adapters.forms import (
     text_in,
     tools_in,
 )
-from wellspoken.adapters.request_error import RequestError, short
 
 _encode = json.Encoder().encode
 _NULL: Final = b"null"

@@ -38,11 +38,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from wellspoken.adapters import forms
-from wellspoken.adapters import forms_narrow as narrow
-from wellspoken.adapters.backend import Backend
-from wellspoken.adapters.counting import Tokenize
-from wellspoken.adapters.parameters import (
+from wellspoken.adapters.servers import forms
+from wellspoken.adapters.servers import forms_narrow as narrow
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.parameters import (
     AS_SYSTEM,
     AS_TOOLS,
     BEST_OF,
@@ -55,6 +54,7 @@ from wellspoken.adapters.parameters import (
     Support,
     rows,
 )
+from wellspoken.adapters.tokens.counting import Tokenize
 
 AUTO: Final = (
     "auto: with --chat_format functionary, or chatml-function-calling and a system message"

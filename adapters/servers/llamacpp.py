@@ -40,10 +40,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from wellspoken.adapters import forms, forms_narrow
-from wellspoken.adapters.backend import Backend
-from wellspoken.adapters.counting import COMMON, Tokenize
-from wellspoken.adapters.parameters import (
+from wellspoken.adapters.servers import forms, forms_narrow
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.parameters import (
     AS_SYSTEM,
     AS_TOOLS,
     BEST_OF,
@@ -53,6 +52,7 @@ from wellspoken.adapters.parameters import (
     Support,
     rows,
 )
+from wellspoken.adapters.tokens.counting import COMMON, Tokenize
 
 PAGE: Final = re.compile(
     r"/(_app/[\w./-]+|props|([\w-]+\.)+(css|html|ico|js|png|svg|webmanifest))?", re.ASCII

@@ -29,17 +29,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import DecodeError, Raw, Struct, json
 
-from wellspoken.adapters import forms, forms_narrow
-from wellspoken.adapters.backend import Backend, Endpoint, translated
-from wellspoken.adapters.completions import COMPLETION_KEYS, CompletionRequest
-from wellspoken.adapters.llamacpp import PAGE, PASSES, TOKENIZE
-from wellspoken.adapters.openai import (
+from wellspoken.adapters.requests.chat import (
     ALL_ALTERNATIVES,
     OPENAI_KEYS,
     OUR_KEYS,
     ChatRequest,
 )
-from wellspoken.adapters.parameters import (
+from wellspoken.adapters.requests.completions import COMPLETION_KEYS, CompletionRequest
+from wellspoken.adapters.requests.errors import RequestError, unsupported_value
+from wellspoken.adapters.servers import forms, forms_narrow
+from wellspoken.adapters.servers.backend import Backend, Endpoint, translated
+from wellspoken.adapters.servers.llamacpp import PAGE, PASSES, TOKENIZE
+from wellspoken.adapters.servers.parameters import (
     AS_SYSTEM,
     BEST_OF,
     ONE_EACH,
@@ -50,7 +51,6 @@ from wellspoken.adapters.parameters import (
     rows,
     used,
 )
-from wellspoken.adapters.request_error import RequestError, unsupported_value
 
 if TYPE_CHECKING:
     Request = ChatRequest | CompletionRequest

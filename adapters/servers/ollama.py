@@ -37,9 +37,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from wellspoken.adapters import forms
-from wellspoken.adapters.backend import Backend
-from wellspoken.adapters.parameters import (
+from wellspoken.adapters.servers import forms
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.parameters import (
     AS_SYSTEM,
     AS_TOOLS,
     COUNTED,

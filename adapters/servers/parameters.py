@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from msgspec import Struct
 
-from wellspoken.adapters import forms
-from wellspoken.adapters.request_error import RequestError, short
+from wellspoken.adapters.requests.errors import RequestError, short
+from wellspoken.adapters.servers import forms
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.completions import CompletionRequest
-    from wellspoken.adapters.openai import ChatRequest
+    from wellspoken.adapters.requests.chat import ChatRequest
+    from wellspoken.adapters.requests.completions import CompletionRequest
 
 How = Literal["native", "emulated", "answered", "accepted", "refused"]
 """native: the server does it, in its own form. emulated: the proxy does it. answered: the proxy

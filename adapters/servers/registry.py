@@ -5,17 +5,17 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Final
 
-from wellspoken.adapters import forms
-from wellspoken.adapters.backend import Backend
-from wellspoken.adapters.cortex import CORTEX
-from wellspoken.adapters.furiosa import FURIOSA
-from wellspoken.adapters.llama_cpp_python import LLAMA_CPP_PYTHON
-from wellspoken.adapters.llamacpp import LLAMACPP
-from wellspoken.adapters.llamacpp_native import LLAMACPP_NATIVE
-from wellspoken.adapters.lmstudio import LMSTUDIO
-from wellspoken.adapters.mlx_lm import MLX_LM
-from wellspoken.adapters.ollama import OLLAMA
-from wellspoken.adapters.parameters import (
+from wellspoken.adapters.servers import forms
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.cortex import CORTEX
+from wellspoken.adapters.servers.furiosa import FURIOSA
+from wellspoken.adapters.servers.llama_cpp_python import LLAMA_CPP_PYTHON
+from wellspoken.adapters.servers.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.llamacpp_native import LLAMACPP_NATIVE
+from wellspoken.adapters.servers.lmstudio import LMSTUDIO
+from wellspoken.adapters.servers.mlx_lm import MLX_LM
+from wellspoken.adapters.servers.ollama import OLLAMA
+from wellspoken.adapters.servers.parameters import (
     AS_TOOLS,
     BEST_OF,
     ONLY_ALLOWED,
@@ -23,9 +23,9 @@ from wellspoken.adapters.parameters import (
     Support,
     rows,
 )
-from wellspoken.adapters.sglang import SGLANG
-from wellspoken.adapters.tgi import TGI
-from wellspoken.adapters.vllm import VLLM
+from wellspoken.adapters.servers.sglang import SGLANG
+from wellspoken.adapters.servers.tgi import TGI
+from wellspoken.adapters.servers.vllm import VLLM
 
 CHAT: Final = (
     rows("model messages stream n stop max_tokens max_completion_tokens temperature top_p seed")

@@ -36,10 +36,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from wellspoken.adapters import forms
-from wellspoken.adapters.backend import Backend
-from wellspoken.adapters.counting import COMMON, Tokenize
-from wellspoken.adapters.parameters import (
+from wellspoken.adapters.servers import forms
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.parameters import (
     AS_SYSTEM,
     AS_TOOLS,
     BEST_OF,
@@ -49,6 +48,7 @@ from wellspoken.adapters.parameters import (
     Support,
     rows,
 )
+from wellspoken.adapters.tokens.counting import COMMON, Tokenize
 
 SEED: Final = Support("native", note="with --enable-deterministic-inference", since="0.5.9")
 BIAS: Final = Support("native", since="0.4.8")

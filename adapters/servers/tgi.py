@@ -39,10 +39,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from wellspoken.adapters import forms
-from wellspoken.adapters.backend import Backend
-from wellspoken.adapters.counting import Tokenize
-from wellspoken.adapters.parameters import (
+from wellspoken.adapters.servers import forms
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.parameters import (
     AS_SYSTEM,
     AS_TOOLS,
     COUNTED,
@@ -54,6 +53,7 @@ from wellspoken.adapters.parameters import (
     Support,
     rows,
 )
+from wellspoken.adapters.tokens.counting import Tokenize
 
 UNREAD: Final = "TGI does not read it. Leave it out."
 OTHER: Final = "TGI makes a repetition penalty of it. Send frequency_penalty."

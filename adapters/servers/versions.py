@@ -11,8 +11,8 @@ from typing import Final
 
 from msgspec import structs
 
-from wellspoken.adapters.backend import Backend
-from wellspoken.adapters.parameters import Support, Table
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.parameters import Support, Table
 
 _NUMBERS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})+", re.ASCII)
 _FROM_SOURCE: Final = ".dev"  # 0.1.dev1: what a build tells that was made without git's tags

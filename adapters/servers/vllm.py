@@ -59,10 +59,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from wellspoken.adapters import forms
-from wellspoken.adapters.backend import Backend
-from wellspoken.adapters.counting import Tokenize
-from wellspoken.adapters.parameters import (
+from wellspoken.adapters.servers import forms
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.parameters import (
     AS_SYSTEM,
     AS_TOOLS,
     BEST_OF,
@@ -73,6 +72,7 @@ from wellspoken.adapters.parameters import (
     Support,
     rows,
 )
+from wellspoken.adapters.tokens.counting import Tokenize
 
 CALLS_DROPPED: Final = "the calls after the first are dropped, as vLLM does from 0.12 on"
 

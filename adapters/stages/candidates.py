@@ -11,7 +11,7 @@ from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
 from wellspoken.adapters.exchange import Notes
 from wellspoken.adapters.stages.alignment import Option, Piece
 from wellspoken.adapters.stages.spelling import Undo
-from wellspoken.adapters.tokens import NULL, bytes_json, escape, spell
+from wellspoken.adapters.tokens.table import NULL, bytes_json, escape, spell
 
 CONTROL = re.compile(r"<[^<>\s]+>|\[[A-Z_/]+\]")
 """What names a control token, such as `<s>`, `<|im_end|>` or `[INST]`."""

@@ -18,7 +18,7 @@ from msgspec import json
 
 from wellspoken.adapters.events import End, Event, Fault, Finish, Text
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.tokens import NULL, token_id
+from wellspoken.adapters.tokens.table import NULL, token_id
 
 
 class _Held:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from wellspoken.adapters.tokens import raw_escapes
+from wellspoken.adapters.tokens.table import raw_escapes
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _NAMED_BYTE = re.compile(r"byte: \\x([0-9a-fA-F]{2})")

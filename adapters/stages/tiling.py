@@ -47,7 +47,7 @@ from wellspoken.adapters.stages.candidates import (
     without_bytes,
 )
 from wellspoken.adapters.stages.spelling import SPELLINGS, Undo
-from wellspoken.adapters.tokens import NULL, token_id
+from wellspoken.adapters.tokens.table import NULL, token_id
 
 Spelling = tuple[str, Undo] | None
 

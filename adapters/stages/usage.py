@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from msgspec import Raw, json, structs
 
-from wellspoken.adapters.counting import NOTHING, Counted, Wanted
 from wellspoken.adapters.events import (
     Call,
     End,
@@ -30,6 +29,7 @@ from wellspoken.adapters.events import (
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.tokens.counting import NOTHING, Counted, Wanted
 
 BYTES_PER_TOKEN = 4
 

@@ -18,9 +18,9 @@ from msgspec import DecodeError, Meta, Raw, Struct, json
 
 from wellspoken.adapters.events import Alternative, Entry, Extra
 from wellspoken.adapters.exchange import Notes
-from wellspoken.adapters.lenient import parse
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.logprobs import logprobs
+from wellspoken.adapters.repairs.loose_json import parse
 
 TOKENIZE: Final = "/tokenize"
 DETOKENIZE: Final = "/detokenize"

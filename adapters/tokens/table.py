@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Raw, json
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.vocabulary import Vocabulary
+    from wellspoken.adapters.tokens.vocabulary import Vocabulary
 
 NULL = Raw(b"null")
 CAPACITY = 65_536

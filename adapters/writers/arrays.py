@@ -14,7 +14,7 @@ from msgspec import Raw, Struct, json
 
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.tokens import NULL, token_id
+from wellspoken.adapters.tokens.table import NULL, token_id
 
 _ids = json.Decoder(list[int]).decode
 _NUMBER = itemgetter(1)

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from wellspoken.proxy.cli_colour import Colour
-from wellspoken.proxy.cli_options import Parser, bare_parser, nearest_command
-from wellspoken.proxy.cli_serve import flags_of, parted, serve_options
+from wellspoken.proxy.cli.colour import Colour
+from wellspoken.proxy.cli.options import Parser, bare_parser, nearest_command
+from wellspoken.proxy.cli.serve import flags_of, parted, serve_options
 
 if TYPE_CHECKING:
     from wellspoken.proxy.config import Examined
@@ -103,7 +103,7 @@ def _check(arguments: Sequence[str]) -> int:
     options, examined = _examined(parser, arguments)
     if examined is None:
         return 2
-    from wellspoken.proxy.config.report import findings, in_json, in_words
+    from wellspoken.proxy.lifecycle.report import findings, in_json, in_words
 
     found = findings(examined, outside=not options.file_only)
     wrong = any(finding.severity == "error" for finding in found)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from wellspoken.proxy.cli_options import bare_parser
+from wellspoken.proxy.cli.options import bare_parser
 
 if TYPE_CHECKING:
     from wellspoken.proxy.doctor.examine import Options

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from wellspoken.proxy.cli_options import (
+from wellspoken.proxy.cli.options import (
     COMMANDS,
     bare_parser,
     nearest_command,
@@ -110,19 +110,19 @@ def _command(arguments: list[str]) -> int:
     if command == "convert":
         return _convert(arguments[1:])
     if command in ("export", "import"):
-        from wellspoken.proxy import cli_store
+        from wellspoken.proxy.cli import store as cli_store
 
         return cli_store.main(arguments)
     if command == "serve":
-        from wellspoken.proxy import cli_serve
+        from wellspoken.proxy.cli import serve as cli_serve
 
         return cli_serve.main(arguments[1:])
     if command in ("check", "config"):
-        from wellspoken.proxy import cli_config
+        from wellspoken.proxy.cli import config as cli_config
 
         return cli_config.main(arguments)
     if command == "doctor":
-        from wellspoken.proxy import cli_doctor
+        from wellspoken.proxy.cli import doctor as cli_doctor
 
         return cli_doctor.main(arguments[1:])
     parser = _url_parser()
@@ -167,7 +167,7 @@ def _convert(arguments: Sequence[str]) -> int:
         print("wellspoken: stdout is closed. Write > NEW behind the command.", file=sys.stderr)
         return 2
     try:
-        from wellspoken.proxy.convert import Options, run
+        from wellspoken.proxy.transfer.convert import Options, run
 
         return run(
             Options(
@@ -186,7 +186,7 @@ class _Version(argparse.Action):
     """Looks the version up only when asked: that takes as long as all of --help."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from wellspoken.proxy.build import version
+        from wellspoken.proxy.lifecycle.build import version
 
         print(f"wellspoken {version()}")
         parser.exit(0)
@@ -270,7 +270,3 @@ def _url_flags(options: argparse.Namespace) -> dict[str, Any]:
     }
     given = {key: value for key, value in backend.items() if value is not None}
     return {"backend": [given], **serving_flags(options)}
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

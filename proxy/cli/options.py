@@ -137,7 +137,7 @@ def _started(file: str | None, flags: dict[str, Any]) -> int:
     sockets = _listening(config.server.listen)
     gc.disable()  # what is loaded now stays, so nothing is looked for in it
     try:
-        from wellspoken.proxy.run import run
+        from wellspoken.proxy.lifecycle.run import run
     finally:
         gc.enable()
     return run(config, source, sockets)
@@ -148,7 +148,7 @@ def _listening(listen: str) -> list[socket]:
 
     None where that fails: whoever needs them tries once more, and says why.
     """
-    from wellspoken.proxy.listening import listening
+    from wellspoken.proxy.http.sockets import listening
 
     try:
         return listening(listen)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from wellspoken.engine.vllm_arguments import forbidden
-from wellspoken.proxy.cli_options import COMMANDS, Parser, serving_flags, serving_parser, start
+from wellspoken.proxy.cli.options import COMMANDS, Parser, serving_flags, serving_parser, start
 
 _HELP: Final = """\
 examples:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from msgspec import UNSET
 
-from wellspoken.adapters.caps import DANGEROUS, Caps
+from wellspoken.adapters.requests.caps import DANGEROUS, Caps
 from wellspoken.proxy.config.engine import engine_rules, served_names
 from wellspoken.proxy.config.places import Path
 from wellspoken.proxy.config.problems import Problem, shown, suggestion

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from wellspoken.adapters.caps import Caps
 from wellspoken.adapters.exchange import Extensions
-from wellspoken.adapters.vendor import Policy
+from wellspoken.adapters.requests.caps import Caps
+from wellspoken.adapters.requests.vendor import Policy
 
 # At most some 30 years: an infinite time cannot be handed on as a number of seconds.
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]

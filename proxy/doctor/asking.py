@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from wellspoken.proxy.doctor.model import Ask, Heard
-from wellspoken.proxy.failures import UpstreamError
+from wellspoken.proxy.upstream.failures import UpstreamError
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.upstream import Upstream
+    from wellspoken.proxy.upstream.client import Upstream
 
 LARGEST: Final = 16 * 1024 * 1024  # bytes of an answer
 PATIENCE: Final = 3  # requests without an answer, one after the other, until no more are sent

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from wellspoken.proxy.cli_colour import Colour
+from wellspoken.proxy.cli.colour import Colour
 from wellspoken.proxy.doctor.model import plain
 from wellspoken.proxy.doctor.report import summary, told
 

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from wellspoken.proxy.build import build, version
 from wellspoken.proxy.config import load
 from wellspoken.proxy.config.values import normal_url, read_key
-from wellspoken.proxy.detect import stop_all
 from wellspoken.proxy.doctor import questions
 from wellspoken.proxy.doctor.asking import Side
 from wellspoken.proxy.doctor.model import (
@@ -32,7 +30,9 @@ from wellspoken.proxy.doctor.model import (
     plain,
 )
 from wellspoken.proxy.doctor.rules import message_of
-from wellspoken.proxy.upstream import Upstream
+from wellspoken.proxy.lifecycle.build import build, version
+from wellspoken.proxy.upstream.client import Upstream
+from wellspoken.proxy.upstream.detector import stop_all
 
 if TYPE_CHECKING:
     from wellspoken.proxy.config import Config

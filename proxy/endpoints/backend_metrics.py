@@ -12,20 +12,20 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
-from wellspoken.adapters.request_error import RequestError, missing, short
+from wellspoken.adapters.requests.errors import RequestError, missing, short
 from wellspoken.adapters.translate import error_of
-from wellspoken.proxy.failures import UpstreamError
-from wellspoken.proxy.metrics import OTHER
-from wellspoken.proxy.pages import unloaded
-from wellspoken.proxy.passing import exchange_of
-from wellspoken.proxy.replying import explained
-from wellspoken.proxy.routing import not_ready
+from wellspoken.proxy.endpoints.models import unloaded
+from wellspoken.proxy.endpoints.passthrough import exchange_of
+from wellspoken.proxy.metrics.service import OTHER
+from wellspoken.proxy.relay.headers import explained
+from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.target import not_ready
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.replies import Reply
-    from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.upstream import Answer, Upstream
+    from wellspoken.proxy.http.responses import Reply
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.upstream.client import Answer, Upstream
+    from wellspoken.proxy.upstream.target import Target
 
 PATH: Final = "/metrics"
 SECONDS = 10.0  # or timeouts.probe: a vLLM under load is late; Prometheus waits 10 s by itself

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from wellspoken.adapters.answers import (
+from wellspoken.adapters.schema import (
     Capabilities,
     Capability,
     EngineState,
     ModelCapabilities,
 )
-from wellspoken.proxy.pages import listed
+from wellspoken.proxy.endpoints.models import listed
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.parameters import Table
+    from wellspoken.adapters.servers.parameters import Table
     from wellspoken.engine.supervisor import Supervisor
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.replies import Reply
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.http.responses import Reply
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.upstream.target import Target
 
 _encode = msgspec.json.Encoder().encode
 

@@ -7,32 +7,33 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, structs
 
-from wellspoken.adapters import openai_bounds
-from wellspoken.adapters.backend import Endpoint, lacks_in_streams, prepare
-from wellspoken.adapters.llamacpp_native import (
+from wellspoken.adapters.merge import Merge
+from wellspoken.adapters.requests import chat_bounds as openai_bounds
+from wellspoken.adapters.requests.chat import decode_chat, exchange_for
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.rest import Rest
+from wellspoken.adapters.servers.backend import Endpoint, lacks_in_streams, prepare
+from wellspoken.adapters.servers.llamacpp_native import (
     prepare_native,
     refuse_unsupported,
     template_request,
     templated,
 )
-from wellspoken.adapters.merge import Merge
-from wellspoken.adapters.openai import decode_chat, exchange_for
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.translate import Source
-from wellspoken.proxy import keeping, scoring
-from wellspoken.proxy.admission import admit, enter
-from wellspoken.proxy.answer import respond, untouched
-from wellspoken.proxy.plan import Ask, Plan, streamed, without_stops
-from wellspoken.proxy.requests import body_of, exchanged
+from wellspoken.proxy.http.requests import body_of, exchanged
+from wellspoken.proxy.relay import scoring
+from wellspoken.proxy.relay import storing as keeping
+from wellspoken.proxy.relay.admission import admit, enter
+from wellspoken.proxy.relay.answer import respond, untouched
+from wellspoken.proxy.relay.plan import Ask, Plan, streamed, without_stops
 
 if TYPE_CHECKING:
     from wellspoken.adapters.events import Event
     from wellspoken.adapters.exchange import Exchange
-    from wellspoken.adapters.openai import ChatRequest
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.replies import EventStream, Reply
-    from wellspoken.proxy.routing import Target
+    from wellspoken.adapters.requests.chat import ChatRequest
+    from wellspoken.proxy.http.responses import EventStream, Reply
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.upstream.target import Target
 
 OPENAI_PATH = "/v1/chat/completions"
 TEMPLATE = "/apply-template"

@@ -8,38 +8,38 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from wellspoken.adapters import completions_bounds
-from wellspoken.adapters.backend import Endpoint, lacks_in_streams
-from wellspoken.adapters.completions import (
+from wellspoken.adapters.merge import Best, Merge, entries_in
+from wellspoken.adapters.requests import completions_bounds
+from wellspoken.adapters.requests.chat_bounds import seed_of_choice
+from wellspoken.adapters.requests.completions import (
     Prompt,
     decode_completion,
     exchange_for_completion,
     prepare_completion,
     prompts,
 )
-from wellspoken.adapters.llamacpp_native import prepare_native
-from wellspoken.adapters.merge import Best, Merge, entries_in
-from wellspoken.adapters.openai_bounds import seed_of_choice
-from wellspoken.adapters.parameters import refuse, used
-from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.rest import Rest
+from wellspoken.adapters.servers.backend import Endpoint, lacks_in_streams
+from wellspoken.adapters.servers.llamacpp_native import prepare_native
+from wellspoken.adapters.servers.parameters import refuse, used
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
 from wellspoken.adapters.translate import Source
-from wellspoken.proxy import scoring
-from wellspoken.proxy.admission import admit, enter
-from wellspoken.proxy.answer import respond, untouched
-from wellspoken.proxy.counting import Counter
-from wellspoken.proxy.plan import Ask, Merging, Plan, streamed, without_stops
-from wellspoken.proxy.requests import body_of, exchanged
+from wellspoken.proxy.http.requests import body_of, exchanged
+from wellspoken.proxy.relay import scoring
+from wellspoken.proxy.relay.admission import admit, enter
+from wellspoken.proxy.relay.answer import respond, untouched
+from wellspoken.proxy.relay.counting import Counter
+from wellspoken.proxy.relay.plan import Ask, Merging, Plan, streamed, without_stops
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.backend import Backend
-    from wellspoken.adapters.completions import CompletionRequest
     from wellspoken.adapters.events import Event
     from wellspoken.adapters.exchange import Exchange
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.replies import EventStream, Reply
-    from wellspoken.proxy.routing import Target
+    from wellspoken.adapters.requests.completions import CompletionRequest
+    from wellspoken.adapters.servers.backend import Backend
+    from wellspoken.proxy.http.responses import EventStream, Reply
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.upstream.target import Target
 
 OPENAI_PATH = "/v1/completions"
 COMPUTED = frozenset({"prompt_logprobs"})  # what a backend that cannot do it is not sent

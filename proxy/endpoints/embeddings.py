@@ -6,8 +6,10 @@ import asyncio
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from wellspoken.adapters import embeddings as requests
-from wellspoken.adapters.embeddings import (
+from wellspoken.adapters.embeddings_answer import translate_embeddings
+from wellspoken.adapters.requests import embeddings as requests
+from wellspoken.adapters.requests.chat import OUR_KEYS
+from wellspoken.adapters.requests.embeddings import (
     EMBEDDING_KEYS,
     EMBEDDINGS,
     EmbeddingRequest,
@@ -15,20 +17,18 @@ from wellspoken.adapters.embeddings import (
     prepare_embeddings,
     refuses_base64,
 )
-from wellspoken.adapters.embeddings_answer import translate_embeddings
-from wellspoken.adapters.openai import OUR_KEYS
-from wellspoken.proxy.admission import admit_passing, count_vendors, enter_passing
-from wellspoken.proxy.asking import KEY_REFUSED, LARGE, clients_key
-from wellspoken.proxy.passing import ask, exchange_of, missing, unchanged
-from wellspoken.proxy.replying import explained
-from wellspoken.proxy.requests import body_of, extensions_of, keep_of
+from wellspoken.proxy.endpoints.passthrough import ask, exchange_of, missing, unchanged
+from wellspoken.proxy.http.requests import body_of, extensions_of, keep_of
+from wellspoken.proxy.relay.admission import admit_passing, count_vendors, enter_passing
+from wellspoken.proxy.relay.headers import explained
+from wellspoken.proxy.relay.send import KEY_REFUSED, LARGE, clients_key
 
 if TYPE_CHECKING:
     from wellspoken.adapters.exchange import Exchange
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.replies import EventStream, Reply
-    from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.upstream import Answer
+    from wellspoken.proxy.http.responses import EventStream, Reply
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.upstream.client import Answer
+    from wellspoken.proxy.upstream.target import Target
 
 
 async def embeddings(call: Call) -> Reply | EventStream:

@@ -10,17 +10,17 @@ from urllib.parse import unquote
 
 import msgspec
 
-from wellspoken.adapters.openai import Model, ModelList
-from wellspoken.proxy.failures import UpstreamError
-from wellspoken.proxy.metrics import CONTENT_TYPE
-from wellspoken.proxy.replies import Reply
+from wellspoken.adapters.requests.chat import Model, ModelList
+from wellspoken.proxy.http.responses import Reply
+from wellspoken.proxy.metrics.service import CONTENT_TYPE
+from wellspoken.proxy.upstream.failures import UpstreamError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.server import Service
+    from wellspoken.proxy.upstream.target import Target
 
 PROBE_PATH = "/health"  # vLLM, llama.cpp, TGI, SGLang; elsewhere a 404, which is a sign of life too
 PROBE_SECONDS = 2.0  # how long a probe's result holds

@@ -18,32 +18,32 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from wellspoken.adapters import registry
-from wellspoken.adapters.embeddings import EMBEDDINGS
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.renaming import asks_stream, decode_named, with_values
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.adapters.request_error import missing as required
+from wellspoken.adapters.requests.embeddings import EMBEDDINGS
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.errors import missing as required
+from wellspoken.adapters.requests.renaming import asks_stream, decode_named, with_values
+from wellspoken.adapters.servers import registry
 from wellspoken.adapters.translate import error_of
-from wellspoken.proxy.admission import admit_passing, enter_passing
-from wellspoken.proxy.answer import relayed
-from wellspoken.proxy.asking import KEY_REFUSED, clients_key, reached
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.metrics_passing import PassingUsage
-from wellspoken.proxy.plan import Ask
-from wellspoken.proxy.replying import delays, explained
-from wellspoken.proxy.requests import body_of, forwarded
+from wellspoken.proxy.http.requests import body_of, forwarded
+from wellspoken.proxy.metrics.passing import PassingUsage
+from wellspoken.proxy.relay.admission import admit_passing, enter_passing
+from wellspoken.proxy.relay.answer import relayed
+from wellspoken.proxy.relay.headers import delays, explained
+from wellspoken.proxy.relay.plan import Ask
+from wellspoken.proxy.relay.send import KEY_REFUSED, clients_key, reached
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from msgspec import Raw
 
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.replies import EventStream, Reply
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.http.responses import EventStream, Reply
+    from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.server import Service
-    from wellspoken.proxy.upstream import Answer
+    from wellspoken.proxy.upstream.client import Answer
+    from wellspoken.proxy.upstream.target import Target
 
 EVENTS: Final = "text/event-stream"
 STREAMS: Final = frozenset({EVENTS, "application/x-ndjson", "application/jsonl"})

@@ -14,23 +14,23 @@ from urllib.parse import parse_qsl, unquote
 
 from msgspec import json, structs
 
-from wellspoken.adapters.request_error import RequestError, short
-from wellspoken.adapters.stored_requests import (
+from wellspoken.adapters.requests.errors import RequestError, short
+from wellspoken.adapters.requests.stored import (
     DEFAULT,
     decode_completions,
     decode_messages,
     decode_update,
 )
-from wellspoken.proxy import presenting
-from wellspoken.proxy.asking import LARGE
-from wellspoken.proxy.replies import JSON
-from wellspoken.proxy.requests import body_of
+from wellspoken.proxy.endpoints import stored_views as presenting
+from wellspoken.proxy.http.requests import body_of
+from wellspoken.proxy.http.responses import JSON
+from wellspoken.proxy.relay.send import LARGE
 from wellspoken.proxy.store.database import StoreError, Unreadable, Unusable
 from wellspoken.proxy.store.rows import Position, Query
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.replies import EventStream, Reply
+    from wellspoken.proxy.http.responses import EventStream, Reply
+    from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.store.rows import Row
     from wellspoken.proxy.store.store import Store
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from wellspoken.proxy.asking import reached
-from wellspoken.proxy.replies import Reply
-from wellspoken.proxy.requests import unknown_url
+from wellspoken.proxy.http.requests import unknown_url
+from wellspoken.proxy.http.responses import Reply
+from wellspoken.proxy.relay.send import reached
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.server import Service
+    from wellspoken.proxy.upstream.target import Target
 
 KEPT = (
     "cache-control",

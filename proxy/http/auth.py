@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import Auth
 from wellspoken.proxy.config.values import ConfigError
 

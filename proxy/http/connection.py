@@ -17,8 +17,8 @@ from aiohttp.web_protocol import ERROR, RequestHandler
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_server import Server
 
-from wellspoken.proxy.replies import Reply, error_body, identifying, plain_head
-from wellspoken.proxy.requests import fresh_id
+from wellspoken.proxy.http.requests import fresh_id
+from wellspoken.proxy.http.responses import Reply, error_body, identifying, plain_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from wellspoken.adapters.exchange import Exchange, Extensions
-from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.requests.errors import RequestError
 
 if TYPE_CHECKING:
     from aiohttp.web_request import BaseRequest
     from multidict import CIMultiDictProxy
 
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.upstream.target import Target
 
 TRACE_PARENT: Final = "traceparent"
 TRACE_STATE: Final = "tracestate"

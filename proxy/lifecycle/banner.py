@@ -6,13 +6,13 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from wellspoken.proxy import pages
-from wellspoken.proxy.build import version
+from wellspoken.proxy.endpoints import models as pages
+from wellspoken.proxy.lifecycle.build import version
 
 if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
-    from wellspoken.proxy.routing import Target
     from wellspoken.proxy.server import Service
+    from wellspoken.proxy.upstream.target import Target
 
 
 async def banner(service: Service, host: str, port: int) -> str:

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET
 
-from wellspoken.adapters import registry
+from wellspoken.adapters.servers import registry
 from wellspoken.proxy.config import Backend, Config, Engine, Timeouts
 from wellspoken.proxy.config.engine import served_names
 from wellspoken.proxy.config.values import ConfigError, normal_url, read_key
-from wellspoken.proxy.detect import Detector
-from wellspoken.proxy.metrics import Metrics
-from wellspoken.proxy.passing import refuse_endpoints
-from wellspoken.proxy.routing import Router, Target
+from wellspoken.proxy.endpoints.passthrough import refuse_endpoints
+from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.server import ROUTES, Service
-from wellspoken.proxy.tokenizer import Tokenizer
-from wellspoken.proxy.upstream import Upstream
+from wellspoken.proxy.upstream.client import Upstream
+from wellspoken.proxy.upstream.detector import Detector
+from wellspoken.proxy.upstream.target import Router, Target
+from wellspoken.proxy.upstream.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.backend import Backend as Adapter
+    from wellspoken.adapters.servers.backend import Backend as Adapter
     from wellspoken.proxy.store.store import Store
 
 

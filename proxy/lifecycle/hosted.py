@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 
-from wellspoken.adapters import registry
-from wellspoken.adapters.versions import for_version
+from wellspoken.adapters.servers import registry
+from wellspoken.adapters.servers.versions import for_version
 from wellspoken.engine.settings import Settings
 from wellspoken.engine.supervisor import Supervisor
 from wellspoken.proxy.config import Auth
 from wellspoken.proxy.config.values import ConfigError, read_key
-from wellspoken.proxy.failures import UpstreamError
-from wellspoken.proxy.pages import PROBE_PATH
-from wellspoken.proxy.upstream import Upstream
+from wellspoken.proxy.endpoints.models import PROBE_PATH
+from wellspoken.proxy.upstream.client import Upstream
+from wellspoken.proxy.upstream.failures import UpstreamError
 
 if TYPE_CHECKING:
     import logging
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from wellspoken.engine.kind import Facts, Kind
     from wellspoken.proxy.config import Config, Engine
-    from wellspoken.proxy.metrics import Metrics
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.metrics.service import Metrics
+    from wellspoken.proxy.upstream.target import Target
 
 
 FAILED: Final = frozenset({"refused", "unreachable", "cut"})

@@ -14,18 +14,18 @@ from typing import Any
 
 from msgspec import UNSET
 
-from wellspoken.adapters import registry
+from wellspoken.adapters.servers import registry
 from wellspoken.engine.failure import EngineError
-from wellspoken.proxy.auth import Keys
 from wellspoken.proxy.config.places import Path
 from wellspoken.proxy.config.problems import Problem, shown
 from wellspoken.proxy.config.tables import Auth, Backend, Config, Engine, Store
 from wellspoken.proxy.config.values import ConfigError, parse_listen, read_key, store_url
-from wellspoken.proxy.engines import kind_of
-from wellspoken.proxy.passing import refuse_endpoints
+from wellspoken.proxy.endpoints.passthrough import refuse_endpoints
+from wellspoken.proxy.http.auth import Keys
+from wellspoken.proxy.lifecycle.hosted import kind_of
 from wellspoken.proxy.server import ROUTES
 from wellspoken.proxy.store.database import StoreError
-from wellspoken.proxy.tokenizer import Tokenizer
+from wellspoken.proxy.upstream.tokenizer import Tokenizer
 
 
 def missing(config: Config) -> Iterator[Problem]:

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from wellspoken.proxy.auth import Keys
-from wellspoken.proxy.build import outside, target_of
 from wellspoken.proxy.config import check
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.detect import start_all, stop_all
-from wellspoken.proxy.watching import aside
+from wellspoken.proxy.http.auth import Keys
+from wellspoken.proxy.lifecycle.build import outside, target_of
+from wellspoken.proxy.lifecycle.watch import aside
+from wellspoken.proxy.upstream.detector import start_all, stop_all
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.build import Outside
     from wellspoken.proxy.config import Config
-    from wellspoken.proxy.engines import Hosted
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.lifecycle.build import Outside
+    from wellspoken.proxy.lifecycle.hosted import Hosted
     from wellspoken.proxy.server import Service
+    from wellspoken.proxy.upstream.target import Target
 
 _FIXED: Final = ("store", "engine", "log", "traces")
 _FIXED_KEYS: Final = ("listen", "workers")

@@ -12,7 +12,7 @@ from wellspoken.proxy.config.layers import doubtful_variables
 from wellspoken.proxy.config.problems import Origin, shown, told
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.cli_colour import Colour
+    from wellspoken.proxy.cli.colour import Colour
     from wellspoken.proxy.config import Examined
     from wellspoken.proxy.config.problems import Problem
 
@@ -33,7 +33,7 @@ def findings(examined: Examined, *, outside: bool) -> list[Finding]:
     """
     errors, warnings = list(examined.problems), list(doubtful_variables(os.environ))
     if outside and examined.layers.readable:
-        from wellspoken.proxy.config.outside import doubts, missing
+        from wellspoken.proxy.lifecycle.outside import doubts, missing
 
         known = list(errors)
         errors += [each for each in missing(examined.config) if not told(each, known)]

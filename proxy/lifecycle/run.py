@@ -16,21 +16,21 @@ from msgspec import UNSET
 
 from wellspoken.engine.failure import EngineError
 from wellspoken.proxy import logs, tracing
-from wellspoken.proxy.banner import banner
-from wellspoken.proxy.build import build
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.detect import start_all
-from wellspoken.proxy.progress import Progress, shown
-from wellspoken.proxy.reload import Reloader
-from wellspoken.proxy.signals import Signals
-from wellspoken.proxy.watching import Watcher
+from wellspoken.proxy.lifecycle.banner import banner
+from wellspoken.proxy.lifecycle.build import build
+from wellspoken.proxy.lifecycle.progress import Progress, shown
+from wellspoken.proxy.lifecycle.reload import Reloader
+from wellspoken.proxy.lifecycle.signals import Signals
+from wellspoken.proxy.lifecycle.watch import Watcher
+from wellspoken.proxy.upstream.detector import start_all
 
 if TYPE_CHECKING:
     import socket
 
     from wellspoken.proxy.config import Config
     from wellspoken.proxy.config.source import Source
-    from wellspoken.proxy.engines import Hosted
+    from wellspoken.proxy.lifecycle.hosted import Hosted
     from wellspoken.proxy.logs import Logs
     from wellspoken.proxy.server import Service
 
@@ -194,7 +194,7 @@ def _hosted(config: Config, service: Service, progress: Progress) -> Hosted | No
     """
     if config.engine is UNSET:
         return None
-    from wellspoken.proxy.engines import Hosted
+    from wellspoken.proxy.lifecycle.hosted import Hosted
 
     target = next(t for t in service.router.targets if t.name == config.engine.name)
     return Hosted(config, target, service.metrics, service.log, progress.line)

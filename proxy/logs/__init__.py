@@ -14,15 +14,15 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from wellspoken.proxy.answer import OUR_FAULT
 from wellspoken.proxy.logs import bodies
 from wellspoken.proxy.logs.lines import JsonLines, Lines, Request, TextLines, redacted, traced
 from wellspoken.proxy.logs.writer import Descriptor, Output, Writer
+from wellspoken.proxy.relay.answer import OUR_FAULT
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.call import Call
     from wellspoken.proxy.config.tables import Log
-    from wellspoken.proxy.progress import Progress
+    from wellspoken.proxy.lifecycle.progress import Progress
+    from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.server import Service
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}

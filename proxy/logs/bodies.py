@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from wellspoken.proxy.http.responses import EventStream
 from wellspoken.proxy.logs.lines import HIDDEN, redacted
-from wellspoken.proxy.replies import EventStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from wellspoken.proxy.call import Call
+    from wellspoken.proxy.relay.call import Call
 
 SHOWN: Final = 16_384  # bytes of a body
 _BEYOND: Final = 4_096  # bytes behind these, so that no key is cut before it is seen to be one

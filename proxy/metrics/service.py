@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from wellspoken.proxy.metrics_series import Count, Counter, Histogram, Text, Times
+from wellspoken.proxy.metrics.series import Count, Counter, Histogram, Text, Times
 
 if TYPE_CHECKING:
     from wellspoken.adapters.events import Usage
@@ -94,7 +94,7 @@ _WRITE_SECONDS = (
 
 
 class Finished(Protocol):
-    """What is counted of a request that is over: proxy/call.py's Call has it."""
+    """What is counted of a request that is over: proxy/relay/call.py's Call has it."""
 
     route: str
     backend: str

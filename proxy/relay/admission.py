@@ -5,17 +5,23 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from wellspoken.adapters.caps import Asked, capped, names_tokens, passes_tokens, refuse_over
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.adapters.vendor import UNKNOWN, admitted, refuse_variants, vendor_keys
+from wellspoken.adapters.requests.caps import (
+    Asked,
+    capped,
+    names_tokens,
+    passes_tokens,
+    refuse_over,
+)
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.vendor import UNKNOWN, admitted, refuse_variants, vendor_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from msgspec import Raw
 
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.upstream.target import Target
 
 _OUTCOMES: Final = {"pass": "passed", "strip": "stripped", "reject": "rejected"}
 LISTED: Final = 32  # names that the header lists at most

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 
 from wellspoken.adapters import translate
 from wellspoken.adapters.events import Fault
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.proxy import counting, several
-from wellspoken.proxy.asking import KEY_REFUSED, LARGE, clients_key, opened, send
-from wellspoken.proxy.failures import UpstreamError
-from wellspoken.proxy.keeping import keep, keep_stream
-from wellspoken.proxy.metrics_passing import PassingUsage
-from wellspoken.proxy.replies import EventStream, Reply
-from wellspoken.proxy.replying import DONE, broken, explained, told_in, with_repairs
-from wellspoken.proxy.waiting import doubt
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.proxy.http.responses import EventStream, Reply
+from wellspoken.proxy.metrics.passing import PassingUsage
+from wellspoken.proxy.relay import counting, several
+from wellspoken.proxy.relay.headers import DONE, broken, explained, told_in, with_repairs
+from wellspoken.proxy.relay.send import KEY_REFUSED, LARGE, clients_key, opened, send
+from wellspoken.proxy.relay.storing import keep, keep_stream
+from wellspoken.proxy.relay.waiting import doubt
+from wellspoken.proxy.upstream.failures import UpstreamError
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.plan import Ask, Plan, Planning
-    from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.upstream import Answer
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.relay.plan import Ask, Plan, Planning
+    from wellspoken.proxy.upstream.client import Answer
+    from wellspoken.proxy.upstream.target import Target
 
 OUR_FAULT = Fault(500, "The proxy failed; this is a bug in it. Its log has the details.")
 

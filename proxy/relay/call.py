@@ -9,15 +9,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from wellspoken.adapters.events import Fault
-from wellspoken.adapters.request_error import RequestError, error_json
-from wellspoken.proxy import keeping
-from wellspoken.proxy.connection import Connection
+from wellspoken.adapters.requests.errors import RequestError, error_json
+from wellspoken.proxy.http.connection import Connection
+from wellspoken.proxy.http.requests import request_id
+from wellspoken.proxy.http.responses import EVENTS, JSON, EventStream, Reply, identifying
 from wellspoken.proxy.logs.bodies import Tap, TappedStream
-from wellspoken.proxy.metrics import OTHER
-from wellspoken.proxy.replies import EVENTS, JSON, EventStream, Reply, identifying
-from wellspoken.proxy.replying import NO_RETRY, retrying, told_in
-from wellspoken.proxy.requests import request_id
-from wellspoken.proxy.waiting import entered
+from wellspoken.proxy.metrics.service import OTHER
+from wellspoken.proxy.relay import storing as keeping
+from wellspoken.proxy.relay.headers import NO_RETRY, retrying, told_in
+from wellspoken.proxy.relay.waiting import entered
 
 if TYPE_CHECKING:
     from aiohttp.web_request import BaseRequest
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from wellspoken.adapters.events import Usage
     from wellspoken.adapters.exchange import Exchange
     from wellspoken.engine.supervisor import Supervisor
-    from wellspoken.proxy.failures import UpstreamError
-    from wellspoken.proxy.metrics_passing import PassingUsage
-    from wellspoken.proxy.metrics_series import Times
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.metrics.passing import PassingUsage
+    from wellspoken.proxy.metrics.series import Times
     from wellspoken.proxy.server import Service
     from wellspoken.proxy.tracing.spans import Trace
+    from wellspoken.proxy.upstream.failures import UpstreamError
+    from wellspoken.proxy.upstream.target import Target
 
 
 class Call:

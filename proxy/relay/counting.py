@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Raw, json
 
-from wellspoken.adapters import counting
-from wellspoken.adapters.counting import NOTHING, Counted, Tokenize, Wanted
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.proxy.asking import send
-from wellspoken.proxy.failures import UpstreamError
-from wellspoken.proxy.plan import Ask
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.tokens import counting
+from wellspoken.adapters.tokens.counting import NOTHING, Counted, Tokenize, Wanted
+from wellspoken.proxy.relay.plan import Ask
+from wellspoken.proxy.relay.send import send
+from wellspoken.proxy.upstream.failures import UpstreamError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.plan import Plan
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.relay.plan import Plan
+    from wellspoken.proxy.upstream.target import Target
 
 ABSENT: Final = (404, 405, 501)
 MOST_ANSWERED: Final = 128

@@ -9,12 +9,12 @@ from msgspec import DecodeError, Struct, json
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.request_error import error_json
-from wellspoken.proxy.replies import EventStream, Reply
+from wellspoken.adapters.requests.errors import error_json
+from wellspoken.proxy.http.responses import EventStream, Reply
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.upstream import Answer
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.upstream.client import Answer
 
 DONE = b"data: [DONE]\n\n"
 NO_RETRY = b"x-should-retry: false\r\n"

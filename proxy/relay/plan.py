@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from wellspoken.adapters.caps import Asked
+from wellspoken.adapters.requests.caps import Asked
 from wellspoken.adapters.translate import StreamTranslator
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.backend import Dialect
     from wellspoken.adapters.events import Event
     from wellspoken.adapters.exchange import Exchange
+    from wellspoken.adapters.servers.backend import Dialect
     from wellspoken.adapters.translate import Source
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.upstream.target import Target
 
 Merging = Callable[[int, list["Event"]], list["Event"]]
 

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from msgspec import Meta, Raw, ValidationError, json
 from msgspec.structs import replace
 
-from wellspoken.adapters import scoring
 from wellspoken.adapters.events import UNKNOWN, Entry, Event, Extra, Finish, Logprobs, Text
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.token_bytes import settle
-from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.stages.tiling import Tiling
-from wellspoken.adapters.tokens import NULL, bytes_json, spell
+from wellspoken.adapters.tokens import scoring
+from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
 from wellspoken.adapters.translate import error_of
-from wellspoken.proxy.asking import KEY_REFUSED, clients_key, send
-from wellspoken.proxy.plan import Ask
-from wellspoken.proxy.replying import delays
+from wellspoken.proxy.relay.headers import delays
+from wellspoken.proxy.relay.plan import Ask
+from wellspoken.proxy.relay.send import KEY_REFUSED, clients_key, send
 
 if TYPE_CHECKING:
     from wellspoken.adapters.exchange import Exchange
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.upstream.target import Target
 
 _T = TypeVar("_T")
 Prompt = str | tuple[int, ...]

@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from wellspoken.adapters.events import Fault
-from wellspoken.proxy.failures import UpstreamError
-from wellspoken.proxy.requests import forwarded
-from wellspoken.proxy.waiting import entered_again
+from wellspoken.proxy.http.requests import forwarded
+from wellspoken.proxy.relay.waiting import entered_again
+from wellspoken.proxy.upstream.failures import UpstreamError
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.plan import Ask
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.relay.plan import Ask
     from wellspoken.proxy.tracing.spans import Tracing
-    from wellspoken.proxy.upstream import Answer, Upstream
+    from wellspoken.proxy.upstream.client import Answer, Upstream
+    from wellspoken.proxy.upstream.target import Target
 
 KEY_REFUSED = (401, 403)
 LARGE = 131_072  # bytes of a body whose translation takes more than a millisecond or two

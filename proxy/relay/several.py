@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.rest import Rest
-from wellspoken.proxy import counting
-from wellspoken.proxy.asking import KEY_REFUSED, LARGE, clients_key, opened, send
-from wellspoken.proxy.failures import UpstreamError
-from wellspoken.proxy.keeping import keep, keep_stream
-from wellspoken.proxy.replies import EventStream, Reply
-from wellspoken.proxy.replying import broken, explained, with_repairs
-from wellspoken.proxy.waiting import doubt
+from wellspoken.proxy.http.responses import EventStream, Reply
+from wellspoken.proxy.relay import counting
+from wellspoken.proxy.relay.headers import broken, explained, with_repairs
+from wellspoken.proxy.relay.send import KEY_REFUSED, LARGE, clients_key, opened, send
+from wellspoken.proxy.relay.storing import keep, keep_stream
+from wellspoken.proxy.relay.waiting import doubt
+from wellspoken.proxy.upstream.failures import UpstreamError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from wellspoken.adapters.translate import StreamTranslator
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.plan import Ask, Plan
-    from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.upstream import Answer
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.relay.plan import Ask, Plan
+    from wellspoken.proxy.upstream.client import Answer
+    from wellspoken.proxy.upstream.target import Target
 
 
 class _Gathering:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, structs
 
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.proxy.asking import LARGE
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.proxy.relay.send import LARGE
 from wellspoken.proxy.store.rows import Capture
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.openai import ChatRequest
+    from wellspoken.adapters.requests.chat import ChatRequest
     from wellspoken.adapters.translate import StreamTranslator
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.upstream.target import Target
 
 NO_STORE = "no store is configured (store.path or store.url)"
 UNTOUCHED = 'with "oai_compat": false answers pass as they are'

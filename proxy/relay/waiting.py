@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from wellspoken.engine.failure import NotReady
-from wellspoken.proxy.routing import not_ready
+from wellspoken.proxy.upstream.target import not_ready
 
 if TYPE_CHECKING:
     from wellspoken.adapters.events import Fault
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.upstream.target import Target
 
 CUT: Final = "upstream_cut"
 POLL: Final = 0.02

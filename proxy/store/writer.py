@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from wellspoken.proxy import config
-    from wellspoken.proxy.metrics import StoreMetrics
+    from wellspoken.proxy.metrics.service import StoreMetrics
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ from wellspoken.proxy.config.values import ConfigError
 
 if TYPE_CHECKING:
     from wellspoken.proxy.config import Traces
-    from wellspoken.proxy.failures import UpstreamError
     from wellspoken.proxy.server import Service
     from wellspoken.proxy.tracing.spans import Tracing
+    from wellspoken.proxy.upstream.failures import UpstreamError
 
 MISSING: Final = (
     "traces.enabled needs OpenTelemetry, which is not installed ({error}). Install it with "

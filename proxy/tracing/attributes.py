@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 
 from msgspec import DecodeError, Struct, json
 
-from wellspoken.adapters.embeddings import EMBEDDINGS
+from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.proxy.logs import outcome_of
-from wellspoken.proxy.metrics import OTHER, tokens_of
+from wellspoken.proxy.metrics.service import OTHER, tokens_of
 
 if TYPE_CHECKING:
     from wellspoken.adapters.exchange import Exchange
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.plan import Ask
-    from wellspoken.proxy.routing import Target
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.relay.plan import Ask
+    from wellspoken.proxy.upstream.target import Target
 
 Value = str | bool | int | float | list[str]
 Attributes = dict[str, Value]

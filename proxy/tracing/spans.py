@@ -24,7 +24,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from wellspoken.proxy.requests import TRACE_STATE, context_lines
+from wellspoken.proxy.http.requests import TRACE_STATE, context_lines
 from wellspoken.proxy.tracing import attributes as tracing_attributes
 from wellspoken.proxy.tracing import export as tracing_export
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, SpanContext, TraceState
 
-    from wellspoken.proxy.call import Call
-    from wellspoken.proxy.failures import UpstreamError
-    from wellspoken.proxy.plan import Ask
-    from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.upstream import Answer
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.relay.plan import Ask
+    from wellspoken.proxy.upstream.client import Answer
+    from wellspoken.proxy.upstream.failures import UpstreamError
+    from wellspoken.proxy.upstream.target import Target
 
 MOST: Final = 256
 """Spans of requests to backends below one of a client: twice OpenAI's most choices. A prompt's

@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from wellspoken.adapters import registry
-from wellspoken.proxy.converting import Converter, RejectedLine
-from wellspoken.proxy.jsonl import (
+from wellspoken.adapters.servers import registry
+from wellspoken.proxy.transfer.converter import Converter, RejectedLine
+from wellspoken.proxy.transfer.jsonl import (
     BLOCK,
     Lines,
     Rejects,

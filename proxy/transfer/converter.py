@@ -13,13 +13,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from wellspoken.adapters.backend import Backend, Dialect
-from wellspoken.adapters.completions import decode_completion, exchange_for_completion
 from wellspoken.adapters.exchange import SWITCHED, Exchange
-from wellspoken.adapters.lenient import parse, raw
-from wellspoken.adapters.openai import ALL_ALTERNATIVES, decode_chat, exchange_for
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.adapters.tokens import TokenTable
+from wellspoken.adapters.repairs.loose_json import parse, raw
+from wellspoken.adapters.requests.chat import ALL_ALTERNATIVES, decode_chat, exchange_for
+from wellspoken.adapters.requests.completions import decode_completion, exchange_for_completion
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.servers.backend import Backend, Dialect
+from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.adapters.translate import translate_body
 
 Fields = dict[str, Raw]

@@ -20,17 +20,17 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from wellspoken.proxy.export_lines import Format, lines_of
-from wellspoken.proxy.jsonl import (
+from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
+from wellspoken.proxy.store.rows import Position, Query, Row
+from wellspoken.proxy.transfer.export_lines import Format, lines_of
+from wellspoken.proxy.transfer.jsonl import (
     BLOCK,
     SHOWN,
     Terminal,
     UsageError,
     finished,
 )
-from wellspoken.proxy.opening import Opened, opened, owner, settings, spare
-from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
-from wellspoken.proxy.store.rows import Position, Query, Row
+from wellspoken.proxy.transfer.open_store import Opened, opened, owner, settings, spare
 
 MOST: Final = 64
 BYTES: Final = 4 << 20

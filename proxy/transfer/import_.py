@@ -14,9 +14,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from wellspoken.proxy.converting import RejectedLine
-from wellspoken.proxy.import_lines import Reader
-from wellspoken.proxy.jsonl import (
+from wellspoken.proxy.store.database import StoreError
+from wellspoken.proxy.store.rows import Row
+from wellspoken.proxy.store.store import Store
+from wellspoken.proxy.transfer.converter import RejectedLine
+from wellspoken.proxy.transfer.import_lines import Reader
+from wellspoken.proxy.transfer.jsonl import (
     Lines,
     Rejects,
     Terminal,
@@ -25,10 +28,7 @@ from wellspoken.proxy.jsonl import (
     rejects_of,
     source_of,
 )
-from wellspoken.proxy.opening import Opened, opened, owner, settings, spare
-from wellspoken.proxy.store.database import StoreError
-from wellspoken.proxy.store.rows import Row
-from wellspoken.proxy.store.store import Store
+from wellspoken.proxy.transfer.open_store import Opened, opened, owner, settings, spare
 
 ROWS: Final = 256
 BYTES: Final = 4 << 20

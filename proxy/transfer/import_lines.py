@@ -14,10 +14,10 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from wellspoken.adapters import registry
-from wellspoken.adapters.answers import ChatCompletion, ChatId, Count, Created, Text
-from wellspoken.proxy.converting import NO_MODEL, Converter, RejectedLine
+from wellspoken.adapters.schema import ChatCompletion, ChatId, Count, Created, Text
+from wellspoken.adapters.servers import registry
 from wellspoken.proxy.store.rows import BESIDE, Row
+from wellspoken.proxy.transfer.converter import NO_MODEL, Converter, RejectedLine
 
 Fields = dict[str, Raw]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from msgspec import structs
 
 from wellspoken.proxy import config
-from wellspoken.proxy.auth import owner_of
 from wellspoken.proxy.config.values import ConfigError, read_key
-from wellspoken.proxy.jsonl import UsageError
+from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.store.database import StoreError
 from wellspoken.proxy.store.store import Store, open_store
+from wellspoken.proxy.transfer.jsonl import UsageError
 
 NONE = (
     "name the store: --config FILE, --store PATH or --store env:NAME with the URL of a PostgreSQL "

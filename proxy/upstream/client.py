@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NoReturn
 from aiohttp import ClientPayloadError
 from aiohttp.streams import EMPTY_PAYLOAD
 
-from wellspoken.proxy.failures import Peer, encoded, not_connected, not_read, too_large
-from wellspoken.proxy.wire import Address, Wire
+from wellspoken.proxy.upstream.failures import Peer, encoded, not_connected, not_read, too_large
+from wellspoken.proxy.upstream.wire import Address, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
     from wellspoken.proxy.config import Timeouts
-    from wellspoken.proxy.failures import UpstreamError
     from wellspoken.proxy.tracing import Watch
+    from wellspoken.proxy.upstream.failures import UpstreamError
 
 READ_SIZE = 65_536  # bytes a connection buffers before it stops reading, twice at most
 SETTLE = 0.02  # seconds in which a server may close, unsaid, the connection of a stream it ended

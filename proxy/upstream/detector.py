@@ -10,15 +10,22 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from wellspoken.adapters.detection import NOTHING, ROUNDS, Found, Observation, Signs, recognise
-from wellspoken.proxy.failures import UpstreamError
+from wellspoken.adapters.servers.detection import (
+    NOTHING,
+    ROUNDS,
+    Found,
+    Observation,
+    Signs,
+    recognise,
+)
+from wellspoken.proxy.upstream.failures import UpstreamError
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Iterable
 
-    from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.upstream import Upstream
+    from wellspoken.proxy.upstream.client import Upstream
+    from wellspoken.proxy.upstream.target import Target
 
 SECONDS = 2.0  # all questions together, so the longest that a request waits for them
 AGAIN = 2.0  # seconds from one asking to the next that a request may cause

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wellspoken.adapters.caps import Caps
 from wellspoken.adapters.exchange import Extensions
-from wellspoken.adapters.openai import Bounds, Model
-from wellspoken.adapters.request_error import RequestError, short
-from wellspoken.adapters.tokens import TokenTable
-from wellspoken.adapters.vendor import Policy
+from wellspoken.adapters.requests.caps import Caps
+from wellspoken.adapters.requests.chat import Bounds, Model
+from wellspoken.adapters.requests.errors import RequestError, short
+from wellspoken.adapters.requests.vendor import Policy
+from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.proxy.config import Streams
-from wellspoken.proxy.metrics import OTHER
-from wellspoken.proxy.vocabulary_size import VocabularySize
+from wellspoken.proxy.metrics.service import OTHER
+from wellspoken.proxy.upstream.vocabulary_size import VocabularySize
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
-    from wellspoken.adapters.backend import Backend
-    from wellspoken.adapters.detection import Found
+    from wellspoken.adapters.servers.backend import Backend
+    from wellspoken.adapters.servers.detection import Found
     from wellspoken.engine.supervisor import Supervisor
-    from wellspoken.proxy.detect import Detector
-    from wellspoken.proxy.tokenizer import Tokenizer
-    from wellspoken.proxy.upstream import Upstream
+    from wellspoken.proxy.upstream.client import Upstream
+    from wellspoken.proxy.upstream.detector import Detector
+    from wellspoken.proxy.upstream.tokenizer import Tokenizer
 
 _LISTED = 20  # model names that an error message lists at most
 

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config.values import ConfigError
 
 if TYPE_CHECKING:
     import tiktoken
 
-    from wellspoken.adapters.vocabulary import Vocabulary
+    from wellspoken.adapters.tokens.vocabulary import Vocabulary
 
 # Where the encodings of tiktoken 0.14 lie, and their SHA-256 (tiktoken_ext/openai_public.py). Its
 # cache names a file by the SHA-1 of its address, and a file that is not the expected one is fetched
@@ -101,7 +101,7 @@ class Tokenizer:
             ) from error
 
     def _read(self) -> Vocabulary:
-        from wellspoken.adapters import vocabulary
+        from wellspoken.adapters.tokens import vocabulary
 
         if self._encoding is not None:
             return vocabulary.from_encoding(self._named(self._encoding))

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import DecodeError, Meta, Struct, json
 
-from wellspoken.proxy.failures import UpstreamError
+from wellspoken.proxy.upstream.failures import UpstreamError
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.routing import Target
-    from wellspoken.proxy.upstream import Upstream
+    from wellspoken.proxy.upstream.client import Upstream
+    from wellspoken.proxy.upstream.target import Target
 
 LIMIT: Final = 1024 * 1024  # bytes of a list of models
 AGAIN: Final = 60.0  # seconds an answer holds, since another model may be served by then

@@ -20,9 +20,9 @@ from msgspec import structs
 
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.values import parse_listen
-from wellspoken.proxy.progress import Progress, shown
-from wellspoken.proxy.signals import Signals
-from wellspoken.proxy.watching import Watcher
+from wellspoken.proxy.lifecycle.progress import Progress, shown
+from wellspoken.proxy.lifecycle.signals import Signals
+from wellspoken.proxy.lifecycle.watch import Watcher
 from wellspoken.proxy.workers.hub import Hub, Worker, spawned
 from wellspoken.proxy.workers.port import Port
 
@@ -69,7 +69,9 @@ async def serve(config: Config, say: Callable[[str], None], source: Source | Non
         host, number = parse_listen(config.server.listen)
         port = await Port.reserve(host, number)
     except OSError as error:
-        from wellspoken.proxy.run import cannot_listen  # which needs all that a worker does
+        from wellspoken.proxy.lifecycle.run import (
+            cannot_listen,  # which needs all that a worker does
+        )
 
         log.error("%s", cannot_listen(config, error))
         return 1

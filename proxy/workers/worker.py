@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import DecodeError
 
-from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.progress import Progress
-from wellspoken.proxy.run import loop_factory, serve
+from wellspoken.proxy.lifecycle.progress import Progress
+from wellspoken.proxy.lifecycle.run import loop_factory, serve
 from wellspoken.proxy.workers.channel import (
     Alive,
     Ask,
@@ -44,11 +44,11 @@ from wellspoken.proxy.workers.metrics import Family, counted, text_of
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from wellspoken.proxy.call import Call
     from wellspoken.proxy.config import Config
-    from wellspoken.proxy.reload import Change, Reloader
+    from wellspoken.proxy.lifecycle.reload import Change, Reloader
+    from wellspoken.proxy.lifecycle.signals import Signals
+    from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.server import Service
-    from wellspoken.proxy.signals import Signals
 
 EVERY: Final = 1.0
 """Seconds between two reports to the parent: what a killed worker has counted since is lost."""

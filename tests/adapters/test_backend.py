@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec import json, structs
 
-from wellspoken.adapters.backend import lacks_in_streams, prepare
-from wellspoken.adapters.openai import RequestError, decode_chat
-from wellspoken.adapters.parameters import rows
-from wellspoken.adapters.registry import BACKENDS, find
+from wellspoken.adapters.requests.chat import RequestError, decode_chat
+from wellspoken.adapters.servers.backend import lacks_in_streams, prepare
+from wellspoken.adapters.servers.parameters import rows
+from wellspoken.adapters.servers.registry import BACKENDS, find
 
 USER = [{"role": "user", "content": "hi"}]
 OLD_LIMIT = ["general", "vllm", "furiosa", "llamacpp", "llama-cpp-python", "cortex"]

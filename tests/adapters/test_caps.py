@@ -9,10 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw, convert, json
 
-from wellspoken.adapters.caps import LIMITS, Caps, capped, names_tokens
-from wellspoken.adapters.completions import CompletionRequest, decode_completion, prepare_completion
-from wellspoken.adapters.openai import Bounds, ChatRequest, RequestError, decode_chat
-from wellspoken.adapters.registry import find
+from wellspoken.adapters.requests.caps import LIMITS, Caps, capped, names_tokens
+from wellspoken.adapters.requests.chat import Bounds, ChatRequest, RequestError, decode_chat
+from wellspoken.adapters.requests.completions import (
+    CompletionRequest,
+    decode_completion,
+    prepare_completion,
+)
+from wellspoken.adapters.servers.registry import find
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 VOCABULARY = 448

@@ -29,7 +29,7 @@ from tests.text_events import (
     written,
 )
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry, Event, Text
-from wellspoken.adapters.tokens import NULL, bytes_json, spell
+from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
 
 
 def test_numbers_survive() -> None:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import json, structs
 
-from wellspoken.adapters import completions_bounds
-from wellspoken.adapters.backend import Backend
-from wellspoken.adapters.completions import (
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.requests import completions_bounds
+from wellspoken.adapters.requests.chat import ALL_ALTERNATIVES, RequestError
+from wellspoken.adapters.requests.completions import (
     COMPLETION_KEYS,
     CompletionRequest,
     decode_completion,
@@ -19,10 +20,9 @@ from wellspoken.adapters.completions import (
     prepare_completion,
     prompts,
 )
-from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.openai import ALL_ALTERNATIVES, RequestError
-from wellspoken.adapters.parameters import rows
-from wellspoken.adapters.registry import BACKENDS, COMPLETIONS, find
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.parameters import rows
+from wellspoken.adapters.servers.registry import BACKENDS, COMPLETIONS, find
 
 FILLS = find("openai")
 PLAIN = structs.replace(

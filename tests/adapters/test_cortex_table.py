@@ -15,9 +15,9 @@ import pytest
 
 from tests.answers import Said, ask, body
 from tests.sending import USER, Json, chat, refused, tool
-from wellspoken.adapters.backend import lacks_in_streams, prepare
-from wellspoken.adapters.cortex import CHAT, CORTEX
-from wellspoken.adapters.openai import RequestError, decode_chat
+from wellspoken.adapters.requests.chat import RequestError, decode_chat
+from wellspoken.adapters.servers.backend import lacks_in_streams, prepare
+from wellspoken.adapters.servers.cortex import CHAT, CORTEX
 
 SCHEMA: Json = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
 F, G = tool("f"), tool("g")

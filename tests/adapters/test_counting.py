@@ -1,7 +1,7 @@
 """What servers are asked for a count, and what of their answers is one.
 
-The shapes are constructed from the sources that adapters/counting.py names, llama.cpp's from what
-b11549 answers (tests/live/test_counting.py asks it).
+The shapes are constructed from the sources that adapters/tokens/counting.py names, llama.cpp's from
+what b11549 answers (tests/live/test_counting.py asks it).
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from wellspoken.adapters.counting import (
+from wellspoken.adapters.servers.llama_cpp_python import LLAMA_CPP_PYTHON
+from wellspoken.adapters.servers.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.llamacpp_native import LLAMACPP_NATIVE
+from wellspoken.adapters.servers.vllm import VLLM
+from wellspoken.adapters.tokens.counting import (
     Tokenize,
     chat_request,
     prompts_in,
@@ -21,10 +25,6 @@ from wellspoken.adapters.counting import (
     sent_fields,
     text_request,
 )
-from wellspoken.adapters.llama_cpp_python import LLAMA_CPP_PYTHON
-from wellspoken.adapters.llamacpp import LLAMACPP
-from wellspoken.adapters.llamacpp_native import LLAMACPP_NATIVE
-from wellspoken.adapters.vllm import VLLM
 
 MODEL = Raw(b'"m"')
 COUNTS: dict[str, tuple[Any, int]] = {

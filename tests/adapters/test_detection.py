@@ -1,7 +1,7 @@
 """What a server is taken for: every rule with an answer it holds for, and near misses it refuses.
 
 The answers of tests/fixtures/detection are captured; those written here are made after the sources
-that `adapters/detection.py` names.
+that `adapters/servers/detection.py` names.
 """
 
 from __future__ import annotations
@@ -12,20 +12,27 @@ from typing import Any
 
 import pytest
 
-from wellspoken.adapters import detection
-from wellspoken.adapters.cortex import CORTEX
-from wellspoken.adapters.detection import NOTHING, ROUNDS, RULES, Observation, Signs, recognise
-from wellspoken.adapters.furiosa import FURIOSA
-from wellspoken.adapters.llama_cpp_python import LLAMA_CPP_PYTHON
-from wellspoken.adapters.llamacpp import LLAMACPP
-from wellspoken.adapters.lmstudio import LMSTUDIO
-from wellspoken.adapters.mlx_lm import MLX_LM
-from wellspoken.adapters.ollama import OLLAMA
-from wellspoken.adapters.registry import GENERAL
-from wellspoken.adapters.sglang import SGLANG
-from wellspoken.adapters.tgi import TGI
-from wellspoken.adapters.versions import for_version
-from wellspoken.adapters.vllm import VLLM
+from wellspoken.adapters.servers import detection
+from wellspoken.adapters.servers.cortex import CORTEX
+from wellspoken.adapters.servers.detection import (
+    NOTHING,
+    ROUNDS,
+    RULES,
+    Observation,
+    Signs,
+    recognise,
+)
+from wellspoken.adapters.servers.furiosa import FURIOSA
+from wellspoken.adapters.servers.llama_cpp_python import LLAMA_CPP_PYTHON
+from wellspoken.adapters.servers.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.lmstudio import LMSTUDIO
+from wellspoken.adapters.servers.mlx_lm import MLX_LM
+from wellspoken.adapters.servers.ollama import OLLAMA
+from wellspoken.adapters.servers.registry import GENERAL
+from wellspoken.adapters.servers.sglang import SGLANG
+from wellspoken.adapters.servers.tgi import TGI
+from wellspoken.adapters.servers.versions import for_version
+from wellspoken.adapters.servers.vllm import VLLM
 
 CAPTURED = Path(__file__).parents[1] / "fixtures" / "detection"
 

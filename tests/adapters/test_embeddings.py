@@ -18,14 +18,14 @@ from openai.types import CreateEmbeddingResponse
 
 from tests.conformance.embeddings import check_embeddings
 from tests.embeddings import ROOT, Fixture, Replayed, fixtures, replay
-from wellspoken.adapters.embeddings import (
-    decode_embeddings,
-)
 from wellspoken.adapters.embeddings_answer import translate_embeddings
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.adapters.tokens import TokenTable
-from wellspoken.adapters.vocabulary import from_tiktoken_file
+from wellspoken.adapters.requests.embeddings import (
+    decode_embeddings,
+)
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.tokens.table import TokenTable
+from wellspoken.adapters.tokens.vocabulary import from_tiktoken_file
 
 Json = dict[str, Any]
 FIXTURES = fixtures()

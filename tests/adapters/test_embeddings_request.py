@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from wellspoken.adapters.embeddings import (
+from wellspoken.adapters.exchange import Notes
+from wellspoken.adapters.requests.embeddings import (
     decode_embeddings,
     inputs,
     prepare_embeddings,
     refuses_base64,
 )
-from wellspoken.adapters.exchange import Notes
-from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.requests.errors import RequestError
 
 REFUSED: list[tuple[str, str | None, str | None]] = [
     ('{"input": "x"}', None, None),

@@ -27,8 +27,8 @@ BESIDE = {
     "embedding_base64_refused": "tests/proxy/test_embeddings.py",
     "n_ignored": "tests/proxy/test_rest.py",
     "n_refused": "tests/proxy/test_rest.py",
-    "prompt_logprobs_computed": "proxy/scoring.py",
-    "prompt_text_unknown": "proxy/scoring.py",
+    "prompt_logprobs_computed": "proxy/relay/scoring.py",
+    "prompt_text_unknown": "proxy/relay/scoring.py",
     "reasoning_tokens_counted": "tests/adapters/test_usage_counted.py",
     "logprobs_own_unknown": "tests/adapters/test_cortex.py",
 }

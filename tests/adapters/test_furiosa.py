@@ -14,9 +14,9 @@ from tests.fold import fold_completion
 from tests.replay import Outcome
 from tests.replay import body as translate
 from tests.replay import stream as translate_pieces
-from wellspoken.adapters.backend import prepare
-from wellspoken.adapters.furiosa import FURIOSA
-from wellspoken.adapters.openai import decode_chat
+from wellspoken.adapters.requests.chat import decode_chat
+from wellspoken.adapters.servers.backend import prepare
+from wellspoken.adapters.servers.furiosa import FURIOSA
 
 SCORED = ask(logprobs=True, top_logprobs=2)
 USAGE = {

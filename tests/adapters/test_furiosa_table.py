@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.sending import NO_PARAMETERS, USER, Json, chat, refused, text, tool
-from wellspoken.adapters.backend import lacks_in_streams
-from wellspoken.adapters.furiosa import FURIOSA
-from wellspoken.adapters.openai import decode_chat
+from wellspoken.adapters.requests.chat import decode_chat
+from wellspoken.adapters.servers.backend import lacks_in_streams
+from wellspoken.adapters.servers.furiosa import FURIOSA
 
 SCHEMA: Json = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
 F = tool("f", description="d", parameters={"type": "object"})

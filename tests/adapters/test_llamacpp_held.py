@@ -13,7 +13,7 @@ from wellspoken.adapters.events import Alternative, Entry
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.native import Held
-from wellspoken.adapters.tokens import NULL, bytes_json, spell
+from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
 
 PIECES = [b"a", b"ab", b" b", b"\n", b"b ab", b"\xc3", b"\xa9", " \u00e9".encode(), b"aa", b"c"]
 STOPS = ["ab a", "b\n", "aab", "\u00e9a", "ab\u00e9", "c"]

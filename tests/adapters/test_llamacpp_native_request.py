@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from wellspoken.adapters.completions import decode_completion
-from wellspoken.adapters.forms import RANDOM
-from wellspoken.adapters.llamacpp_native import (
+from wellspoken.adapters.requests.chat import ChatRequest, decode_chat
+from wellspoken.adapters.requests.completions import decode_completion
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.servers.forms import RANDOM
+from wellspoken.adapters.servers.llamacpp_native import (
     LLAMACPP_NATIVE,
     prepare_native,
     template_request,
     templated,
 )
-from wellspoken.adapters.openai import ChatRequest, decode_chat
-from wellspoken.adapters.request_error import RequestError
 
 Json = dict[str, Any]
 MESSAGES = [{"role": "user", "content": "hi"}]

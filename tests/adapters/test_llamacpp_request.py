@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from wellspoken.adapters.backend import lacks_in_streams, prepare
-from wellspoken.adapters.completions import decode_completion, prepare_completion
-from wellspoken.adapters.forms import RANDOM
-from wellspoken.adapters.llamacpp import LLAMACPP
-from wellspoken.adapters.openai import decode_chat
-from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.requests.chat import decode_chat
+from wellspoken.adapters.requests.completions import decode_completion, prepare_completion
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.servers.backend import lacks_in_streams, prepare
+from wellspoken.adapters.servers.forms import RANDOM
+from wellspoken.adapters.servers.llamacpp import LLAMACPP
 
 Json = dict[str, Any]
 USER = [{"role": "user", "content": "hi"}]

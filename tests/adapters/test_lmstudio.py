@@ -1,4 +1,4 @@
-"""What LM Studio is sent, after its documentation and the issues adapters/lmstudio.py names.
+"""What LM Studio is sent, by its documentation and the issues that its table names.
 
 test_tables_alike.py tries the rows of SENT, and completions.
 """
@@ -9,8 +9,8 @@ import pytest
 
 from tests.answers import body
 from tests.sending import GONE, USER, Json, chat, differs, refused, tool
-from wellspoken.adapters.lmstudio import LMSTUDIO
-from wellspoken.adapters.registry import GENERAL
+from wellspoken.adapters.servers.lmstudio import LMSTUDIO
+from wellspoken.adapters.servers.registry import GENERAL
 
 SAME: Json = {
     "stop": "x",

@@ -21,7 +21,7 @@ from wellspoken.adapters.events import (
 )
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.merge import Best, Merge, entries_in
-from wellspoken.adapters.tokens import NULL
+from wellspoken.adapters.tokens.table import NULL
 from wellspoken.adapters.translate import Source, StreamTranslator
 
 

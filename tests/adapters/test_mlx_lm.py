@@ -12,11 +12,11 @@ import pytest
 
 from tests.answers import body, stream
 from tests.sending import GONE, NO_PARAMETERS, USER, Json, chat, differs, refused, tool
-from wellspoken.adapters.backend import lacks_in_streams
-from wellspoken.adapters.mlx_lm import MLX_LM, NO_LIMIT
-from wellspoken.adapters.openai import decode_chat
-from wellspoken.adapters.registry import GENERAL
-from wellspoken.adapters.versions import for_version
+from wellspoken.adapters.requests.chat import decode_chat
+from wellspoken.adapters.servers.backend import lacks_in_streams
+from wellspoken.adapters.servers.mlx_lm import MLX_LM, NO_LIMIT
+from wellspoken.adapters.servers.registry import GENERAL
+from wellspoken.adapters.servers.versions import for_version
 
 F = tool("f", parameters=NO_PARAMETERS, description="")
 SAME: Json = {

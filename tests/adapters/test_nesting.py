@@ -7,16 +7,16 @@ from typing import TypeVar
 
 import pytest
 
-from wellspoken.adapters.backend import prepare
-from wellspoken.adapters.caps import Caps
-from wellspoken.adapters.completions import decode_completion
-from wellspoken.adapters.counting import chat_request, sent_fields
-from wellspoken.adapters.embeddings import decode_embeddings
-from wellspoken.adapters.openai import ChatRequest, RequestError, decode_chat
-from wellspoken.adapters.parsing import MOST_KEYS
-from wellspoken.adapters.registry import BACKENDS
-from wellspoken.adapters.renaming import decode_named
-from wellspoken.adapters.vendor import admitted
+from wellspoken.adapters.requests.caps import Caps
+from wellspoken.adapters.requests.chat import ChatRequest, RequestError, decode_chat
+from wellspoken.adapters.requests.completions import decode_completion
+from wellspoken.adapters.requests.embeddings import decode_embeddings
+from wellspoken.adapters.requests.parsing import MOST_KEYS
+from wellspoken.adapters.requests.renaming import decode_named
+from wellspoken.adapters.requests.vendor import admitted
+from wellspoken.adapters.servers.backend import prepare
+from wellspoken.adapters.servers.registry import BACKENDS
+from wellspoken.adapters.tokens.counting import chat_request, sent_fields
 
 Made = TypeVar("Made")
 START = b'{"model":"m","messages":[{"role":"user","content":"Hi"%b}]%b}'

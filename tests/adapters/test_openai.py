@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import json
 
-from wellspoken.adapters.openai import (
+from wellspoken.adapters.requests.chat import (
     ChatRequest,
     Model,
     ModelList,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.adapters.test_openai import CALL, USER, body, refused
-from wellspoken.adapters.openai import decode_chat
+from wellspoken.adapters.requests.chat import decode_chat
 
 
 def message(**fields: Any) -> bytes:

@@ -7,10 +7,14 @@ from typing import Any, get_args
 import pytest
 from msgspec import json, structs
 
-from wellspoken.adapters.backend import Backend, prepare
-from wellspoken.adapters.completions import COMPLETION_KEYS, decode_completion, prepare_completion
-from wellspoken.adapters.openai import OPENAI_KEYS, RequestError, decode_chat
-from wellspoken.adapters.parameters import (
+from wellspoken.adapters.requests.chat import OPENAI_KEYS, RequestError, decode_chat
+from wellspoken.adapters.requests.completions import (
+    COMPLETION_KEYS,
+    decode_completion,
+    prepare_completion,
+)
+from wellspoken.adapters.servers.backend import Backend, prepare
+from wellspoken.adapters.servers.parameters import (
     ASKS_NOTHING,
     CHAT_VARIANTS,
     COMPLETION_VARIANTS,
@@ -19,7 +23,7 @@ from wellspoken.adapters.parameters import (
     Table,
     rows,
 )
-from wellspoken.adapters.registry import BACKENDS, find
+from wellspoken.adapters.servers.registry import BACKENDS, find
 
 CHAT_ROWS = OPENAI_KEYS | set(CHAT_VARIANTS)
 COMPLETION_ROWS = COMPLETION_KEYS | set(COMPLETION_VARIANTS)

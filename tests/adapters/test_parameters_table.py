@@ -9,8 +9,8 @@ from msgspec import structs
 
 from tests.parameters_table import BEGIN, END, MARKS, section
 from tests.servers_table import README, rewritten
-from wellspoken.adapters.parameters import Support
-from wellspoken.adapters.registry import BACKENDS, find
+from wellspoken.adapters.servers.parameters import Support
+from wellspoken.adapters.servers.registry import BACKENDS, find
 
 
 def test_the_table_is_fresh() -> None:

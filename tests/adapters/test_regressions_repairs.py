@@ -27,13 +27,13 @@ from tests.answers import (
 from tests.linear import linear
 from tests.replay import exchange
 from wellspoken.adapters.events import UNKNOWN
-from wellspoken.adapters.lenient import parse
 from wellspoken.adapters.readers import legacy
 from wellspoken.adapters.readers.wire import WireLogprobs
 from wellspoken.adapters.repairs import errors
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.logprobs import logprobs
-from wellspoken.adapters.tokens import digits, is_plain, token_id
+from wellspoken.adapters.repairs.loose_json import parse
+from wellspoken.adapters.tokens.table import digits, is_plain, token_id
 
 ASKED = ask(stream_options={"include_usage": True})
 G = {"type": "function", "function": {"name": "g", "parameters": {"type": "object"}}}

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wellspoken.adapters.renaming import asks_stream, decode_named, with_values
-from wellspoken.adapters.request_error import RequestError
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.renaming import asks_stream, decode_named, with_values
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.just('"model": "x"'),

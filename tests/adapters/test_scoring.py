@@ -13,7 +13,7 @@ import pytest
 from tests.text_events import asked
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.scoring import (
+from wellspoken.adapters.tokens.scoring import (
     DEEPER,
     FORCING,
     as_extra,
@@ -26,7 +26,7 @@ from wellspoken.adapters.scoring import (
     read_whole,
     tokenize_request,
 )
-from wellspoken.adapters.tokens import NULL, bytes_json, spell
+from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
 
 TOKENS = {
     "tokens": [

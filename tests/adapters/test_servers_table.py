@@ -12,7 +12,7 @@ import pytest
 
 from tests.corpus import FIXTURES
 from tests.servers_table import BEGIN, END, KINDS, MIXED, README, Shown, rewritten, section, shown
-from wellspoken.adapters.registry import BACKENDS
+from wellspoken.adapters.servers.registry import BACKENDS
 
 ALL = shown()
 VLLM = ("chat", "vllm", True)

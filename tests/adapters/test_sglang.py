@@ -13,11 +13,11 @@ import pytest
 
 from tests.answers import body, entry, scored
 from tests.sending import GONE, USER, Json, chat, differs, refused, text, tool
-from wellspoken.adapters.counting import read_count, text_request
-from wellspoken.adapters.registry import GENERAL
-from wellspoken.adapters.scoring import read_text
-from wellspoken.adapters.sglang import SGLANG
-from wellspoken.adapters.versions import for_version
+from wellspoken.adapters.servers.registry import GENERAL
+from wellspoken.adapters.servers.sglang import SGLANG
+from wellspoken.adapters.servers.versions import for_version
+from wellspoken.adapters.tokens.counting import read_count, text_request
+from wellspoken.adapters.tokens.scoring import read_text
 
 SAME: Json = {
     "n": 2,

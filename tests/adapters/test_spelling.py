@@ -12,7 +12,7 @@ from wellspoken.adapters.stages.spelling import (
     raw_byte_level,
     raw_sentencepiece,
 )
-from wellspoken.adapters.tokens import raw_escapes
+from wellspoken.adapters.tokens.table import raw_escapes
 
 CHARACTER = {byte: character for character, byte in BYTE_LEVEL.items()}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wellspoken.adapters.sse import CAP, EventTooLarge, ServerEvent, SSEDecoder
+from wellspoken.adapters.readers.sse import CAP, EventTooLarge, ServerEvent, SSEDecoder
 
 BOM = b"\xef\xbb\xbf"
 

@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from wellspoken.adapters.openai import decode_chat
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.adapters.stored_requests import (
+from wellspoken.adapters.requests.chat import decode_chat
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.stored import (
     Page,
     decode_completions,
     decode_messages,

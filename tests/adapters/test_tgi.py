@@ -13,11 +13,11 @@ import pytest
 
 from tests.answers import DONE, ask, body, chunk, completion, scored, stream
 from tests.sending import GONE, NO_PARAMETERS, USER, Json, chat, differs, refused, text, tool
-from wellspoken.adapters.backend import prepare
-from wellspoken.adapters.openai import RequestError, decode_chat
-from wellspoken.adapters.registry import GENERAL
-from wellspoken.adapters.tgi import TGI
-from wellspoken.adapters.versions import for_version
+from wellspoken.adapters.requests.chat import RequestError, decode_chat
+from wellspoken.adapters.servers.backend import prepare
+from wellspoken.adapters.servers.registry import GENERAL
+from wellspoken.adapters.servers.tgi import TGI
+from wellspoken.adapters.servers.versions import for_version
 
 SCHEMA: Json = {"type": "object", "properties": {"a": {"type": "integer"}}}
 FORMAT: Json = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}

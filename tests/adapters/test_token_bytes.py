@@ -17,8 +17,8 @@ from wellspoken.adapters.events import Alternative, Entry
 from wellspoken.adapters.exchange import Notes
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.token_bytes import settle
-from wellspoken.adapters.tokens import TokenTable, spell
-from wellspoken.adapters.vocabulary import Vocabulary, from_tiktoken_file
+from wellspoken.adapters.tokens.table import TokenTable, spell
+from wellspoken.adapters.tokens.vocabulary import Vocabulary, from_tiktoken_file
 
 E_ACUTE = [0xC3, 0xA9]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wellspoken.adapters.tokens import (
+from wellspoken.adapters.tokens.table import (
     NULL,
     TokenTable,
     bytes_json,

@@ -31,7 +31,7 @@ from tests.conformance import check_stream
 from tests.corpus import checked_request
 from tests.fold import comparable, fold
 from tests.replay import exchange
-from wellspoken.adapters.lenient import parse, raw
+from wellspoken.adapters.repairs.loose_json import parse, raw
 from wellspoken.adapters.translate import (
     StreamTranslator,
     translate_body,

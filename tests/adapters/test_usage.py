@@ -31,9 +31,9 @@ from tests.answers import (
 from tests.fold import payloads
 from tests.replay import exchange
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.tokens import TokenTable
+from wellspoken.adapters.tokens.table import TokenTable
+from wellspoken.adapters.tokens.vocabulary import Vocabulary, from_tiktoken_file
 from wellspoken.adapters.translate import StreamTranslator, translate_body
-from wellspoken.adapters.vocabulary import Vocabulary, from_tiktoken_file
 
 ASKED = ask(stream_options={"include_usage": True})
 HI = [role(), say("Hi"), end()]

@@ -32,13 +32,13 @@ from tests.answers import (
 )
 from tests.fold import payloads
 from tests.replay import exchange
-from wellspoken.adapters.counting import NOTHING, Counted, Tokenize, Wanted
 from wellspoken.adapters.events import Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.usage import from_timings
+from wellspoken.adapters.tokens.counting import NOTHING, Counted, Tokenize, Wanted
+from wellspoken.adapters.tokens.vocabulary import Vocabulary
 from wellspoken.adapters.translate import BodyTranslator, StreamTranslator
-from wellspoken.adapters.vocabulary import Vocabulary
 
 OPTIONS: Json = {"stream_options": {"include_usage": True}}
 HI = [role(), say("Hi"), end()]

@@ -11,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw, json
 
-from wellspoken.adapters.caps import DANGEROUS, Caps
-from wellspoken.adapters.completions import COMPLETION_KEYS, CompletionRequest, decode_completion
-from wellspoken.adapters.openai import OPENAI_KEYS, ChatRequest, RequestError, decode_chat
-from wellspoken.adapters.vendor import Policy, admitted, vendor_keys
+from wellspoken.adapters.requests.caps import DANGEROUS, Caps
+from wellspoken.adapters.requests.chat import OPENAI_KEYS, ChatRequest, RequestError, decode_chat
+from wellspoken.adapters.requests.completions import (
+    COMPLETION_KEYS,
+    CompletionRequest,
+    decode_completion,
+)
+from wellspoken.adapters.requests.vendor import Policy, admitted, vendor_keys
 
 MESSAGES = [{"role": "user", "content": "Hi", "odd": 1}]
 CAPS = Caps()

@@ -1,7 +1,7 @@
 """What vLLMs of each version are sent, by which of them knows a parameter and in which form.
 
 Constructed from vLLM's git history (vllm/entrypoints/openai/protocol.py at the releases named in
-adapters/vllm.py). KNOWN holds a request's keys of versions that refuse unknown ones.
+adapters/servers/vllm.py). KNOWN holds a request's keys of versions that refuse unknown ones.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import pytest
 from msgspec import json
 
 from tests.adapters.test_parameters import CHAT_VALUES
-from wellspoken.adapters.backend import Backend, prepare
-from wellspoken.adapters.completions import decode_completion, prepare_completion
-from wellspoken.adapters.detection import Observation, Signs, recognise
-from wellspoken.adapters.openai import RequestError, decode_chat
-from wellspoken.adapters.parameters import Support
-from wellspoken.adapters.registry import BACKENDS
-from wellspoken.adapters.versions import for_version
-from wellspoken.adapters.vllm import VLLM
+from wellspoken.adapters.requests.chat import RequestError, decode_chat
+from wellspoken.adapters.requests.completions import decode_completion, prepare_completion
+from wellspoken.adapters.servers.backend import Backend, prepare
+from wellspoken.adapters.servers.detection import Observation, Signs, recognise
+from wellspoken.adapters.servers.parameters import Support
+from wellspoken.adapters.servers.registry import BACKENDS
+from wellspoken.adapters.servers.versions import for_version
+from wellspoken.adapters.servers.vllm import VLLM
 
 USER = {"role": "user", "content": "hi"}
 FUNCTION = {"name": "f", "strict": True, "parameters": {"type": "object"}}

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import json
 
-from wellspoken.adapters.vocabulary import (
+from wellspoken.adapters.tokens.vocabulary import (
     GPT2_PATTERN,
     Vocabulary,
     from_encoding,

@@ -21,7 +21,7 @@ from tests.bench.measure import interleaved, median, ratio
 from tests.conformance import check_body, check_stream
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.readers import wire
-from wellspoken.adapters.tokens import TokenTable
+from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.adapters.translate import StreamTranslator, translate_body
 
 READ = 64 * 1024

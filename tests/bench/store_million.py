@@ -20,7 +20,7 @@ from tests.bench.store_data import EVERYTHING, FILTERS, OWNERS, Captures, Filter
 from tests.bench.store_engines import Engine, Place, opened
 from tests.bench.store_http import DEEP, FILTER_MS, LIMIT, LIST_MS, exported, through_http
 from tests.bench.store_speed import quiet
-from wellspoken.proxy.auth import owner_of
+from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.store.rows import Position, Query, Row
 from wellspoken.proxy.store.store import Store
 

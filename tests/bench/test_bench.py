@@ -15,7 +15,7 @@ from tests.bench import kernels, load, proxy, table
 from tests.bench.data import SIZE, Answer, Source, vocabulary
 from tests.bench.forms import FORMS, MODEL, Form
 from tests.bench.kernels import WrongAnswer
-from wellspoken.adapters.tokens import TokenTable, is_plain
+from wellspoken.adapters.tokens.table import TokenTable, is_plain
 
 TINY = kernels.Effort(rounds=1, streams=1, events=30, bodies=2, large=())
 

@@ -24,7 +24,7 @@ from tests.deploy.manifests import (
     seconds,
 )
 from tests.deploy.tools import DEPLOY, Document, version
-from wellspoken.proxy.backend_metrics import SECONDS
+from wellspoken.proxy.endpoints.backend_metrics import SECONDS
 
 USER: Final = 65532
 PORT: Final = int(LISTEN.rpartition(":")[2])

@@ -13,8 +13,8 @@ import pytest
 from tests.deploy.prometheus import RULES, Promtool, prometheus, promtool
 from tests.deploy.promql import problems, samples_of
 from tests.deploy.traffic import installation, scrape, workers
-from wellspoken.proxy.backend_metrics import SECONDS
-from wellspoken.proxy.metrics import PHASES
+from wellspoken.proxy.endpoints.backend_metrics import SECONDS
+from wellspoken.proxy.metrics.service import PHASES
 
 __all__ = ["promtool"]  # a fixture
 

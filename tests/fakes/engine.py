@@ -37,11 +37,11 @@ from wellspoken.engine.place import Place
 from wellspoken.engine.settings import Host
 from wellspoken.engine.states import State
 from wellspoken.engine.supervisor import Supervisor
-from wellspoken.proxy import engines
-from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
-from wellspoken.proxy.engines import Hosted
-from wellspoken.proxy.routing import Target
+from wellspoken.proxy.lifecycle import hosted as engines
+from wellspoken.proxy.lifecycle.build import build
+from wellspoken.proxy.lifecycle.hosted import Hosted
+from wellspoken.proxy.upstream.target import Target
 
 LOG = logging.getLogger("wellspoken")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
+from wellspoken.proxy.lifecycle.build import build
 
 
 @pytest.fixture(params=["spm", "bpe"])

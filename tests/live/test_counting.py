@@ -14,8 +14,8 @@ from aiohttp import ClientSession, web
 
 from tests.fold import payloads
 from tests.models.tiny import BEGIN, END
-from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
+from wellspoken.proxy.lifecycle.build import build
 
 Json = dict[str, Any]
 TOLD = ("usage", "timings", "tokens_evaluated", "tokens_predicted")

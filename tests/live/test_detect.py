@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from aiohttp import ClientSession
 
-from wellspoken.adapters.llamacpp import LLAMACPP
-from wellspoken.proxy.build import build
+from wellspoken.adapters.servers.llamacpp import LLAMACPP
 from wellspoken.proxy.config import load
+from wellspoken.proxy.lifecycle.build import build
 
 
 async def test_llamacpp_is_recognised(llamacpp: str) -> None:

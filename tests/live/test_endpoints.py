@@ -14,8 +14,8 @@ from aiohttp import ClientSession
 from tests.conformance.embeddings import check_embeddings
 from tests.live.tee import Tee
 from tests.models.tiny import TEXT
-from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
+from wellspoken.proxy.lifecycle.build import build
 
 Json = dict[str, Any]
 TEXTS = ["hello", "the time", "what is the user"]

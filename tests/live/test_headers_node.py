@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.fakes.upstream import Script, Upstream, whole
 from tests.live.test_openai_node import HERE, node, run
-from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
+from wellspoken.proxy.lifecycle.build import build
 
 __all__ = ["node"]
 

@@ -10,17 +10,17 @@ import pytest
 from aiohttp import ClientSession
 
 from tests.models.tiny import TEXT
-from wellspoken.adapters.completions import decode_completion, exchange_for_completion
 from wellspoken.adapters.events import End, Entry, Event, Finish, Text, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.llamacpp_native import (
+from wellspoken.adapters.readers.llamacpp import LlamaCppNative
+from wellspoken.adapters.requests.chat import decode_chat
+from wellspoken.adapters.requests.completions import decode_completion, exchange_for_completion
+from wellspoken.adapters.servers.llamacpp_native import (
     LLAMACPP_NATIVE,
     prepare_native,
     template_request,
     templated,
 )
-from wellspoken.adapters.openai import decode_chat
-from wellspoken.adapters.readers.llamacpp import LlamaCppNative
 from wellspoken.adapters.translate import stages, through
 
 Json = dict[str, Any]

@@ -35,8 +35,8 @@ from tests.live.effects_chat import (
 )
 from tests.models.tiny import TEXT
 from tests.reading import facts_of
-from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
+from wellspoken.proxy.lifecycle.build import build
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-llamacpp-old" / "bin" / "python"

@@ -52,8 +52,8 @@ def node(environment_as_given: dict[str, str]) -> str:
 async def test_openai_node_gets_what_it_expects(
     node: str, llama_server: str, tmp_path: Path, environment_as_given: dict[str, str]
 ) -> None:
-    from wellspoken.proxy.build import build
     from wellspoken.proxy.config import load
+    from wellspoken.proxy.lifecycle.build import build
 
     for name in ("package.json", "package-lock.json", "ask.mjs"):
         shutil.copy(HERE / name, tmp_path)

@@ -16,8 +16,8 @@ from tests.live.effects_chat import (
     formed_without_call,
 )
 from tests.models.tiny import TEXT
-from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
+from wellspoken.proxy.lifecycle.build import build
 
 
 @pytest.fixture(params=["llamacpp", "llamacpp-native"])

@@ -15,8 +15,8 @@ from aiohttp import ClientSession
 
 from tests.live.effects import CHAT, PROMPT, TEXTS, Ask
 from tests.models.tiny import TEXT
-from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
+from wellspoken.proxy.lifecycle.build import build
 
 ROOT = Path(__file__).parents[2]
 OLD = ROOT / ".venv-llamacpp-old"

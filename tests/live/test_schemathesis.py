@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from wellspoken.adapters.embeddings import EMBEDDINGS
-from wellspoken.proxy.openapi import PASSED
+from tests.openapi.document import PASSED
+from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "proxy" / "openapi.json"

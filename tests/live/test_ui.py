@@ -13,9 +13,9 @@ from aiohttp import ClientSession
 
 from tests.fold import fold
 from tests.models.tiny import TEXT
-from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
 from wellspoken.proxy.config.values import ConfigError
+from wellspoken.proxy.lifecycle.build import build
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from aiohttp import ClientSession
 from tests.conformance import check_error
 from tests.live.test_old_llamacpp import INSTALLED, old_llamacpp
 from tests.models.tiny import TEXT
-from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
+from wellspoken.proxy.lifecycle.build import build
 
 __all__ = ["old_llamacpp"]
 

@@ -1,8 +1,8 @@
 """The proxy's own OpenAPI 3.1 document, made of the Structs: what GET /openapi.json serves.
 
-    python -m wellspoken.proxy.openapi > proxy/openapi.json     (or: make openapi)
+    python -m tests.openapi.document > proxy/endpoints/openapi.json     (or: make openapi)
 
-The answers' schemas are those of adapters/answers.py, except that objects which extensions may add
+The answers' schemas are those of adapters/schema.py, except that objects which extensions may add
 keys to are open; the requests' are in openapi_requests.py. No aiohttp here: data in, a dict out.
 """
 
@@ -15,11 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
-from wellspoken.adapters import answers
-from wellspoken.adapters.embeddings import EMBEDDINGS
-from wellspoken.adapters.registry import BACKENDS
-from wellspoken.proxy import openapi_requests, openapi_stored
-from wellspoken.proxy.openapi_parts import (
+from tests.openapi import requests as openapi_requests
+from tests.openapi import stored as openapi_stored
+from tests.openapi.parts import (
     ANYWHERE,
     EVERY,
     FROM_BACKEND,
@@ -31,10 +29,13 @@ from wellspoken.proxy.openapi_parts import (
     ref,
     shaped,
 )
-from wellspoken.proxy.openapi_requests import REF, Schema, simple
-from wellspoken.proxy.openapi_text import EXTENDED, STATUSES, TITLES
-from wellspoken.proxy.replies import VERSION
-from wellspoken.proxy.replying import WAIT
+from tests.openapi.requests import REF, Schema, simple
+from tests.openapi.text import EXTENDED, STATUSES, TITLES
+from wellspoken.adapters import schema as answers
+from wellspoken.adapters.requests.embeddings import EMBEDDINGS
+from wellspoken.adapters.servers.registry import BACKENDS
+from wellspoken.proxy.http.responses import VERSION
+from wellspoken.proxy.relay.headers import WAIT
 
 ALIASES: Final = {
     "/chat/completions": "/v1/chat/completions",

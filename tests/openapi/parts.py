@@ -1,4 +1,4 @@
-"""The pieces that the operations of proxy/openapi.json are made of."""
+"""The pieces that the operations of proxy/endpoints/openapi.json are made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request bodies of proxy/openapi.json: the Structs' fields, with the bounds that are checked.
+"""The document's request bodies: the Structs' fields, with the bounds that are checked.
 
 The Structs say the types; what `openai_bounds` and `completions_bounds` check is added from their
 own tables, since a bound in a Struct would answer msgspec's text and not OpenAI's. A schema here
@@ -12,11 +12,18 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from wellspoken.adapters import completions_bounds, embeddings, openai_bounds
-from wellspoken.adapters.completions import CompletionRequest
-from wellspoken.adapters.embeddings import EmbeddingRequest
-from wellspoken.adapters.openai import ChatRequest, FunctionCall, Message, StreamOptions, ToolCall
-from wellspoken.proxy.openapi_text import FIELDS
+from tests.openapi.text import FIELDS
+from wellspoken.adapters.requests import chat_bounds as openai_bounds
+from wellspoken.adapters.requests import completions_bounds, embeddings
+from wellspoken.adapters.requests.chat import (
+    ChatRequest,
+    FunctionCall,
+    Message,
+    StreamOptions,
+    ToolCall,
+)
+from wellspoken.adapters.requests.completions import CompletionRequest
+from wellspoken.adapters.requests.embeddings import EmbeddingRequest
 
 Schema = dict[str, Any]
 REF = "#/components/schemas/{name}"

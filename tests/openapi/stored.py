@@ -1,12 +1,13 @@
-"""The stored completions' paths of proxy/openapi.json, and what they send and answer."""
+"""The stored completions' paths of proxy/endpoints/openapi.json, and what they send and answer."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from wellspoken.adapters import stored_answers, stored_requests
-from wellspoken.proxy.openapi_parts import ANYWHERE, WITH_BODY, answered, got, operation, shaped
-from wellspoken.proxy.openapi_requests import Schema, metadata
+from tests.openapi.parts import ANYWHERE, WITH_BODY, answered, got, operation, shaped
+from tests.openapi.requests import Schema, metadata
+from wellspoken.adapters import stored_answers
+from wellspoken.adapters.requests import stored as stored_requests
 
 ANSWERS: Final = (
     stored_answers.ChatCompletionDeleted,

@@ -1,4 +1,4 @@
-"""What proxy/openapi.json says of parameters, headers and statuses."""
+"""What proxy/endpoints/openapi.json says of parameters, headers and statuses."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ from yarl import URL
 
 from tests.conforming import MODEL
 from tests.fakes.upstream import Upstream
-from wellspoken.proxy.build import build
 from wellspoken.proxy.config import load
+from wellspoken.proxy.lifecycle.build import build
+from wellspoken.proxy.lifecycle.signals import ENDS
 from wellspoken.proxy.server import Service
-from wellspoken.proxy.signals import ENDS
 
 SECONDS = 20  # a test that hangs fails after this long
 

@@ -13,8 +13,8 @@ import msgspec
 
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
+from wellspoken.proxy.lifecycle.progress import Progress
 from wellspoken.proxy.logs import Logs
-from wellspoken.proxy.progress import Progress
 from wellspoken.proxy.server import Service
 
 Line = dict[str, Any]

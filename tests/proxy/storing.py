@@ -14,7 +14,7 @@ import pytest
 
 from tests.answers import ask, choice, completion
 from wellspoken.proxy import config
-from wellspoken.proxy.cli import main
+from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.store.rows import Capture, Query, Row, row_of
 from wellspoken.proxy.store.store import open_store
 

@@ -18,10 +18,10 @@ from tests.fakes.upstream import DONE, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, ProxyServer, envelope, raw
 from tests.proxy.test_chat_body import PLAIN
 from tests.proxy.test_chat_stream import EVENTS
-from wellspoken.proxy.auth import owner_of
-from wellspoken.proxy.build import build
-from wellspoken.proxy.call import Call
 from wellspoken.proxy.config import load
+from wellspoken.proxy.http.auth import owner_of
+from wellspoken.proxy.lifecycle.build import build
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.server import ROUTES, Service
 
 KEY = "sk-canary-7f3a1be05c"

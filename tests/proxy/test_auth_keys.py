@@ -27,11 +27,11 @@ from tests.proxy.test_chat_stream import EVENTS
 from tests.proxy.test_cli import COMMAND
 from tests.proxy.test_cli import configs as configs
 from tests.proxy.test_run import Running
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.proxy.auth import LONGEST, Keys, owner_of
-from wellspoken.proxy.cli import main
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config import Auth, Config, load
 from wellspoken.proxy.config.values import ConfigError, is_loopback, parse_listen
+from wellspoken.proxy.http.auth import LONGEST, Keys, owner_of
 
 SECRET = "sk-canary-5e1d"
 BACKEND = {"backend": [{"url": "x"}]}

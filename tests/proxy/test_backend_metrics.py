@@ -16,7 +16,7 @@ from tests.fakes.upstream import Cut, Gate, Stall, Step, Upstream, head, whole
 from tests.proxy.conftest import Proxy, StartProxy, envelope, raw
 from tests.proxy.test_engine_metrics import Engine, hosting
 from wellspoken.engine.states import State
-from wellspoken.proxy import backend_metrics
+from wellspoken.proxy.endpoints import backend_metrics
 
 PATH = "/backend/metrics"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"

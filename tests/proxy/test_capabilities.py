@@ -11,8 +11,8 @@ from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy
 from tests.proxy.test_detect import play
 from tests.proxy.test_engine_metrics import Engine, hosting
-from wellspoken.adapters.answers import Capabilities
-from wellspoken.adapters.registry import find
+from wellspoken.adapters.schema import Capabilities
+from wellspoken.adapters.servers.registry import find
 from wellspoken.engine.kind import Facts
 
 PATH = "/v1/capabilities"

@@ -12,7 +12,7 @@ from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy
 from tests.proxy.test_chat_body import BROKEN
 from wellspoken.adapters import translate
-from wellspoken.proxy.asking import LARGE
+from wellspoken.proxy.relay.send import LARGE
 
 
 @pytest.mark.parametrize(("size", "aside"), [(10, False), (LARGE, True)])

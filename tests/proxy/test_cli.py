@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
-from wellspoken.proxy import listening, run, workers
-from wellspoken.proxy.cli import main
-from wellspoken.proxy.cli_options import COMMANDS
+from wellspoken.proxy import workers
+from wellspoken.proxy.cli.main import main
+from wellspoken.proxy.cli.options import COMMANDS
 from wellspoken.proxy.config import Config, Engine
 from wellspoken.proxy.config.source import Source
+from wellspoken.proxy.http import sockets as listening
+from wellspoken.proxy.lifecycle import run
 
 ROOT = Path(__file__).parents[2]
 LLAMA = ["serve", "--engine", "llamacpp", "--model", "m.gguf"]
@@ -293,7 +295,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     """The target is 150 ms; what costs the time is imports, which do not depend on the machine."""
     code = (
-        "import sys; from wellspoken.proxy.cli import main\n"
+        "import sys; from wellspoken.proxy.cli.main import main\n"
         f"try: main({arguments})\n"
         "except SystemExit: pass\n"
         "heavy = {'aiohttp', 'msgspec', 'prometheus_client', 'tiktoken', 'asyncio', 'uvloop'}\n"
@@ -353,10 +355,10 @@ def test_loading_the_proxy_takes_little_more_than_loading_aiohttp(tmp_path: Path
     compiled.pop("PYTHONDONTWRITEBYTECODE", None)
     whole, bare = (
         cpu(code, compiled)
-        for code in ("import wellspoken.proxy.run", "import uvloop, aiohttp.web_protocol")
+        for code in ("import wellspoken.proxy.lifecycle.run", "import uvloop, aiohttp.web_protocol")
     )
     assert whole < 1.9 * bare
-    early = cpu("import wellspoken.proxy.config, wellspoken.proxy.listening", compiled)
+    early = cpu("import wellspoken.proxy.config, wellspoken.proxy.http.sockets", compiled)
     assert early < 0.6 * bare
 
 
@@ -364,7 +366,7 @@ def test_it_listens_before_the_rest_is_loaded() -> None:
     """What is needed until then does not include what takes the time."""
     code = (
         "import sys; from wellspoken.proxy import listening\n"
-        "from wellspoken.proxy.cli import main\n"
+        "from wellspoken.proxy.cli.main import main\n"
         "heavy = {'aiohttp', 'asyncio', 'prometheus_client', 'tiktoken', 'uvloop', 'ssl'}\n"
         "def at_once(listen): sys.exit(', '.join(heavy & set(sys.modules)) or 0)\n"
         "listening.listening = at_once\n"

@@ -25,9 +25,9 @@ from tests.conformance import (
 from tests.corpus import FIXTURES, checked_request
 from tests.fakes.upstream import DONE, Script, Upstream, event, stream, whole
 from tests.proxy.conftest import CHAT, Proxy, StartProxy, envelope
-from wellspoken.adapters.completions import COMPLETION_KEYS
-from wellspoken.adapters.openai import OPENAI_KEYS
-from wellspoken.adapters.registry import BACKENDS, find
+from wellspoken.adapters.requests.chat import OPENAI_KEYS
+from wellspoken.adapters.requests.completions import COMPLETION_KEYS
+from wellspoken.adapters.servers.registry import BACKENDS, find
 
 Json = dict[str, Any]
 BODIES: list[Json] = [

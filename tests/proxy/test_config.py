@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from wellspoken.adapters.caps import DANGEROUS, Caps
-from wellspoken.proxy.build import build
+from wellspoken.adapters.requests.caps import DANGEROUS, Caps
 from wellspoken.proxy.config import (
     Auth,
     Backend,
@@ -27,6 +26,7 @@ from wellspoken.proxy.config import (
 )
 from wellspoken.proxy.config.engine import LLAMACPP, VLLM
 from wellspoken.proxy.config.values import ConfigError, normal_url, parse_listen, read_key
+from wellspoken.proxy.lifecycle.build import build
 
 EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
 ONE = {"backend": [{"url": "http://localhost:8000"}]}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from wellspoken.proxy.build import build
-from wellspoken.proxy.cli import main
+from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config import examine, load
 from wellspoken.proxy.config.values import ConfigError
+from wellspoken.proxy.lifecycle.build import build
 
 EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
 BAD = """\
@@ -236,7 +236,7 @@ def test_what_is_not_there(
 
 async def test_what_the_proxy_would_refuse_is_found() -> None:
     """`build` is the judge: of each file that it refuses, check names the same key."""
-    from wellspoken.proxy.config.outside import missing
+    from wellspoken.proxy.lifecycle.outside import missing
 
     for extra in ("adapter = 'vlm'", "tokenizer = 'no.json'", "key = 'env:NO'", "endpoints=['x']"):
         Path("w.toml").write_text(f"[[backend]]\nurl = 'x'\n{extra}\n")

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.proxy.test_config_check import BAD, EXAMPLE
-from wellspoken.proxy.cli import main
+from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config import load
 from wellspoken.proxy.config.schema import schema
 from wellspoken.proxy.config.show import HIDDEN, toml, visible

@@ -17,8 +17,8 @@ import pytest
 
 from tests.commands import on_terminal, peak
 from tests.conformance import Request, check_body
-from wellspoken.proxy.cli import main
-from wellspoken.proxy.convert import Tally
+from wellspoken.proxy.cli.main import main
+from wellspoken.proxy.transfer.convert import Tally
 
 COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli", "convert"]
 

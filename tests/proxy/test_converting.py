@@ -15,9 +15,9 @@ from tests.conformance.completions import check_completion_body
 from tests.corpus import Fixture, fixtures, text_fixtures
 from tests.reading import facts_of
 from tests.replay import NOW, body
-from wellspoken.adapters import registry
 from wellspoken.adapters.exchange import SWITCHED
-from wellspoken.proxy.converting import NO_MODEL, Converter, RejectedLine
+from wellspoken.adapters.servers import registry
+from wellspoken.proxy.transfer.converter import NO_MODEL, Converter, RejectedLine
 
 
 def bodies(given: list[Fixture]) -> list[Fixture]:

@@ -15,13 +15,13 @@ import pytest
 from tests.fakes.upstream import Cut, Gate, Script, Stall, Upstream, head, whole
 from tests.proxy.conftest import CHAT, Proxy, StartProxy
 from tests.proxy.test_chat_body import PLAIN
-from wellspoken.adapters.detection import NOTHING, ROUNDS
-from wellspoken.adapters.llamacpp import LLAMACPP
-from wellspoken.adapters.registry import GENERAL
-from wellspoken.adapters.vllm import VLLM
-from wellspoken.proxy import detect
-from wellspoken.proxy.detect import Detector
-from wellspoken.proxy.routing import Target
+from wellspoken.adapters.servers.detection import NOTHING, ROUNDS
+from wellspoken.adapters.servers.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.registry import GENERAL
+from wellspoken.adapters.servers.vllm import VLLM
+from wellspoken.proxy.upstream import detector as detect
+from wellspoken.proxy.upstream.detector import Detector
+from wellspoken.proxy.upstream.target import Target
 
 PATHS = [path for paths in ROUNDS for path in paths]
 CAPTURED = Path(__file__).parents[1] / "fixtures" / "detection"

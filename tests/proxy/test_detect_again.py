@@ -25,12 +25,12 @@ from tests.proxy.test_detect import (
     target_of,
 )
 from tests.proxy.test_run import Running
-from wellspoken.adapters.detection import ROUNDS
-from wellspoken.adapters.llamacpp import LLAMACPP
-from wellspoken.adapters.registry import GENERAL
-from wellspoken.adapters.vllm import VLLM
-from wellspoken.proxy import detect
+from wellspoken.adapters.servers.detection import ROUNDS
+from wellspoken.adapters.servers.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.registry import GENERAL
+from wellspoken.adapters.servers.vllm import VLLM
 from wellspoken.proxy.config import load
+from wellspoken.proxy.upstream import detector as detect
 
 LOADING = whole({"error": {"message": "Loading model"}}, 503, headers=[("Server", "llama.cpp")])
 

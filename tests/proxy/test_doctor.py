@@ -15,7 +15,7 @@ from tests.conforming import CREATED, MODEL, body
 from tests.conforming_completions import body as text_body
 from tests.demo.replay import OLDEST, old_vllm
 from tests.fakes.upstream import Cut, Script, Stall, Upstream, head, whole
-from wellspoken.proxy.cli import main
+from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.doctor.catalogue import PROBES, chosen
 from wellspoken.proxy.doctor.examine import Options, examine

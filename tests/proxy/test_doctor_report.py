@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from wellspoken.proxy.cli import main
+from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.doctor.catalogue import PROBES, chosen
 from wellspoken.proxy.doctor.display import Progress, coloured, table, width_of
 from wellspoken.proxy.doctor.model import Report, Result, Verdict
@@ -339,7 +339,7 @@ def test_the_help_has_examples_that_parse(
     examples = re.findall(r"^  wellspoken doctor (.+)$", said, re.MULTILINE)
     assert len(examples) == 5
     seen: list[Callable[..., Any]] = []
-    monkeypatch.setattr("wellspoken.proxy.cli_doctor._run", lambda options: seen.append(options))
+    monkeypatch.setattr("wellspoken.proxy.cli.doctor._run", lambda options: seen.append(options))
     for example in examples:
         words = example.partition(" > ")[0].replace("'", "").split()
         main(["doctor", *words])

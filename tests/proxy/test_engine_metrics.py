@@ -14,7 +14,7 @@ from tests.proxy.conftest import Proxy, StartProxy
 from wellspoken.engine.kind import Facts
 from wellspoken.engine.states import State
 from wellspoken.engine.supervisor import Supervisor
-from wellspoken.proxy.metrics import ENGINE_STATES, EngineMetrics, Metrics
+from wellspoken.proxy.metrics.service import ENGINE_STATES, EngineMetrics, Metrics
 
 FAMILIES = 25  # at most, with a store and an engine (operations.md)
 
@@ -45,7 +45,7 @@ class Engine:
 async def hosting(proxy: Proxy, engine: Engine, number: int = 0) -> None:
     """Let a target of the proxy be one that `engine` runs; without an address unless it is ready.
 
-    So does proxy/engines.py with a real one.
+    So does proxy/lifecycle/hosted.py with a real one.
     """
     target = proxy.service.router.targets[number]
     target.engine = cast(Supervisor, engine)

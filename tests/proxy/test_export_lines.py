@@ -17,8 +17,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from openai.types.evals.create_eval_jsonl_run_data_source import SourceFileContentContent
 
 from tests.answers import CREATED, TOOL, USAGE, ask, call, choice, completion, message, scored
-from wellspoken.proxy.export_lines import Format, lines_of
 from wellspoken.proxy.store.rows import Capture, Row, row_of
+from wellspoken.proxy.transfer.export_lines import Format, lines_of
 
 Json = dict[str, Any]
 ID = "chatcmpl-0123456789abcdef01234567"

@@ -19,13 +19,13 @@ from msgspec import structs
 
 from tests.commands import on_terminal, peak
 from tests.proxy.storing import CREATED, Run, fill, row, rows_of, runner
-from wellspoken.proxy.auth import owner_of
-from wellspoken.proxy.cli import main
-from wellspoken.proxy.exporting import moment
-from wellspoken.proxy.jsonl import UsageError
+from wellspoken.proxy.cli.main import main
+from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.store.database import Unavailable, Unusable
 from wellspoken.proxy.store.rows import Query, Row
 from wellspoken.proxy.store.store import Store
+from wellspoken.proxy.transfer.export import moment
+from wellspoken.proxy.transfer.jsonl import UsageError
 
 COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli", "export"]
 MANY = 200_000

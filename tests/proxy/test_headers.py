@@ -15,8 +15,8 @@ from tests.conforming import MODEL, STREAMS, sse
 from tests.fakes.upstream import Gate, Pause, Script, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, raw
 from tests.proxy.test_chat_body import BROKEN, PLAIN
-from wellspoken.proxy.failures import UpstreamError
-from wellspoken.proxy.replying import LASTING_CODES, retrying
+from wellspoken.proxy.relay.headers import LASTING_CODES, retrying
+from wellspoken.proxy.upstream.failures import UpstreamError
 
 EVENTS = sse(STREAMS["plain"].answer)
 PARSE_ERROR = json.loads(json.dumps(BROKEN))

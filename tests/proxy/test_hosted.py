@@ -20,14 +20,14 @@ from tests.fakes import engine_server
 from tests.fakes.engine import EngineProxy, Kind, engine_proxy
 from tests.fakes.upstream import Script, whole
 from tests.proxy.conftest import MESSAGES, envelope
-from wellspoken.adapters.registry import find
-from wellspoken.adapters.versions import for_version
+from wellspoken.adapters.servers.registry import find
+from wellspoken.adapters.servers.versions import for_version
 from wellspoken.engine.attempt import attempt
 from wellspoken.engine.failure import EngineError
 from wellspoken.engine.kind import Command, Facts
 from wellspoken.proxy.config import Config, Engine, load
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.engines import kind_of
+from wellspoken.proxy.lifecycle.hosted import kind_of
 
 Make = Callable[..., AbstractAsyncContextManager[EngineProxy]]
 

@@ -15,12 +15,12 @@ from tests import replay
 from tests.answers import CREATED, TOOL, USAGE, ask, call, choice, completion, entries, message
 from tests.conformance import check_body
 from tests.corpus import Fixture, checked_request, fixtures
-from wellspoken.adapters.answers import ChatCompletion
+from wellspoken.adapters.schema import ChatCompletion
 from wellspoken.adapters.translate import translate_body
-from wellspoken.proxy.converting import RejectedLine
-from wellspoken.proxy.export_lines import Format, lines_of
-from wellspoken.proxy.import_lines import Reader
 from wellspoken.proxy.store.rows import Capture, Row, row_of
+from wellspoken.proxy.transfer.converter import RejectedLine
+from wellspoken.proxy.transfer.export_lines import Format, lines_of
+from wellspoken.proxy.transfer.import_lines import Reader
 
 Json = dict[str, Any]
 NOW = 1_800_000_000

@@ -16,9 +16,9 @@ import pytest
 
 from tests.postgres import Server
 from tests.proxy.storing import Run, fill, row, rows_of, runner
-from wellspoken.adapters.answers import ChatCompletion
-from wellspoken.proxy.auth import owner_of
-from wellspoken.proxy.cli import main
+from wellspoken.adapters.schema import ChatCompletion
+from wellspoken.proxy.cli.main import main
+from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.store.database import StoreError
 from wellspoken.proxy.store.rows import Row
 

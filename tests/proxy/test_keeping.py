@@ -21,8 +21,8 @@ from tests.fold import comparable, fold
 from tests.proxy.conftest import MESSAGES, Proxy, StartProxy
 from tests.proxy.test_enforced_stops import words
 from wellspoken.proxy import config
-from wellspoken.proxy.asking import LARGE
-from wellspoken.proxy.metrics import StoreMetrics
+from wellspoken.proxy.metrics.service import StoreMetrics
+from wellspoken.proxy.relay.send import LARGE
 from wellspoken.proxy.store.rows import Query, Row
 from wellspoken.proxy.store.store import Store
 from wellspoken.proxy.store.writer import FAILS

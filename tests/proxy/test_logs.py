@@ -21,6 +21,7 @@ from tests.linear import linear
 from tests.proxy.logging_here import Written, logging_to
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
+from wellspoken.proxy.lifecycle.progress import Progress
 from wellspoken.proxy.logs.lines import (
     HIDDEN,
     JsonLines,
@@ -31,7 +32,6 @@ from wellspoken.proxy.logs.lines import (
     traced,
     word,
 )
-from wellspoken.proxy.progress import Progress
 
 LOG = logging.getLogger("wellspoken")
 DEEP = logging.getLogger("wellspoken.proxy.store")

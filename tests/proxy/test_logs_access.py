@@ -279,7 +279,7 @@ async def test_a_bug_of_the_proxys_own(
         raise ValueError("".join(("can", "ary")))
 
     name = "keep_stream" if streams else "keep"
-    monkeypatch.setattr(f"wellspoken.proxy.answer.{name}", broken)
+    monkeypatch.setattr(f"wellspoken.proxy.relay.answer.{name}", broken)
     async with await proxy.chat(stream=streams) as response:
         await response.read()
     assert (await outcome(written)).startswith(f"error {200 if streams else 500} proxy_error")

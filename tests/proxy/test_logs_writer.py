@@ -20,9 +20,9 @@ import pytest
 
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
+from wellspoken.proxy.lifecycle.progress import Progress
 from wellspoken.proxy.logs import writer as logs_writer
 from wellspoken.proxy.logs.writer import Descriptor, Writer
-from wellspoken.proxy.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 
@@ -242,7 +242,7 @@ SEVERAL = """
 import sys
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
-from wellspoken.proxy.progress import Progress
+from wellspoken.proxy.lifecycle.progress import Progress
 log = logs.set_up(Log(), Progress(sys.stderr))
 for n in range(1200):
     log.put(log.lines.message("info", "m" * (n % 700), {"process": sys.argv[1], "n": n}))
@@ -278,7 +278,7 @@ ENDS = """
 import logging, sys, threading
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
-from wellspoken.proxy.progress import Progress
+from wellspoken.proxy.lifecycle.progress import Progress
 log = logs.set_up(Log(), Progress(sys.stderr))
 logging.getLogger("wellspoken").info("first")
 thread = threading.Thread(target=lambda: 1 / 0)

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.proxy.test_engine_metrics import Engine
-from wellspoken.proxy.metrics import PHASES, STORE_FAILURES, Metrics
-from wellspoken.proxy.metrics_series import Counter, Histogram, Text
+from wellspoken.proxy.metrics.series import Counter, Histogram, Text
+from wellspoken.proxy.metrics.service import PHASES, STORE_FAILURES, Metrics
 
 _LINE = re.compile(r'(?P<name>[a-z_]+)(\{(?P<labels>([a-z]+="[^"\\\n]*",?)*)\})? (?P<value>\S+)')
 _LABEL = re.compile(r'([a-z]+)="([^"]*)"')

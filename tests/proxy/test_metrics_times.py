@@ -15,7 +15,7 @@ from tests.fakes.engine import engine_proxy
 from tests.fakes.upstream import DONE, Pause, Upstream, event, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy
 from wellspoken.adapters import translate
-from wellspoken.proxy import chat
+from wellspoken.proxy.endpoints import chat
 
 GAP = 0.04
 WORK = 0.05

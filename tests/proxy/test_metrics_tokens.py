@@ -13,8 +13,8 @@ from tests.conforming import MODEL, body, chunk, finish, role
 from tests.fakes.upstream import DONE, Cut, Upstream, event, stream, whole
 from tests.proxy.conftest import MESSAGES, Proxy, StartProxy
 from wellspoken.adapters.events import Usage
-from wellspoken.proxy.metrics import tokens_of
-from wellspoken.proxy.metrics_passing import LARGE, PassingUsage
+from wellspoken.proxy.metrics.passing import LARGE, PassingUsage
+from wellspoken.proxy.metrics.service import tokens_of
 
 DETAILED = {
     "prompt_tokens": 30,

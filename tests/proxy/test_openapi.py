@@ -11,16 +11,16 @@ import msgspec
 import pytest
 
 from tests.fakes.upstream import Upstream
+from tests.openapi.document import ALIASES, PASSED, document, written
+from tests.openapi.requests import OWN
+from tests.openapi.text import FIELDS, STATUSES, TITLES
 from tests.proxy.conftest import StartProxy
-from wellspoken.adapters.completions import CompletionRequest, decode_completion
-from wellspoken.adapters.embeddings import EMBEDDINGS, EmbeddingRequest, decode_embeddings
-from wellspoken.adapters.openai import ChatRequest, decode_chat
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.proxy.openapi import ALIASES, PASSED, document, written
-from wellspoken.proxy.openapi_requests import OWN
-from wellspoken.proxy.openapi_text import FIELDS, STATUSES, TITLES
+from wellspoken.adapters.requests.chat import ChatRequest, decode_chat
+from wellspoken.adapters.requests.completions import CompletionRequest, decode_completion
+from wellspoken.adapters.requests.embeddings import EMBEDDINGS, EmbeddingRequest, decode_embeddings
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.proxy.endpoints.stored import routes
 from wellspoken.proxy.server import ROUTES
-from wellspoken.proxy.stored_completions import routes
 
 FILE = Path(__file__).parents[2] / "proxy" / "openapi.json"
 DOCUMENT = json.loads(FILE.read_bytes())
@@ -39,7 +39,7 @@ REQUESTS: dict[str, tuple[type[msgspec.Struct], Callable[[bytes], Any], dict[str
 
 
 def test_the_document_is_fresh() -> None:
-    assert FILE.read_bytes() == written(), "proxy/openapi.json is stale: make openapi"
+    assert FILE.read_bytes() == written(), "proxy/endpoints/openapi.json is stale: make openapi"
 
 
 async def test_the_document_is_served(upstream: Upstream, start_proxy: StartProxy) -> None:
@@ -182,7 +182,7 @@ def test_every_answer_names_the_headers_and_every_error_the_envelope() -> None:
 
 
 def test_a_change_of_a_struct_makes_the_file_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wellspoken.adapters import openai_bounds
+    from wellspoken.adapters.requests import chat_bounds as openai_bounds
 
     monkeypatch.setattr(openai_bounds, "MAX_STOPS", 5)
     assert written() != FILE.read_bytes()

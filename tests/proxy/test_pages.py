@@ -13,7 +13,7 @@ from tests.proxy.test_chat_body import PLAIN
 from tests.proxy.test_engine_metrics import Engine, hosting
 from wellspoken.engine.kind import Facts
 from wellspoken.engine.states import State
-from wellspoken.proxy.pages import read_models
+from wellspoken.proxy.endpoints.models import read_models
 
 OK: list[Step] = whole({"status": "ok"})
 MODELS: dict[str, Any] = {

@@ -12,9 +12,9 @@ from yarl import URL
 from tests.fakes.upstream import Cut, Gate, Stall, Upstream, stream, whole
 from tests.proxy.conftest import StartProxy, envelope
 from tests.proxy.posting import ODD, post, refused
-from wellspoken.adapters.registry import BACKENDS
+from wellspoken.adapters.servers.registry import BACKENDS
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.passing import label, reachable, refuse_endpoints
+from wellspoken.proxy.endpoints.passthrough import label, reachable, refuse_endpoints
 from wellspoken.proxy.server import ROUTES
 
 Json = dict[str, Any]

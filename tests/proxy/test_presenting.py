@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from tests.proxy.stored import ANSWER, Json, id_of, row
-from wellspoken.adapters.answers import ErrorResponse
+from wellspoken.adapters.schema import ErrorResponse
 from wellspoken.adapters.stored_answers import (
     ChatCompletionList,
     ChatCompletionMessageList,
     StoredChatCompletion,
 )
-from wellspoken.proxy import presenting
+from wellspoken.proxy.endpoints import stored_views as presenting
 
 OPENAIS = [
     "object", "id", "model", "created", "request_id", "tool_choice", "usage", "seed", "top_p",

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from wellspoken.proxy import progress
-from wellspoken.proxy.progress import Progress
+from wellspoken.proxy.lifecycle import progress
+from wellspoken.proxy.lifecycle.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 LOG = logging.getLogger("test_progress")
@@ -201,8 +201,8 @@ RUN = """
 import sys
 from pathlib import Path
 from tests.proxy.test_run_engine import Slow
-from wellspoken.proxy import engines
-from wellspoken.proxy.cli import main
+from wellspoken.proxy.lifecycle import hosted as engines
+from wellspoken.proxy.cli.main import main
 engines.kind_of = lambda settings, *_: Slow(Path(settings.model), 2.5)
 sys.exit(main(sys.argv[1:]))
 """

@@ -15,14 +15,14 @@ from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Gate, Request, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, StartProxy, raw
 from tests.proxy.test_chat_stream import EVENTS
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.proxy.build import build
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import Config, load
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.reload import Reloader
-from wellspoken.proxy.routing import Target
+from wellspoken.proxy.lifecycle.build import build
+from wellspoken.proxy.lifecycle.reload import Reloader
+from wellspoken.proxy.lifecycle.watch import aside
 from wellspoken.proxy.server import Service
-from wellspoken.proxy.watching import aside
+from wellspoken.proxy.upstream.target import Target
 
 Table = dict[str, Any]
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.proxy.build import build
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import Config
 from wellspoken.proxy.config.source import Source
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.reload import Reloader
+from wellspoken.proxy.lifecycle.build import build
+from wellspoken.proxy.lifecycle.reload import Reloader
+from wellspoken.proxy.lifecycle.watch import Watcher
 from wellspoken.proxy.server import Service
-from wellspoken.proxy.watching import Watcher
 
 HEAD = '[server]\nlisten = "127.0.0.1:0"\nwatch = {}\n'
 BACKEND = '[[backend]]\nname = "{0}"\nmodels = ["{0}"]\nurl = "http://127.0.0.1:9"\n'

@@ -14,8 +14,10 @@ from tests.fakes.upstream import stream as stream_script
 from tests.proxy.conftest import CHAT, MESSAGES, StartProxy, envelope, raw
 from tests.proxy.test_chat_body import PLAIN
 from wellspoken.adapters import translate
-from wellspoken.proxy import call, chat, server
-from wellspoken.proxy import upstream as upstream_client
+from wellspoken.proxy import server
+from wellspoken.proxy.endpoints import chat
+from wellspoken.proxy.relay import call
+from wellspoken.proxy.upstream import client as upstream_client
 
 ASKED = json.dumps({"model": MODEL, "messages": MESSAGES}).encode()
 

@@ -23,7 +23,7 @@ from tests.proxy.test_chat_stream import EVENTS
 from tests.proxy.test_cli import COMMAND
 from wellspoken.proxy.config import Config, load
 from wellspoken.proxy.config.source import Source
-from wellspoken.proxy.run import serve
+from wellspoken.proxy.lifecycle.run import serve
 
 ASKED = {"model": MODEL, "messages": MESSAGES}
 

@@ -25,8 +25,8 @@ from wellspoken.engine import supervisor
 from wellspoken.engine.failure import EngineError
 from wellspoken.engine.kind import Command
 from wellspoken.engine.llamacpp import LlamaCpp
-from wellspoken.proxy import engines
 from wellspoken.proxy.config import Config, load
+from wellspoken.proxy.lifecycle import hosted as engines
 
 ASKED = {"model": "any", "messages": MESSAGES}
 ENDLESS = [{"role": "user", "content": "@loop"}]

@@ -29,8 +29,8 @@ from tests.fakes.upstream import (
 from tests.fold import fold_completion, payloads
 from tests.proxy.conftest import MESSAGES, Proxy, StartProxy, envelope
 from tests.proxy.test_completions import answered, post
-from wellspoken.proxy.several import _Gathering
-from wellspoken.proxy.upstream import SETTLE
+from wellspoken.proxy.relay.several import _Gathering
+from wellspoken.proxy.upstream.client import SETTLE
 
 Json = dict[str, Any]
 SECRET = "sk-canary-0123456789"

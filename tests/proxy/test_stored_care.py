@@ -28,8 +28,8 @@ from tests.proxy.stored import (
     storing,
 )
 from tests.proxy.test_chat_body import PLAIN
-from wellspoken.proxy import presenting
-from wellspoken.proxy.auth import owner_of
+from wellspoken.proxy.endpoints import stored_views as presenting
+from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unreadable, Unusable
 
 __all__ = ["storing"]

@@ -20,7 +20,7 @@ from tests.proxy.stored import (
     storing,
 )
 from tests.proxy.test_chat_body import PLAIN
-from wellspoken.proxy import stored_completions
+from wellspoken.proxy.endpoints import stored as stored_completions
 from wellspoken.proxy.store.rows import Row
 
 __all__ = ["storing"]

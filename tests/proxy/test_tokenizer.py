@@ -12,11 +12,11 @@ import pytest
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy
 from tests.proxy.test_chat_body import PLAIN
-from wellspoken.adapters.request_error import RequestError
-from wellspoken.proxy.build import build
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import load
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.tokenizer import Tokenizer, cached_file
+from wellspoken.proxy.lifecycle.build import build
+from wellspoken.proxy.upstream.tokenizer import Tokenizer, cached_file
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ async def test_an_encoding_comes_from_tiktoken(
     """The encoding's file is tiny here, so tiktoken itself is stood in for, and its hash."""
     import tiktoken
 
-    from wellspoken.proxy import tokenizer as module
+    from wellspoken.proxy.upstream import tokenizer as module
 
     tiny = tiktoken.Encoding("tiny", pat_str=".", mergeable_ranks={b"H": 0}, special_tokens={})
     monkeypatch.setattr(tiktoken, "get_encoding", {"cl100k_base": tiny}.__getitem__)

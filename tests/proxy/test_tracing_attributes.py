@@ -8,7 +8,7 @@ import pytest
 
 from wellspoken.adapters.events import Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.proxy.plan import Ask
+from wellspoken.proxy.relay.plan import Ask
 from wellspoken.proxy.tracing.attributes import address, parameters, told
 
 

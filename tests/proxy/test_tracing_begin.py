@@ -18,8 +18,9 @@ ON = Traces(enabled=True)
 LACKING = """
 import asyncio, sys
 sys.modules["opentelemetry"] = None
-from wellspoken.proxy import run, tracing
-from wellspoken.proxy.build import build
+from wellspoken.proxy import tracing
+from wellspoken.proxy.lifecycle import run
+from wellspoken.proxy.lifecycle.build import build
 from wellspoken.proxy.config import load
 
 async def main():

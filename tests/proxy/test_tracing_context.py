@@ -27,7 +27,7 @@ from tests.fakes.upstream import Request, Upstream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, raw
 from tests.proxy.posting import post
 from tests.proxy.tracing import Traced, context, is_parent, parent, times, told
-from wellspoken.proxy.call import Call
+from wellspoken.proxy.relay.call import Call
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"

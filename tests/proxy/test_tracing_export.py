@@ -276,8 +276,8 @@ HANGING = """
 import asyncio, sys, time
 from wellspoken.proxy import tracing
 from wellspoken.proxy.tracing import export as tracing_export
-from wellspoken.proxy.build import build
-from wellspoken.proxy.call import Call
+from wellspoken.proxy.lifecycle.build import build
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.config import load
 from wellspoken.proxy.config.tables import Traces
 

@@ -20,8 +20,8 @@ from tests.proxy.conftest import MESSAGES, StartProxy
 from tests.proxy.test_chat_body import PLAIN
 from tests.proxy.test_chat_stream import EVENTS
 from tests.proxy.test_unix_upstream import place
-from wellspoken.proxy.banner import banner
-from wellspoken.proxy.upstream import SETTLE
+from wellspoken.proxy.lifecycle.banner import banner
+from wellspoken.proxy.upstream.client import SETTLE
 
 __all__ = ["place"]  # a fixture
 

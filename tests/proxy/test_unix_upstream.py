@@ -28,9 +28,9 @@ from tests.fakes.upstream import (
     whole,
 )
 from wellspoken.proxy.config import Timeouts
-from wellspoken.proxy.failures import Reason, UpstreamError
-from wellspoken.proxy.upstream import SETTLE
-from wellspoken.proxy.upstream import Upstream as Client
+from wellspoken.proxy.upstream.client import SETTLE
+from wellspoken.proxy.upstream.client import Upstream as Client
+from wellspoken.proxy.upstream.failures import Reason, UpstreamError
 
 NOBODY = 65534
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]

@@ -21,9 +21,9 @@ from tests.fakes.upstream import (
     whole,
 )
 from wellspoken.proxy.config import Timeouts
-from wellspoken.proxy.failures import UpstreamError
-from wellspoken.proxy.upstream import SETTLE
-from wellspoken.proxy.upstream import Upstream as Client
+from wellspoken.proxy.upstream.client import SETTLE
+from wellspoken.proxy.upstream.client import Upstream as Client
+from wellspoken.proxy.upstream.failures import UpstreamError
 
 
 @asynccontextmanager

@@ -16,8 +16,8 @@ from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, envelope
 from tests.proxy.test_chat_body import PLAIN
 from tests.proxy.test_completions import EVENTS
 from tests.proxy.test_completions import PLAIN as TEXT
-from wellspoken.proxy import vocabulary_size
-from wellspoken.proxy.vocabulary_size import read_sizes
+from wellspoken.proxy.upstream import vocabulary_size
+from wellspoken.proxy.upstream.vocabulary_size import read_sizes
 
 Json = dict[str, Any]
 TEXTS, MODELS = "/v1/completions", "/v1/models"

@@ -18,7 +18,7 @@ from tests.fakes.upstream import DONE, Gate, Upstream, stream, whole
 from tests.proxy.conftest import CHAT
 from tests.proxy.test_chat_stream import EVENTS
 from tests.proxy.test_workers import STREAMED, until, workers
-from wellspoken.proxy.signals import Signals
+from wellspoken.proxy.lifecycle.signals import Signals
 
 
 @pytest.mark.parametrize("parent_first", [True, False])
@@ -113,7 +113,7 @@ def free_port() -> int:
 
 
 def test_what_nobody_takes_is_lost_and_no_failure() -> None:
-    code = "from wellspoken.proxy.progress import shown; shown('one'); shown('two')"
+    code = "from wellspoken.proxy.lifecycle.progress import shown; shown('one'); shown('two')"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, timeout=30
@@ -126,10 +126,10 @@ def test_control_c_while_it_is_loaded_leaves_no_traceback() -> None:
         "import _thread, sys\n"
         "class Finder:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'wellspoken.proxy.run':\n"
+        "        if name == 'wellspoken.proxy.lifecycle.run':\n"
         "            _thread.interrupt_main()\n"
         "sys.meta_path.insert(0, Finder())\n"
-        "from wellspoken.proxy.cli import main\n"
+        "from wellspoken.proxy.cli.main import main\n"
         "sys.exit(main(['http://127.0.0.1:9', '--listen', '127.0.0.1:0']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30)

@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from wellspoken.proxy.metrics import Metrics
+from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.workers.metrics import Family, Totals, counted, parents, text_of
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.proxy.test_workers import children, until
 from wellspoken.proxy import workers
-from wellspoken.proxy.cli import main
+from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config import Config, load
 from wellspoken.proxy.workers.port import Port
 

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.database import Memory, row
 from tests.proxy.store.conftest import held, rows, spool_of
 from tests.proxy.store.test_writer import names, until, value
-from wellspoken.proxy.metrics import StoreMetrics
+from wellspoken.proxy.metrics.service import StoreMetrics
 from wellspoken.proxy.store import relay as module
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.relay import Relay

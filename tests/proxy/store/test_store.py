@@ -16,7 +16,7 @@ from tests.fakes.database import Memory, capture, row
 from tests.proxy.store.test_writer import names, until, value
 from wellspoken.proxy import config
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.metrics import StoreMetrics
+from wellspoken.proxy.metrics.service import StoreMetrics
 from wellspoken.proxy.store import relay, store, writer
 from wellspoken.proxy.store.database import Database, Unavailable, Unusable
 from wellspoken.proxy.store.rows import Position, Query

@@ -1,0 +1,1 @@
+"""What a backend is, and one file for each server."""

@@ -1,0 +1,1 @@
+"""A token's text, bytes and number."""

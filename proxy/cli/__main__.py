@@ -1,0 +1,5 @@
+"""`python -m wellspoken.proxy.cli` is the command `wellspoken`."""
+
+from wellspoken.proxy.cli.main import main
+
+raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""What answers at each path: decode, route, plan, relay."""

@@ -1,0 +1,1 @@
+"""The client's side: connections, requests, keys, responses."""

@@ -1,0 +1,1 @@
+"""From a configuration to a running service, its reloads and its end."""

@@ -1,0 +1,1 @@
+"""One request's way to a backend, and its answer's back."""

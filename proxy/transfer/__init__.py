@@ -1,0 +1,1 @@
+"""Stored completions and answers, to and from files."""

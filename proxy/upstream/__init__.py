@@ -1,0 +1,1 @@
+"""The backend's side: connections, failures, what a backend is."""

@@ -1,0 +1,1 @@
+"""Makes proxy/endpoints/openapi.json of the Structs."""
