@@ -20,7 +20,7 @@ from tests.openapi.document import PASSED
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 
 ROOT = Path(__file__).parents[2]
-FILE = ROOT / "proxy" / "openapi.json"
+FILE = ROOT / "proxy" / "endpoints" / "openapi.json"
 BIN = ROOT / ".venv-openapi" / "bin"
 SECONDS = 240  # of which a machine that is not busy needs 25
 

@@ -365,7 +365,7 @@ def test_loading_the_proxy_takes_little_more_than_loading_aiohttp(tmp_path: Path
 def test_it_listens_before_the_rest_is_loaded() -> None:
     """What is needed until then does not include what takes the time."""
     code = (
-        "import sys; from wellspoken.proxy import listening\n"
+        "import sys; from wellspoken.proxy.http import sockets as listening\n"
         "from wellspoken.proxy.cli.main import main\n"
         "heavy = {'aiohttp', 'asyncio', 'prometheus_client', 'tiktoken', 'uvloop', 'ssl'}\n"
         "def at_once(listen): sys.exit(', '.join(heavy & set(sys.modules)) or 0)\n"
