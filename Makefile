@@ -15,7 +15,7 @@ unexport PIP_UPGRADE PIP_USER PIP_VERBOSE
 unexport PYTHONHOME PYTHONPATH PYTHONSTARTUP PYTHONWARNINGS PYTEST_ADDOPTS PYTEST_PLUGINS
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
-.PHONY: help install demo test check fuzz bench bench-store live-vllm live-gpu live-clients
+.PHONY: help install demo test check fuzz bench walk bench-store live-vllm live-gpu live-clients
 .PHONY: tables openapi constraints clean FORCE
 .DEFAULT_GOAL := help
 
@@ -47,6 +47,9 @@ fuzz: install ## the property tests with new and many examples
 
 bench: install ## microseconds per event, MB/s of bodies, and the proxy beside a bare pass-through
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+walk: install ## the way of one streamed chat: files, functions, moves, calls (ARGS=--moves)
+	@$(BIN)/python -m tests.walk $(ARGS)
 
 bench-store: install ## stored completions: latency, rows/s, losses, a million rows (an hour)
 	@$(BIN)/python -m tests.bench.store $(ARGS)

@@ -13,6 +13,9 @@ from tests.bench import kernels, proxy, table
 from tests.bench.data import Source
 from tests.bench.load import LoadError
 from tests.bench.process import StartError
+from tests.walk import count
+
+TABLES = ("events", "bodies", "proxy", "calls")
 
 
 def main() -> int:
@@ -20,12 +23,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="under 30 seconds, less exact")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the numbers there as well")
-    parser.add_argument("--only", choices=("events", "bodies", "proxy"), help="one of the tables")
+    parser.add_argument("--only", choices=TABLES, help="one of the tables")
     options = parser.parse_args()
     found: dict[str, Any] = {"machine": table.machine(), "quick": options.quick}
     print(f"{found['machine']}\n")
     try:
-        for name in [options.only] if options.only else ["events", "bodies", "proxy"]:
+        for name in [options.only] if options.only else TABLES:
             found[name] = _run(name, options.quick)
     except (kernels.WrongAnswer, LoadError, StartError) as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -47,6 +50,10 @@ def _run(name: str, quick: bool) -> list[dict[str, Any]]:
         speeds = kernels.bodies(source, effort)
         print(table.bodies(speeds), flush=True)
         return [asdict(row) for row in speeds]
+    if name == "calls":
+        counted = count.run()
+        print(count.text(counted), flush=True)
+        return [asdict(counted)]
     compared = proxy.compare(source, proxy.QUICK if quick else proxy.FULL)
     print(table.proxy(compared), flush=True)
     return [asdict(row) for row in compared]

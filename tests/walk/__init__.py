@@ -1,0 +1,1 @@
+"""What one request goes through: files, functions, moves between files, and calls counted."""
