@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.upstream import Cut, Gate, Stall, Step, Upstream, head, whole
 from tests.proxy.conftest import Proxy, StartProxy, envelope, raw
-from tests.proxy.test_engine_metrics import Engine, hosting
+from tests.proxy.metrics.test_engine_metrics import Engine, hosting
 from wellspoken.engine.states import State
 from wellspoken.proxy.endpoints import backend_metrics
 

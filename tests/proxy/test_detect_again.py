@@ -14,6 +14,7 @@ import pytest
 
 from tests.fakes.upstream import Cut, Pause, Stall, Upstream, whole
 from tests.proxy.conftest import CHAT, StartProxy
+from tests.proxy.lifecycle.test_run import Running
 from tests.proxy.test_chat_body import PLAIN
 from tests.proxy.test_detect import (
     PATHS,
@@ -24,7 +25,6 @@ from tests.proxy.test_detect import (
     play,
     target_of,
 )
-from tests.proxy.test_run import Running
 from wellspoken.adapters.servers.detection import ROUNDS
 from wellspoken.adapters.servers.llamacpp import LLAMACPP
 from wellspoken.adapters.servers.registry import GENERAL

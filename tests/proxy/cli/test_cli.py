@@ -24,7 +24,7 @@ from wellspoken.proxy.config.source import Source
 from wellspoken.proxy.http import sockets as listening
 from wellspoken.proxy.lifecycle import run
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LLAMA = ["serve", "--engine", "llamacpp", "--model", "m.gguf"]
 VLLM = ["serve", "--engine", "vllm", "--model", "ORG/NAME"]
 COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli"]

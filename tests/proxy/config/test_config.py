@@ -28,7 +28,7 @@ from wellspoken.proxy.config.engine import LLAMACPP, VLLM
 from wellspoken.proxy.config.values import ConfigError, normal_url, parse_listen, read_key
 from wellspoken.proxy.lifecycle.build import build
 
-EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
+EXAMPLE = Path(__file__).parents[3] / "config.example.toml"
 ONE = {"backend": [{"url": "http://localhost:8000"}]}
 
 

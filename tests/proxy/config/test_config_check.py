@@ -14,7 +14,7 @@ from wellspoken.proxy.config import examine, load
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.lifecycle.build import build
 
-EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
+EXAMPLE = Path(__file__).parents[3] / "config.example.toml"
 BAD = """\
 listen = "127.0.0.1:1"
 [server]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wellspoken.proxy.config import places as config_places
 from wellspoken.proxy.config.places import Place, places, position
 
-EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
+EXAMPLE = Path(__file__).parents[3] / "config.example.toml"
 
 
 def paths(value: Any, path: config_places.Path = ()) -> Iterator[tuple[config_places.Path, Any]]:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.proxy.test_config_check import BAD, EXAMPLE
+from tests.proxy.config.test_config_check import BAD, EXAMPLE
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config import load
 from wellspoken.proxy.config.schema import schema

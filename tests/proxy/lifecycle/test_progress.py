@@ -21,7 +21,7 @@ import pytest
 from wellspoken.proxy.lifecycle import progress
 from wellspoken.proxy.lifecycle.progress import Progress
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LOG = logging.getLogger("test_progress")
 
 
@@ -200,7 +200,7 @@ def test_a_reader_that_has_left_is_no_failure() -> None:
 RUN = """
 import sys
 from pathlib import Path
-from tests.proxy.test_run_engine import Slow
+from tests.proxy.lifecycle.test_run_engine import Slow
 from wellspoken.proxy.lifecycle import hosted as engines
 from wellspoken.proxy.cli.main import main
 engines.kind_of = lambda settings, *_: Slow(Path(settings.model), 2.5)

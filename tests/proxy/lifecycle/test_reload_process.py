@@ -13,9 +13,9 @@ import aiohttp
 
 from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Gate, Pause, Upstream, stream, whole
+from tests.proxy.cli.test_cli import COMMAND
 from tests.proxy.conftest import CHAT, MESSAGES
 from tests.proxy.test_chat_stream import EVENTS
-from tests.proxy.test_cli import COMMAND
 
 ASKED = {"model": MODEL, "messages": MESSAGES}
 PLAIN = b"".join(EVENTS) + DONE

@@ -20,7 +20,7 @@ import pytest
 
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import CHAT, MESSAGES
-from tests.proxy.test_run import Running
+from tests.proxy.lifecycle.test_run import Running
 from wellspoken.engine import supervisor
 from wellspoken.engine.failure import EngineError
 from wellspoken.engine.kind import Command

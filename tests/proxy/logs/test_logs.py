@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.linear import linear
-from tests.proxy.logging_here import Written, logging_to
+from tests.proxy.logs.logging_here import Written, logging_to
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
 from wellspoken.proxy.lifecycle.progress import Progress

@@ -26,7 +26,7 @@ from tests.fakes.upstream import (
     whole,
 )
 from tests.proxy.conftest import CHAT, Proxy, StartProxy, raw
-from tests.proxy.logging_here import Written, logging_to, requests
+from tests.proxy.logs.logging_here import Written, logging_to, requests
 from tests.proxy.test_chat_body import BROKEN, PLAIN
 from tests.proxy.test_chat_stream import EVENTS, WORDS, until
 from wellspoken.adapters.events import Fault

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy, raw
-from tests.proxy.logging_here import Written, logging_to, requests
+from tests.proxy.logs.logging_here import Written, logging_to, requests
 from tests.proxy.test_chat_body import PLAIN
 
 

@@ -17,7 +17,7 @@ import pytest
 from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Cut, Script, Upstream, event, stream, whole
 from tests.proxy.conftest import CHAT, Proxy, StartProxy, raw
-from tests.proxy.logging_here import Written, logging_to
+from tests.proxy.logs.logging_here import Written, logging_to
 from tests.proxy.test_chat_body import BROKEN, PLAIN
 from tests.proxy.test_chat_stream import EVENTS
 from wellspoken.proxy.logs import bodies as logs_bodies

@@ -24,7 +24,7 @@ from wellspoken.proxy.lifecycle.progress import Progress
 from wellspoken.proxy.logs import writer as logs_writer
 from wellspoken.proxy.logs.writer import Descriptor, Writer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def lost(count: int) -> bytes:

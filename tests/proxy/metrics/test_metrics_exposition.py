@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.proxy.test_engine_metrics import Engine
+from tests.proxy.metrics.test_engine_metrics import Engine
 from wellspoken.proxy.metrics.series import Counter, Histogram, Text
 from wellspoken.proxy.metrics.service import PHASES, STORE_FAILURES, Metrics
 

@@ -21,7 +21,7 @@ from tests.fakes.upstream import DONE, Cut, Gate, Pause, Stall, Upstream, event,
 from tests.proxy.conftest import CHAT, StartProxy
 from tests.proxy.posting import post
 from tests.proxy.test_embeddings import listed
-from tests.proxy.tracing import Traced, is_parent, parent, times, told
+from tests.proxy.tracing.traced import Traced, is_parent, parent, times, told
 from wellspoken.proxy.tracing import spans as tracing_spans
 
 Json = dict[str, Any]

@@ -11,7 +11,7 @@ from tests.fakes.llamacpp import LlamaCpp
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy, raw
 from tests.proxy.posting import post
-from tests.proxy.tracing import Traced, is_parent, told
+from tests.proxy.tracing.traced import Traced, is_parent, told
 from wellspoken.proxy.tracing import spans as tracing_spans
 
 SECRET = "canary-0123456789"

@@ -26,7 +26,7 @@ from tests.fakes.llamacpp import LlamaCpp
 from tests.fakes.upstream import Request, Upstream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, raw
 from tests.proxy.posting import post
-from tests.proxy.tracing import Traced, context, is_parent, parent, times, told
+from tests.proxy.tracing.traced import Traced, context, is_parent, parent, times, told
 from wellspoken.proxy.relay.call import Call
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

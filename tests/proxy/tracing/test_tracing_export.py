@@ -26,7 +26,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tests.conforming import MODEL, body
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy
-from tests.proxy.tracing import parent
+from tests.proxy.tracing.traced import parent
 from wellspoken.proxy import tracing
 from wellspoken.proxy.config.tables import Traces
 from wellspoken.proxy.tracing import export as tracing_export

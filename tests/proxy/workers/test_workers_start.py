@@ -15,13 +15,13 @@ import aiohttp
 import msgspec
 import pytest
 
-from tests.proxy.test_workers import children, until
+from tests.proxy.workers.test_workers import children, until
 from wellspoken.proxy import workers
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config import Config, load
 from wellspoken.proxy.workers.port import Port
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def config_for(**server: Any) -> Config:
