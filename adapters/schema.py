@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from wellspoken.adapters.events import UNKNOWN, Reason
-from wellspoken.adapters.requests.chat import Model, ModelList
+from wellspoken.adapters.requests.shapes import Model, ModelList
 from wellspoken.adapters.servers.parameters import How
 
 __all__ = [

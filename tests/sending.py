@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from wellspoken.adapters.requests.chat import RequestError, decode_chat
-from wellspoken.adapters.requests.completions import decode_completion, prepare_completion
-from wellspoken.adapters.servers.backend import Backend, prepare
+from wellspoken.adapters.requests.chat import decode_chat
+from wellspoken.adapters.requests.completions import decode_completion
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.prepare import prepare, prepare_completion
 
 Json = dict[str, Any]
 

@@ -25,8 +25,6 @@ from typing import Annotated, Any, Final, TypeVar
 
 from msgspec import DecodeError, Meta, Raw, Struct, json, structs
 
-from wellspoken.adapters.requests.chat import ALL_ALTERNATIVES, OFF, ChatRequest
-from wellspoken.adapters.requests.completions import CompletionRequest
 from wellspoken.adapters.requests.completions_bounds import MAX_TOKEN_ID
 from wellspoken.adapters.requests.errors import (
     RequestError,
@@ -35,6 +33,12 @@ from wellspoken.adapters.requests.errors import (
     too_long,
     type_of,
     wrong_type,
+)
+from wellspoken.adapters.requests.shapes import (
+    ALL_ALTERNATIVES,
+    OFF,
+    ChatRequest,
+    CompletionRequest,
 )
 
 Asked = TypeVar("Asked", bound=ChatRequest | CompletionRequest)

@@ -7,12 +7,13 @@ a route's `bounds = "openai"`; without it a value passes that only OpenAI itself
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from wellspoken.adapters.requests.errors import (
     RequestError,
     empty,
     missing,
+    no_model,
     not_allowed,
     out_of_range,
     short,
@@ -21,19 +22,17 @@ from wellspoken.adapters.requests.errors import (
     unsupported_value,
     wrong_type,
 )
-
-if TYPE_CHECKING:
-    from wellspoken.adapters.requests.chat import (
-        ChatRequest,
-        FunctionCall,
-        Message,
-        Part,
-        ResponseFormat,
-        Tool,
-        ToolCall,
-        ToolChoice,
-    )
-    from wellspoken.adapters.requests.completions import CompletionRequest
+from wellspoken.adapters.requests.shapes import (
+    ChatRequest,
+    CompletionRequest,
+    FunctionCall,
+    Message,
+    Part,
+    ResponseFormat,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
 
 MAX_N: Final = 128
 MAX_STOPS: Final = 4
@@ -76,11 +75,6 @@ FORMATS: Final = ("text", "json_object", "json_schema")
 VENDOR_FORMATS: Final = frozenset({"structural_tag", "grammar", "regex"})
 NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
 TOKEN_ID: Final = re.compile(r"[0-9]{1,10}")
-
-
-def no_model() -> RequestError:
-    """The error for a request without a model, in OpenAI's words (it has no param and no code)."""
-    return RequestError("you must provide a model parameter")
 
 
 def check(request: ChatRequest, *, strict: bool) -> None:

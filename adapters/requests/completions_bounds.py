@@ -6,7 +6,7 @@ without it a value passes that only OpenAI itself would refuse.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from wellspoken.adapters.requests.chat_bounds import (
     DECIMALS,
@@ -15,7 +15,6 @@ from wellspoken.adapters.requests.chat_bounds import (
     MAX_STOPS,
     MAX_STOPS_ANY,
     logit_bias,
-    no_model,
     number,
     stop,
 )
@@ -23,15 +22,14 @@ from wellspoken.adapters.requests.errors import (
     RequestError,
     empty,
     missing,
+    no_model,
     not_allowed,
     out_of_range,
     too_long,
     type_of,
     wrong_type,
 )
-
-if TYPE_CHECKING:
-    from wellspoken.adapters.requests.completions import CompletionRequest
+from wellspoken.adapters.requests.shapes import NATIVE, CompletionRequest
 
 MAX_CHOICES: Final = 128
 """The most choices that one request may make a backend generate, over all its prompts."""
@@ -39,9 +37,6 @@ MAX_CHOICES: Final = 128
 MAX_BEST_OF: Final = 20
 MAX_LOGPROBS: Final = 5
 MAX_TOKEN_ID: Final = 2**31 - 1  # llama.cpp keeps ids in 32 bits, and a larger one would wrap
-
-NATIVE: Final = {"max_tokens": "n_predict", "logprobs": "n_probs"}
-"""OpenAI's key -> llama.cpp's own name for it."""
 
 _NULL: Final = b"null"
 _KINDS: Final[dict[type, str]] = {str: "a string", int: "an integer", list: "an array of integers"}

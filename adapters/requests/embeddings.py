@@ -8,11 +8,10 @@ from typing import Any, Final
 from msgspec import Raw, Struct, field, json
 
 from wellspoken.adapters.exchange import Notes
-from wellspoken.adapters.requests.chat import OUR_KEYS, Bounds
-from wellspoken.adapters.requests.chat_bounds import no_model
 from wellspoken.adapters.requests.errors import (
     empty,
     missing,
+    no_model,
     out_of_range,
     too_long,
     type_of,
@@ -20,6 +19,7 @@ from wellspoken.adapters.requests.errors import (
     wrong_type,
 )
 from wellspoken.adapters.requests.parsing import parse
+from wellspoken.adapters.requests.shapes import OUR_KEYS, Bounds
 from wellspoken.adapters.requests.vendor import Policy, unknown
 
 Input = str | list[int]

@@ -141,3 +141,8 @@ def not_allowed(param: str, need: str) -> RequestError:
     return RequestError(
         f"The '{param}' parameter is only allowed when {need}.", param=param, code="invalid_value"
     )
+
+
+def no_model() -> RequestError:
+    """The error for a request without a model, in OpenAI's words (it has no param and no code)."""
+    return RequestError("you must provide a model parameter")

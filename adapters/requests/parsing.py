@@ -11,8 +11,7 @@ from typing import Final, TypeVar
 
 from msgspec import DecodeError, Raw, ValidationError, json
 
-from wellspoken.adapters.requests.chat_bounds import no_model
-from wellspoken.adapters.requests.errors import RequestError, wrong_type
+from wellspoken.adapters.requests.errors import RequestError, no_model, wrong_type
 
 Decoded = TypeVar("Decoded")
 

@@ -16,7 +16,6 @@ from typing import Any, Final
 from msgspec import UNSET, Struct, UnsetType, json
 
 from wellspoken.adapters.requests import chat_bounds as openai_bounds
-from wellspoken.adapters.requests.chat import Bounds
 from wellspoken.adapters.requests.errors import (
     RequestError,
     missing,
@@ -26,6 +25,7 @@ from wellspoken.adapters.requests.errors import (
     wrong_type,
 )
 from wellspoken.adapters.requests.parsing import parse
+from wellspoken.adapters.requests.shapes import Bounds
 
 ORDERS: Final = ("asc", "desc")
 MOST: Final = 100

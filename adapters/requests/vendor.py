@@ -11,9 +11,15 @@ from typing import Final, Literal
 from msgspec import structs
 
 from wellspoken.adapters.requests.caps import CAPPED, Asked, Caps, capped
-from wellspoken.adapters.requests.chat import OPENAI_KEYS, OUR_KEYS, ChatRequest
-from wellspoken.adapters.requests.completions import COMPLETION_KEYS, NATIVE_KEYS, CompletionRequest
 from wellspoken.adapters.requests.errors import RequestError, short
+from wellspoken.adapters.requests.shapes import (
+    COMPLETION_KEYS,
+    NATIVE_KEYS,
+    OPENAI_KEYS,
+    OUR_KEYS,
+    ChatRequest,
+    CompletionRequest,
+)
 
 Policy = Literal["pass", "strip", "reject"]
 

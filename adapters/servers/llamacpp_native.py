@@ -29,16 +29,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import DecodeError, Raw, Struct, json
 
-from wellspoken.adapters.requests.chat import (
+from wellspoken.adapters.requests.errors import RequestError, unsupported_value
+from wellspoken.adapters.requests.shapes import (
     ALL_ALTERNATIVES,
+    COMPLETION_KEYS,
     OPENAI_KEYS,
     OUR_KEYS,
     ChatRequest,
+    CompletionRequest,
 )
-from wellspoken.adapters.requests.completions import COMPLETION_KEYS, CompletionRequest
-from wellspoken.adapters.requests.errors import RequestError, unsupported_value
 from wellspoken.adapters.servers import forms, forms_narrow
-from wellspoken.adapters.servers.backend import Backend, Endpoint, translated
+from wellspoken.adapters.servers.backend import Backend, Endpoint
 from wellspoken.adapters.servers.llamacpp import PAGE, PASSES, TOKENIZE
 from wellspoken.adapters.servers.parameters import (
     AS_SYSTEM,
@@ -51,6 +52,7 @@ from wellspoken.adapters.servers.parameters import (
     rows,
     used,
 )
+from wellspoken.adapters.servers.prepare import translated
 
 if TYPE_CHECKING:
     Request = ChatRequest | CompletionRequest

@@ -8,16 +8,13 @@ values that servers treat apart (`tool_choice.function`). `prepare` goes by the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from msgspec import Struct
 
 from wellspoken.adapters.requests.errors import RequestError, short
+from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest
 from wellspoken.adapters.servers import forms
-
-if TYPE_CHECKING:
-    from wellspoken.adapters.requests.chat import ChatRequest
-    from wellspoken.adapters.requests.completions import CompletionRequest
 
 How = Literal["native", "emulated", "answered", "accepted", "refused"]
 """native: the server does it, in its own form. emulated: the proxy does it. answered: the proxy
@@ -136,7 +133,7 @@ def used(request: ChatRequest | CompletionRequest, table: Table) -> dict[str, st
             found[name] = name
     prompt = getattr(request, "prompt", "")
     if "messages" in table:
-        _chat_variants(cast("ChatRequest", request), found)
+        _chat_variants(cast(ChatRequest, request), found)
     elif not _is_text(prompt):
         found["prompt.ids"] = "prompt"
     return found

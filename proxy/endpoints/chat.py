@@ -12,13 +12,14 @@ from wellspoken.adapters.requests import chat_bounds as openai_bounds
 from wellspoken.adapters.requests.chat import decode_chat, exchange_for
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.rest import Rest
-from wellspoken.adapters.servers.backend import Endpoint, lacks_in_streams, prepare
+from wellspoken.adapters.servers.backend import Endpoint
 from wellspoken.adapters.servers.llamacpp_native import (
     prepare_native,
     refuse_unsupported,
     template_request,
     templated,
 )
+from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare
 from wellspoken.adapters.translate import Source
 from wellspoken.proxy.http.requests import body_of, exchanged
 from wellspoken.proxy.relay import scoring
@@ -30,7 +31,7 @@ from wellspoken.proxy.relay.plan import Ask, Plan, streamed, without_stops
 if TYPE_CHECKING:
     from wellspoken.adapters.events import Event
     from wellspoken.adapters.exchange import Exchange
-    from wellspoken.adapters.requests.chat import ChatRequest
+    from wellspoken.adapters.requests.shapes import ChatRequest
     from wellspoken.proxy.http.responses import EventStream, Reply
     from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.upstream.target import Target

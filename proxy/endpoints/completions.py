@@ -12,17 +12,17 @@ from wellspoken.adapters.merge import Best, Merge, entries_in
 from wellspoken.adapters.requests import completions_bounds
 from wellspoken.adapters.requests.chat_bounds import seed_of_choice
 from wellspoken.adapters.requests.completions import (
-    Prompt,
     decode_completion,
     exchange_for_completion,
-    prepare_completion,
     prompts,
 )
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.shapes import Prompt
 from wellspoken.adapters.rest import Rest
-from wellspoken.adapters.servers.backend import Endpoint, lacks_in_streams
+from wellspoken.adapters.servers.backend import Endpoint
 from wellspoken.adapters.servers.llamacpp_native import prepare_native
 from wellspoken.adapters.servers.parameters import refuse, used
+from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare_completion
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
 from wellspoken.adapters.translate import Source
 from wellspoken.proxy.http.requests import body_of, exchanged
@@ -35,7 +35,7 @@ from wellspoken.proxy.relay.plan import Ask, Merging, Plan, streamed, without_st
 if TYPE_CHECKING:
     from wellspoken.adapters.events import Event
     from wellspoken.adapters.exchange import Exchange
-    from wellspoken.adapters.requests.completions import CompletionRequest
+    from wellspoken.adapters.requests.shapes import CompletionRequest
     from wellspoken.adapters.servers.backend import Backend
     from wellspoken.proxy.http.responses import EventStream, Reply
     from wellspoken.proxy.relay.call import Call

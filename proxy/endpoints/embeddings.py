@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from wellspoken.adapters.embeddings_answer import translate_embeddings
 from wellspoken.adapters.requests import embeddings as requests
-from wellspoken.adapters.requests.chat import OUR_KEYS
 from wellspoken.adapters.requests.embeddings import (
     EMBEDDING_KEYS,
     EMBEDDINGS,
@@ -17,6 +16,7 @@ from wellspoken.adapters.requests.embeddings import (
     prepare_embeddings,
     refuses_base64,
 )
+from wellspoken.adapters.requests.shapes import OUR_KEYS
 from wellspoken.proxy.endpoints.passthrough import ask, exchange_of, missing, unchanged
 from wellspoken.proxy.http.requests import body_of, extensions_of, keep_of
 from wellspoken.proxy.relay.admission import admit_passing, count_vendors, enter_passing

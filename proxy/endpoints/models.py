@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from wellspoken.adapters.requests.chat import Model, ModelList
+from wellspoken.adapters.requests.shapes import Model, ModelList
 from wellspoken.proxy.http.responses import Reply
 from wellspoken.proxy.metrics.service import CONTENT_TYPE
 from wellspoken.proxy.upstream.failures import UpstreamError

@@ -15,7 +15,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
-from wellspoken.adapters.requests.chat import error_json
+from wellspoken.adapters.requests.errors import error_json
 
 if TYPE_CHECKING:
     from aiohttp.web_request import BaseRequest

@@ -12,7 +12,7 @@ from wellspoken.proxy.relay.send import LARGE
 from wellspoken.proxy.store.rows import Capture
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.requests.chat import ChatRequest
+    from wellspoken.adapters.requests.shapes import ChatRequest
     from wellspoken.adapters.translate import StreamTranslator
     from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.upstream.target import Target

@@ -15,9 +15,10 @@ from msgspec import Raw, Struct
 
 from wellspoken.adapters.exchange import SWITCHED, Exchange
 from wellspoken.adapters.repairs.loose_json import parse, raw
-from wellspoken.adapters.requests.chat import ALL_ALTERNATIVES, decode_chat, exchange_for
+from wellspoken.adapters.requests.chat import decode_chat, exchange_for
 from wellspoken.adapters.requests.completions import decode_completion, exchange_for_completion
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.shapes import ALL_ALTERNATIVES
 from wellspoken.adapters.servers.backend import Backend, Dialect
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.adapters.translate import translate_body

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from wellspoken.adapters.exchange import Extensions
 from wellspoken.adapters.requests.caps import Caps
-from wellspoken.adapters.requests.chat import Bounds, Model
 from wellspoken.adapters.requests.errors import RequestError, short
+from wellspoken.adapters.requests.shapes import Bounds, Model
 from wellspoken.adapters.requests.vendor import Policy
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.proxy.config import Streams

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from msgspec import json, structs
 
-from wellspoken.adapters.requests.chat import RequestError, decode_chat
-from wellspoken.adapters.servers.backend import lacks_in_streams, prepare
+from wellspoken.adapters.requests.chat import decode_chat
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.servers.parameters import rows
+from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare
 from wellspoken.adapters.servers.registry import BACKENDS, find
 
 USER = [{"role": "user", "content": "hi"}]

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from msgspec import Raw, convert, json
 
 from wellspoken.adapters.requests.caps import LIMITS, Caps, capped, names_tokens
-from wellspoken.adapters.requests.chat import Bounds, ChatRequest, RequestError, decode_chat
-from wellspoken.adapters.requests.completions import (
-    CompletionRequest,
-    decode_completion,
-    prepare_completion,
-)
+from wellspoken.adapters.requests.chat import decode_chat
+from wellspoken.adapters.requests.completions import decode_completion
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.shapes import Bounds, ChatRequest, CompletionRequest
+from wellspoken.adapters.servers.prepare import prepare_completion
 from wellspoken.adapters.servers.registry import find
 
 MESSAGES = [{"role": "user", "content": "Hi"}]

@@ -11,17 +11,16 @@ from msgspec import json, structs
 
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests import completions_bounds
-from wellspoken.adapters.requests.chat import ALL_ALTERNATIVES, RequestError
 from wellspoken.adapters.requests.completions import (
-    COMPLETION_KEYS,
-    CompletionRequest,
     decode_completion,
     exchange_for_completion,
-    prepare_completion,
     prompts,
 )
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.shapes import ALL_ALTERNATIVES, COMPLETION_KEYS, CompletionRequest
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.parameters import rows
+from wellspoken.adapters.servers.prepare import prepare_completion
 from wellspoken.adapters.servers.registry import BACKENDS, COMPLETIONS, find
 
 FILLS = find("openai")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.adapters.test_openai import TOOL, body
-from wellspoken.adapters.requests.chat import ALL_ALTERNATIVES, decode_chat, exchange_for
+from wellspoken.adapters.requests.chat import decode_chat, exchange_for
+from wellspoken.adapters.requests.shapes import ALL_ALTERNATIVES
 from wellspoken.adapters.tokens.table import TokenTable
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.sending import NO_PARAMETERS, USER, Json, chat, refused, text, tool
 from wellspoken.adapters.requests.chat import decode_chat
-from wellspoken.adapters.servers.backend import lacks_in_streams
 from wellspoken.adapters.servers.furiosa import FURIOSA
+from wellspoken.adapters.servers.prepare import lacks_in_streams
 
 SCHEMA: Json = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
 F = tool("f", description="d", parameters={"type": "object"})

@@ -19,8 +19,8 @@ from tests.fold import fold_completion
 from tests.replay import body as translate
 from tests.replay import stream as translate_pieces
 from wellspoken.adapters.requests.chat import decode_chat
-from wellspoken.adapters.servers.backend import prepare
 from wellspoken.adapters.servers.llama_cpp_python import LLAMA_CPP_PYTHON
+from wellspoken.adapters.servers.prepare import prepare
 
 Token = tuple[bytes, float, list[tuple[bytes, float]]]
 """A token's bytes, its logprob and the best candidates."""

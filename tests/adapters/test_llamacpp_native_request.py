@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from wellspoken.adapters.requests.chat import ChatRequest, decode_chat
+from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.completions import decode_completion
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.shapes import ChatRequest
 from wellspoken.adapters.servers.forms import RANDOM
 from wellspoken.adapters.servers.llamacpp_native import (
     LLAMACPP_NATIVE,

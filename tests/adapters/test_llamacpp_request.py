@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from wellspoken.adapters.requests.chat import decode_chat
-from wellspoken.adapters.requests.completions import decode_completion, prepare_completion
+from wellspoken.adapters.requests.completions import decode_completion
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.adapters.servers.backend import lacks_in_streams, prepare
 from wellspoken.adapters.servers.forms import RANDOM
 from wellspoken.adapters.servers.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare, prepare_completion
 
 Json = dict[str, Any]
 USER = [{"role": "user", "content": "hi"}]

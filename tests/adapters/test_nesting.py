@@ -8,13 +8,15 @@ from typing import TypeVar
 import pytest
 
 from wellspoken.adapters.requests.caps import Caps
-from wellspoken.adapters.requests.chat import ChatRequest, RequestError, decode_chat
+from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.completions import decode_completion
 from wellspoken.adapters.requests.embeddings import decode_embeddings
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.parsing import MOST_KEYS
 from wellspoken.adapters.requests.renaming import decode_named
+from wellspoken.adapters.requests.shapes import ChatRequest
 from wellspoken.adapters.requests.vendor import admitted
-from wellspoken.adapters.servers.backend import prepare
+from wellspoken.adapters.servers.prepare import prepare
 from wellspoken.adapters.servers.registry import BACKENDS
 from wellspoken.adapters.tokens.counting import chat_request, sent_fields
 

@@ -9,14 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import json
 
-from wellspoken.adapters.requests.chat import (
-    ChatRequest,
-    Model,
-    ModelList,
-    RequestError,
-    decode_chat,
-    error_json,
-)
+from wellspoken.adapters.requests.chat import decode_chat
+from wellspoken.adapters.requests.errors import RequestError, error_json
+from wellspoken.adapters.requests.shapes import ChatRequest, Model, ModelList
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}

@@ -7,13 +7,11 @@ from typing import Any, get_args
 import pytest
 from msgspec import json, structs
 
-from wellspoken.adapters.requests.chat import OPENAI_KEYS, RequestError, decode_chat
-from wellspoken.adapters.requests.completions import (
-    COMPLETION_KEYS,
-    decode_completion,
-    prepare_completion,
-)
-from wellspoken.adapters.servers.backend import Backend, prepare
+from wellspoken.adapters.requests.chat import decode_chat
+from wellspoken.adapters.requests.completions import decode_completion
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.shapes import COMPLETION_KEYS, OPENAI_KEYS
+from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.parameters import (
     ASKS_NOTHING,
     CHAT_VARIANTS,
@@ -23,6 +21,7 @@ from wellspoken.adapters.servers.parameters import (
     Table,
     rows,
 )
+from wellspoken.adapters.servers.prepare import prepare, prepare_completion
 from wellspoken.adapters.servers.registry import BACKENDS, find
 
 CHAT_ROWS = OPENAI_KEYS | set(CHAT_VARIANTS)

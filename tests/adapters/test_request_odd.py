@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sending import USER, chat, refused, text, tool
-from wellspoken.adapters.requests.chat import RequestError, decode_chat
+from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.chat_bounds import INT64, seed_of_choice
-from wellspoken.adapters.servers.backend import Backend, prepare
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.parameters import Support
+from wellspoken.adapters.servers.prepare import prepare
 from wellspoken.adapters.servers.registry import BACKENDS, GENERAL
 from wellspoken.adapters.servers.versions import for_version
 

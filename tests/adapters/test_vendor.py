@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from msgspec import Raw, json
 
 from wellspoken.adapters.requests.caps import DANGEROUS, Caps
-from wellspoken.adapters.requests.chat import OPENAI_KEYS, ChatRequest, RequestError, decode_chat
-from wellspoken.adapters.requests.completions import (
+from wellspoken.adapters.requests.chat import decode_chat
+from wellspoken.adapters.requests.completions import decode_completion
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.shapes import (
     COMPLETION_KEYS,
+    OPENAI_KEYS,
+    ChatRequest,
     CompletionRequest,
-    decode_completion,
 )
 from wellspoken.adapters.requests.vendor import Policy, admitted, vendor_keys
 

@@ -12,11 +12,13 @@ import pytest
 from msgspec import json
 
 from tests.adapters.test_parameters import CHAT_VALUES
-from wellspoken.adapters.requests.chat import RequestError, decode_chat
-from wellspoken.adapters.requests.completions import decode_completion, prepare_completion
-from wellspoken.adapters.servers.backend import Backend, prepare
+from wellspoken.adapters.requests.chat import decode_chat
+from wellspoken.adapters.requests.completions import decode_completion
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.detection import Observation, Signs, recognise
 from wellspoken.adapters.servers.parameters import Support
+from wellspoken.adapters.servers.prepare import prepare, prepare_completion
 from wellspoken.adapters.servers.registry import BACKENDS
 from wellspoken.adapters.servers.versions import for_version
 from wellspoken.adapters.servers.vllm import VLLM

@@ -15,15 +15,15 @@ from msgspec import Struct
 from tests.openapi.text import FIELDS
 from wellspoken.adapters.requests import chat_bounds as openai_bounds
 from wellspoken.adapters.requests import completions_bounds, embeddings
-from wellspoken.adapters.requests.chat import (
+from wellspoken.adapters.requests.embeddings import EmbeddingRequest
+from wellspoken.adapters.requests.shapes import (
     ChatRequest,
+    CompletionRequest,
     FunctionCall,
     Message,
     StreamOptions,
     ToolCall,
 )
-from wellspoken.adapters.requests.completions import CompletionRequest
-from wellspoken.adapters.requests.embeddings import EmbeddingRequest
 
 Schema = dict[str, Any]
 REF = "#/components/schemas/{name}"

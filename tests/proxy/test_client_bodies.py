@@ -25,8 +25,7 @@ from tests.conformance import (
 from tests.corpus import FIXTURES, checked_request
 from tests.fakes.upstream import DONE, Script, Upstream, event, stream, whole
 from tests.proxy.conftest import CHAT, Proxy, StartProxy, envelope
-from wellspoken.adapters.requests.chat import OPENAI_KEYS
-from wellspoken.adapters.requests.completions import COMPLETION_KEYS
+from wellspoken.adapters.requests.shapes import COMPLETION_KEYS, OPENAI_KEYS
 from wellspoken.adapters.servers.registry import BACKENDS, find
 
 Json = dict[str, Any]

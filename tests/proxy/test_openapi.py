@@ -15,10 +15,11 @@ from tests.openapi.document import ALIASES, PASSED, document, written
 from tests.openapi.requests import OWN
 from tests.openapi.text import FIELDS, STATUSES, TITLES
 from tests.proxy.conftest import StartProxy
-from wellspoken.adapters.requests.chat import ChatRequest, decode_chat
-from wellspoken.adapters.requests.completions import CompletionRequest, decode_completion
+from wellspoken.adapters.requests.chat import decode_chat
+from wellspoken.adapters.requests.completions import decode_completion
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS, EmbeddingRequest, decode_embeddings
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest
 from wellspoken.proxy.endpoints.stored import routes
 from wellspoken.proxy.server import ROUTES
 
