@@ -43,7 +43,7 @@ check: install .venv-llamacpp-old/.installed ## ruff, mypy, import rules, tests,
 
 fuzz: install ## the property tests with new and many examples
 	@FUZZ_EXAMPLES=400 $(BIN)/python -m pytest tests/adapters/test_properties.py \
-		tests/adapters/test_properties_text.py tests/adapters/test_tiling_splits.py
+		tests/adapters/test_properties_text.py tests/adapters/stages/test_tiling_splits.py
 
 bench: install ## microseconds per event, MB/s of bodies, and the proxy beside a bare pass-through
 	@$(BIN)/python -m tests.bench $(ARGS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.adapters.test_openai import TOOL, body
+from tests.adapters.requests.test_chat_request import TOOL, body
 from wellspoken.adapters.requests.chat import decode_chat, exchange_for
 from wellspoken.adapters.requests.shapes import ALL_ALTERNATIVES
 from wellspoken.adapters.tokens.table import TokenTable

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.test_usage import without_usage
+from tests.adapters.stages.test_usage import without_usage
 from tests.answers import choice as chat_choice
 from tests.answers import (
     chunk,

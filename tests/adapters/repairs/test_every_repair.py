@@ -12,25 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.test_repair_names import documented, rows
+from tests.adapters.repairs.test_repair_names import documented, rows
 from tests.corpus import FIXTURES, Fixture, fixtures, text_fixtures
 from tests.embeddings import ROOT as EMBEDDINGS
 from tests.embeddings import fixtures as embeddings_fixtures
 
 ALL = [*fixtures(), *text_fixtures()]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 # What an answer alone does not tell: name -> where it is counted or tested instead. The first needs
 # several answers, the second what the server's own file says (`Exchange.pairs_best`).
 BESIDE = {
-    "choice_unasked": "tests/adapters/test_order.py",
+    "choice_unasked": "tests/adapters/stages/test_order.py",
     "embedding_base64_refused": "tests/proxy/test_embeddings.py",
     "n_ignored": "tests/proxy/test_rest.py",
     "n_refused": "tests/proxy/test_rest.py",
     "prompt_logprobs_computed": "proxy/relay/scoring.py",
     "prompt_text_unknown": "proxy/relay/scoring.py",
-    "reasoning_tokens_counted": "tests/adapters/test_usage_counted.py",
-    "logprobs_own_unknown": "tests/adapters/test_cortex.py",
+    "reasoning_tokens_counted": "tests/adapters/stages/test_usage_counted.py",
+    "logprobs_own_unknown": "tests/adapters/servers/test_cortex.py",
 }
 
 

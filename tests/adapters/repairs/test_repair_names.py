@@ -14,7 +14,7 @@ from tests.replay import replay
 from wellspoken.adapters.repairs.finish import FAILURES, REASONS
 from wellspoken.adapters.stages.spelling import SPELLINGS
 
-ADAPTERS = Path(__file__).parents[2] / "adapters"
+ADAPTERS = Path(__file__).parents[3] / "adapters"
 README = ADAPTERS / "README.md"
 
 # The names that are made, by the expression that makes them.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.test_openai import CALL, USER, body, refused
+from tests.adapters.requests.test_chat_request import CALL, USER, body, refused
 from wellspoken.adapters.requests.chat import decode_chat
 
 

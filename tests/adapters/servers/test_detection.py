@@ -34,7 +34,7 @@ from wellspoken.adapters.servers.tgi import TGI
 from wellspoken.adapters.servers.versions import for_version
 from wellspoken.adapters.servers.vllm import VLLM
 
-CAPTURED = Path(__file__).parents[1] / "fixtures" / "detection"
+CAPTURED = Path(__file__).parents[2] / "fixtures" / "detection"
 
 
 def captured(name: str) -> dict[str, Observation]:

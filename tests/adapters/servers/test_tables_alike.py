@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters import (
+from tests.adapters.servers import (
     test_furiosa_table,
     test_llama_cpp_python_table,
     test_lmstudio,

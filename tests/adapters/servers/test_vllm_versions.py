@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from tests.adapters.test_parameters import CHAT_VALUES
+from tests.adapters.servers.test_parameters import CHAT_VALUES
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.completions import decode_completion
 from wellspoken.adapters.requests.errors import RequestError

@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from tests.adapters.test_usage import answered, asked_of, byte_tokens, usage, without_usage
+from tests.adapters.stages.test_usage import answered, asked_of, byte_tokens, usage, without_usage
 from tests.answers import (
     DONE,
     USAGE,
