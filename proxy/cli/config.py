@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from wellspoken.proxy.cli.colour import Colour
 from wellspoken.proxy.cli.options import Parser, bare_parser, nearest_command
 from wellspoken.proxy.cli.serve import flags_of, parted, serve_options
+from wellspoken.proxy.lifecycle.colour import Colour
 
 if TYPE_CHECKING:
     from wellspoken.proxy.config import Examined

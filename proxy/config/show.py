@@ -14,8 +14,8 @@ from wellspoken.proxy.config import Engine, Examined
 from wellspoken.proxy.config.engine import LLAMACPP, VLLM
 from wellspoken.proxy.config.places import Path
 from wellspoken.proxy.config.problems import Origin, shown
+from wellspoken.proxy.config.secrets import HIDDEN
 
-HIDDEN: Final = "[hidden]"
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _SECRET: Final = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 _FLAG: Final = re.compile(

@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from wellspoken.proxy.cli.colour import Colour
 from wellspoken.proxy.doctor.model import plain
 from wellspoken.proxy.doctor.report import summary, told
+from wellspoken.proxy.lifecycle.colour import Colour
 
 if TYPE_CHECKING:
     from typing import TextIO

@@ -12,9 +12,9 @@ from wellspoken.proxy.config.layers import doubtful_variables
 from wellspoken.proxy.config.problems import Origin, shown, told
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.cli.colour import Colour
     from wellspoken.proxy.config import Examined
     from wellspoken.proxy.config.problems import Problem
+    from wellspoken.proxy.lifecycle.colour import Colour
 
 
 class Finding(NamedTuple):

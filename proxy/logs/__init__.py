@@ -1,7 +1,7 @@
 """The log on stderr: text on a terminal, else one JSON object a line, never in the loop's way.
 
 Beside messages it has a line for each request (`Access`). No line has a prompt, an answer, a key or
-a header's value; with `log.bodies` and at level debug there are bodies, without keys (bodies.py).
+a header's value; with `log.bodies` and at level debug relay/bodies.py adds bodies, without keys.
 """
 
 from __future__ import annotations
@@ -12,42 +12,53 @@ import sys
 import threading
 from collections.abc import Mapping
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from wellspoken.proxy.logs import bodies
-from wellspoken.proxy.logs.lines import JsonLines, Lines, Request, TextLines, redacted, traced
+from wellspoken.proxy.config.secrets import redact
+from wellspoken.proxy.logs.lines import JsonLines, Lines, Request, TextLines, traced
 from wellspoken.proxy.logs.writer import Descriptor, Output, Writer
-from wellspoken.proxy.relay.answer import OUR_FAULT
+from wellspoken.proxy.relay import bodies
+from wellspoken.proxy.relay.outcome import QUIET, level_of, outcome_of
 
 if TYPE_CHECKING:
+    from typing import TextIO
+
     from wellspoken.proxy.config.tables import Log
-    from wellspoken.proxy.lifecycle.progress import Progress
     from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.server import Service
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-QUIET: Final = frozenset({"livez", "readyz", "metrics", "backend_metrics"})
-"""Routes that machines ask every few seconds: their lines are at level debug."""
-
 SECONDS: Final = 2.0
 """For which the end of the process waits for whoever reads its log."""
 
 _CODE: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_UPSTREAM: Final = re.compile(r"upstream_([a-z_]{1,40})")
 _LONGEST: Final = 200  # characters of a client's word
+
+
+class Screen(Protocol):
+    """Stderr, with an engine's start below what is logged: `Progress` in lifecycle/."""
+
+    file: TextIO
+    terminal: bool
+
+    def attach(self, log: Logs | None, *, draws: bool) -> None:
+        """Have `log` write, None: nobody else; `draws`: also the progress, on a terminal."""
+
+    def show(self, text: str) -> bool:
+        """Write whole lines above the progress; say whether that was possible."""
 
 
 class Logs:
     """The log of a process from `set_up` until `close`."""
 
-    def __init__(self, config: Log, progress: Progress) -> None:
+    def __init__(self, config: Log, screen: Screen) -> None:
         self.config = config
         self.level = LEVELS[config.level]
-        json = config.format == "json" or (config.format == "auto" and not progress.terminal)
-        self.lines: Lines = JsonLines() if json else TextLines(terminal=progress.terminal)
+        json = config.format == "json" or (config.format == "auto" and not screen.terminal)
+        self.lines: Lines = JsonLines() if json else TextLines(terminal=screen.terminal)
         self._json = json
-        self._progress = progress
-        self._output = _output(progress)
+        self._screen = screen
+        self._output = _output(screen)
         self._writer = Writer(self._output, self._lost)
         self.handler = _Handler(self)
         self._before = _Before()
@@ -55,7 +66,7 @@ class Logs:
     def start(self) -> None:
         """Begin: what is logged, warned of, or raised where nobody catches it, comes here."""
         self._writer.start()
-        self._progress.attach(self, draws=not self._json)
+        self._screen.attach(self, draws=not self._json)
         logging.captureWarnings(True)
         threading.excepthook = _thread_failed
         sys.unraisablehook = _unraisable
@@ -83,7 +94,7 @@ class Logs:
         """Write what waits, at most for 2 s, and give logging back as it was."""
         self._before.restore()
         logging.getLogger().removeHandler(self.handler)
-        self._progress.attach(None, draws=True)
+        self._screen.attach(None, draws=True)
         if self._writer.close(SECONDS) and isinstance(self._output, Descriptor):
             self._output.close()
 
@@ -107,24 +118,24 @@ class _Before:
         logging.captureWarnings(False)
 
 
-class _Shown:
-    """A terminal, or a file without a descriptor: what `Progress` writes to."""
+class _OnScreen:
+    """A terminal, or a file without a descriptor."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
 
     def write(self, lines: list[bytes]) -> int:
         """Write lines; return how many could not be."""
-        return 0 if self._progress.show(b"".join(lines).decode()) else len(lines)
+        return 0 if self._screen.show(b"".join(lines).decode()) else len(lines)
 
 
-def _output(progress: Progress) -> Output:
-    if not progress.terminal:
+def _output(screen: Screen) -> Output:
+    if not screen.terminal:
         try:
-            return Descriptor(progress.file.fileno())
+            return Descriptor(screen.file.fileno())
         except (OSError, ValueError, AttributeError):  # no file of the system's, or a closed one
             pass
-    return _Shown(progress)
+    return _OnScreen(screen)
 
 
 class _Handler(logging.Handler):
@@ -145,7 +156,7 @@ class _Handler(logging.Handler):
                 fields = {"logger": record.name, **fields}
             error = record.exc_info[1] if record.exc_info else None
             trace = traced(error, whole=self._logs.config.bodies) if error is not None else ""
-            line = self._logs.lines.message(_level(record.levelno), redacted(text), fields, trace)
+            line = self._logs.lines.message(_level(record.levelno), redact(text), fields, trace)
         except Exception as error:
             where = f"{record.pathname}:{record.lineno}"
             text = f"a message could not be logged ({where}, {type(error).__name__})"
@@ -220,35 +231,8 @@ class Access:
         if call.trace is not None:
             request.trace_id = call.trace.id
         if call.route == "other":
-            request.path = redacted(call.path[:_LONGEST])
+            request.path = redact(call.path[:_LONGEST])
         self._put(self._lines.request(request))
-
-
-def outcome_of(call: Call, code: int) -> str:
-    """Return in a word how a request ended; after a colon, why.
-
-    ok; refused: by the proxy; upstream_refused: by the backend, with a 4xx; upstream_error:WHY: the
-    backend was not reached, broke off, or gave a 5xx or what is none of its answers (`answer`);
-    error_in_stream:WHY: the same once a stream had begun; disconnected:PHASE: the client left;
-    stopped:PHASE: the proxy ended before the answer did; proxy_error: a bug of the proxy's.
-    """
-    told = call.told
-    if code == 499:
-        return f"{'stopped' if call.service.stopping else 'disconnected'}:{call.phase}"
-    if told is None and code < 400:
-        return "ok"
-    if told is OUR_FAULT:
-        return "proxy_error"
-    why = call.failure
-    if not why and told is not None and (known := _UPSTREAM.fullmatch(told.code or "")):
-        why = known[1]
-    if code < 400:
-        return f"error_in_stream:{why}" if why else "error_in_stream"
-    if call.refusal or not call.backend:
-        return "refused"
-    if why or code >= 500:
-        return f"upstream_error:{why or 'answer'}"
-    return "upstream_refused"
 
 
 def _micro(seconds: float) -> float:
@@ -256,28 +240,21 @@ def _micro(seconds: float) -> float:
     return int(seconds * 1e6) / 1e6
 
 
-def level_of(outcome: str) -> str:
-    """Return the level of a request's line: what somebody may have to see to is no info."""
-    if outcome == "proxy_error":
-        return "error"
-    return "warning" if outcome.startswith(("upstream_error", "error_in_stream")) else "info"
-
-
 def _error(call: Call) -> str:
     """Return the code of the error that the client was told, if it looks like one."""
     told = call.told
     for word in (told.code, told.type) if told is not None else ():
         if word and _CODE.fullmatch(word):
-            return redacted(call.hide(word.encode()).decode("utf-8", "replace"))
+            return redact(call.hide(word.encode()).decode("utf-8", "replace"))
     return ""
 
 
-def set_up(config: Log, progress: Progress) -> Logs:
+def set_up(config: Log, screen: Screen) -> Logs:
     """Send what is logged in this process to stderr, as `config` says, until `Logs.close`.
 
     Each process has its own; several may write to one stderr.
     """
-    logs = Logs(config, progress)
+    logs = Logs(config, screen)
     logs.start()
     return logs
 
@@ -287,4 +264,4 @@ def observe(service: Service, log: Logs) -> None:
     if log.config.access:
         service.observers.append(Access(log.config, log))
     if log.config.bodies:
-        service.observers.append(bodies.ended)
+        service.observers.append(bodies.log_answer)

@@ -2,7 +2,7 @@
 
 Control characters, what turns the direction of text and line separators leave as escapes, in JSON
 as its own. A message that is no request's is one of the program's, but may quote a backend or an
-exception: keys are blanked out in it (`redacted`), and the message of an exception that may quote a
+exception: keys are blanked out in it (`redact`), and the message of an exception that may quote a
 request is left out.
 """
 
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct, json, to_builtins
 
+from wellspoken.proxy.config.secrets import redact
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-HIDDEN: Final = "[hidden]"
 _MESSAGE: Final = 32_768  # characters of one
 _FRAMES: Final = 50
 _CHAIN: Final = 8  # exceptions of which one led to the next, or that are one group
@@ -30,16 +31,6 @@ _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 _WORD: Final = re.compile(r"[\w./:@+=~-]+")
 _TIMES: Final = "%Y-%m-%dT%H:%M:%S"
 
-_KEYS: Final = re.compile(
-    r"(?P<scheme>\b(?:bearer|basic)\s+)[^\s\"'\\,;]{4,}"
-    r"|(?P<user>://[^\s/@\"':]*:)[^\s/@\"']*(?=@)"
-    r"|(?P<name>\\{0,8}\"(?:[a-z_-]*api[_-]?key|[a-z_-]*authorization|password|passwd|[a-z_-]*secret"
-    r"|(?:access|auth|refresh)[_-]token)\\{0,8}\"\s*:\s*\\{0,8}\")[^\"\\]*"
-    r"|\b(?:sk|pk|rk|gsk|hf|xai|nvapi|pplx|ghp|gho|ghs|github_pat|glpat|xox[a-z])"
-    r"[-_][a-z0-9_-]{8,}"
-    r"|\b(?:AKIA|ASIA|AIza)[a-z0-9_-]{12,}",
-    re.IGNORECASE,
-)
 _HARMLESS: Final = (
     AttributeError, ImportError, MemoryError, NameError, NotImplementedError, OSError,
     RecursionError, TypeError,
@@ -62,16 +53,6 @@ def word(text: str) -> str:
         return escaped(text)
     text = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped(text)}"'
-
-
-def redacted(text: str) -> str:
-    """Return the text without what looks like a key, a password or an Authorization header."""
-    return _KEYS.sub(_redact, text)
-
-
-def _redact(match: re.Match[str]) -> str:
-    kept = match["scheme"] or match["user"] or match["name"] or ""
-    return f"{kept}{HIDDEN}"
 
 
 class Request(Struct, omit_defaults=True):
@@ -240,7 +221,7 @@ def traced(error: BaseException, *, whole: bool) -> str:
             if one is not None and id(one) not in seen:
                 seen.add(id(one))
                 waiting.append((link, one))
-    return redacted("".join(parts)[:_MESSAGE]).rstrip("\n")
+    return redact("".join(parts)[:_MESSAGE]).rstrip("\n")
 
 
 def _named(error: BaseException, whole: bool) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from wellspoken.proxy.config.secrets import HIDDEN, redact
 from wellspoken.proxy.http.responses import EventStream
-from wellspoken.proxy.logs.lines import HIDDEN, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,18 +54,18 @@ class Tap:
 
     def _log(self, event: str, start: bytes, size: int) -> None:
         call = self._call
-        for secret in _presented(call):
+        for secret in _keys_of(call):
             start = start.replace(secret, HIDDEN.encode())
         for target in call.service.router.targets:  # where it goes may not be known yet
             if target.upstream is not None:
                 start = target.upstream.hide(start)
-        text = redacted(start.decode("utf-8", "replace"))
+        text = redact(start.decode("utf-8", "replace"))
         fields: dict[str, Any] = {"event": event, "id": call.id, "size": size, "body": text[:SHOWN]}
         what = event.replace("_", " ")
         call.service.log.debug("%s of %s, %d bytes", what, call.id, size, extra={"fields": fields})
 
 
-def _presented(call: Call) -> list[bytes]:
+def _keys_of(call: Call) -> list[bytes]:
     """Return the keys that the client sent, the longest first."""
     values = [one for name in _KEYED for one in call.request.headers.getall(name, ())]
     words = {word for value in values for word in (value.strip(), value.rpartition(" ")[2])}
@@ -87,7 +87,7 @@ class TappedStream(EventStream):
         super()._put(data, last=last)
 
 
-def ended(call: Call, code: int) -> None:
+def log_answer(call: Call, code: int) -> None:
     """Log the answer of a request that is over: an observer of `Service`."""
     if call.tap is not None:
         call.tap.end()

@@ -13,9 +13,9 @@ from wellspoken.adapters.requests.errors import RequestError, error_json
 from wellspoken.proxy.http.connection import Connection
 from wellspoken.proxy.http.requests import request_id
 from wellspoken.proxy.http.responses import EVENTS, JSON, EventStream, Reply, identifying
-from wellspoken.proxy.logs.bodies import Tap, TappedStream
 from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.relay import storing as keeping
+from wellspoken.proxy.relay.bodies import Tap, TappedStream
 from wellspoken.proxy.relay.headers import NO_RETRY, retrying, told_in
 from wellspoken.proxy.relay.waiting import entered
 

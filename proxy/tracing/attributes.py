@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from msgspec import DecodeError, Struct, json
 
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
-from wellspoken.proxy.logs import outcome_of
 from wellspoken.proxy.metrics.service import OTHER, tokens_of
+from wellspoken.proxy.relay.outcome import outcome_of
 
 if TYPE_CHECKING:
     from wellspoken.adapters.exchange import Exchange
@@ -30,9 +30,6 @@ Attributes = dict[str, Value]
 SCHEMA: Final = "https://opentelemetry.io/schemas/1.41.0"
 LONGEST: Final = 256
 """Characters of a client's own word in a span."""
-
-QUIET: Final = frozenset({"livez", "readyz", "metrics", "backend_metrics"})
-"""Routes of what machines ask every few seconds; their requests have no span."""
 
 _METHODS: Final = frozenset("GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH".split())
 _TEMPLATES: Final = {

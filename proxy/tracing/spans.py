@@ -25,6 +25,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from wellspoken.proxy.http.requests import TRACE_STATE, context_lines
+from wellspoken.proxy.relay.outcome import QUIET
 from wellspoken.proxy.tracing import attributes as tracing_attributes
 from wellspoken.proxy.tracing import export as tracing_export
 
@@ -208,7 +209,7 @@ class Tracing:
         """
         trace = call.trace
         if trace is None:
-            if call.route in tracing_attributes.QUIET:
+            if call.route in QUIET:
                 return
             trace = call.trace = self._begun(call)
         now = perf_counter()

@@ -15,7 +15,8 @@ from tests.proxy.config.test_config_check import BAD, EXAMPLE
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config import load
 from wellspoken.proxy.config.schema import schema
-from wellspoken.proxy.config.show import HIDDEN, toml, visible
+from wellspoken.proxy.config.secrets import HIDDEN
+from wellspoken.proxy.config.show import toml, visible
 
 FILE = """\
 auth = "none"

@@ -20,15 +20,14 @@ import pytest
 from tests.linear import linear
 from tests.proxy.logs.logging_here import Written, logging_to
 from wellspoken.proxy import logs
+from wellspoken.proxy.config.secrets import HIDDEN, redact
 from wellspoken.proxy.config.tables import Log
 from wellspoken.proxy.lifecycle.progress import Progress
 from wellspoken.proxy.logs.lines import (
-    HIDDEN,
     JsonLines,
     Request,
     TextLines,
     escaped,
-    redacted,
     traced,
     word,
 )
@@ -229,7 +228,7 @@ def test_what_looks_like_a_secret_is_hidden(text: str, written: Written) -> None
 
 
 def test_what_is_no_secret_stays() -> None:
-    assert [redacted(text) for text in HARMLESS[1:]] == HARMLESS[1:]
+    assert [redact(text) for text in HARMLESS[1:]] == HARMLESS[1:]
 
 
 @pytest.mark.parametrize(
@@ -238,7 +237,7 @@ def test_what_is_no_secret_stays() -> None:
 def test_hiding_takes_time_for_each_character_alone(piece: str) -> None:
     count = 40_000
     for first in ("", "://", '"'):
-        linear(lambda times: redacted(first + piece * (times // len(piece))), count)  # noqa: B023
+        linear(lambda times: redact(first + piece * (times // len(piece))), count)  # noqa: B023
 
 
 def failing(error: BaseException) -> BaseException:

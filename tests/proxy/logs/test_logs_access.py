@@ -30,7 +30,7 @@ from tests.proxy.logs.logging_here import Written, logging_to, requests
 from tests.proxy.test_chat_body import BROKEN, PLAIN
 from tests.proxy.test_chat_stream import EVENTS, WORDS, until
 from wellspoken.adapters.events import Fault
-from wellspoken.proxy import logs
+from wellspoken.proxy.relay.outcome import level_of, outcome_of
 from wellspoken.proxy.server import Service
 
 TIMES = {"duration", "ttft", "overhead"}
@@ -338,8 +338,8 @@ async def test_no_line_where_none_is_wanted(
 
 def test_each_outcome_is_told_and_none_is_a_clients_to_make() -> None:
     """The checker of the table below: what a client or a backend says is no part of an outcome."""
-    assert {logs.level_of(one) for one in ("ok", "refused", "disconnected:waiting")} == {"info"}
-    assert logs.level_of("error_in_stream") == "warning"
+    assert {level_of(one) for one in ("ok", "refused", "disconnected:waiting")} == {"info"}
+    assert level_of("error_in_stream") == "warning"
 
     class Call:
         told = Fault(502, "", code="upstream_BAD thing\n")
@@ -348,10 +348,10 @@ def test_each_outcome_is_told_and_none_is_a_clients_to_make() -> None:
         backend = "b"
 
     call: Any = Call()
-    assert logs.outcome_of(call, 502) == "upstream_error:answer"
+    assert outcome_of(call, 502) == "upstream_error:answer"
     call.told = Fault(502, "", code="upstream_cut")
-    assert logs.outcome_of(call, 502) == "upstream_error:cut"
-    assert logs.outcome_of(call, 200) == "error_in_stream:cut"
+    assert outcome_of(call, 502) == "upstream_error:cut"
+    assert outcome_of(call, 200) == "error_in_stream:cut"
 
 
 async def test_the_service_tells_each_request_once(

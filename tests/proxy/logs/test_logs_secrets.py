@@ -20,8 +20,8 @@ from tests.proxy.conftest import CHAT, Proxy, StartProxy, raw
 from tests.proxy.logs.logging_here import Written, logging_to
 from tests.proxy.test_chat_body import BROKEN, PLAIN
 from tests.proxy.test_chat_stream import EVENTS
-from wellspoken.proxy.logs import bodies as logs_bodies
-from wellspoken.proxy.logs.lines import HIDDEN
+from wellspoken.proxy.config.secrets import HIDDEN
+from wellspoken.proxy.relay import bodies as logs_bodies
 
 CANARY = "canary"
 KEYS = {
