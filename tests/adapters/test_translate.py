@@ -197,3 +197,25 @@ def test_an_answer_with_lone_surrogates_and_nan_is_still_an_answer() -> None:
     )
     assert said.message["content"] == "\ufffd"
     assert said.entries[0]["logprob"] == -9999.0
+
+
+def test_data_in_several_lines_leaves_in_one() -> None:
+    lines = json.dumps(say("Hi"), indent=1).encode().replace(b"\n", b"\ndata: ")
+    said = stream([role(), lines, end()])
+    assert said.message["content"] == "Hi"
+    assert said.repairs == {"sse_data_lines": 1}
+
+
+def test_json_that_nests_as_deep_as_the_parser_bears_is_no_crash() -> None:
+    for depth in (200, 400, 600, 900):
+        deep: Any = "[" * depth + "]" * depth
+        for key in ("logprobs", "message", "x"):
+            sent = json.dumps(completion()).replace('"index": 0', f'"index": 0, "{key}": {deep}')
+            assert body(sent.encode(), scored()).status in (200, 502)
+        assert body(f'{{"error": {deep}}}'.encode()).status == 502
+
+
+def test_a_byte_order_mark_before_json_is_left_out() -> None:
+    assert parse(b'\xef\xbb\xbf{"a": NaN}')["a"] != 1
+    said = body(b"\xef\xbb\xbf" + json.dumps(completion()).encode())
+    assert said.message["content"] == "Hi"

@@ -19,6 +19,7 @@ from tests.answers import (
     choice,
     completion,
     end,
+    entries,
     entry,
     role,
     say,
@@ -26,12 +27,11 @@ from tests.answers import (
     stream,
 )
 from tests.replay import exchange
+from wellspoken.adapters.events import UNKNOWN
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.logprobs import logprobs
 from wellspoken.adapters.repairs.numbers import holds_probabilities, logprob
-
-UNKNOWN = -9999.0
-
+from wellspoken.adapters.tokens.table import digits, is_plain, token_id
 
 NUMBERS: list[tuple[Any, float, str | None]] = [
     (-0.5, -0.5, None),
@@ -156,3 +156,32 @@ def test_the_repair_itself_knows_probabilities() -> None:
     found = logprobs(0.5, "Hi", context)
     assert found is not None and found[0][0].logprob == math.log(0.5)
     assert context.probabilities
+
+
+LONG = "1" * 5_000
+
+
+def test_a_placeholder_of_too_many_digits_is_text() -> None:
+    assert token_id("token_id:" + LONG) is None and is_plain("token_id:" + LONG)
+    assert token_id("token_id:12") == 12 == digits("12")
+    said = body(completion(choice(LONG, logprobs=entries(LONG), x=1)), scored())
+    assert said.rows[0][0] == LONG
+
+
+@pytest.mark.parametrize("given", ["²", LONG, True, [1], {"a": 1}])
+def test_an_entrys_id_that_is_none_is_left_out(given: Any) -> None:
+    row = entry("Hi", id=given)
+    assert body(completion(choice(logprobs={"content": [row], "refusal": None})), scored()).rows
+
+
+def test_an_int_beyond_every_float_is_an_unknown_logprob() -> None:
+    row = {**entry("Hi"), "logprob": -(10**400)}
+    said = body(completion(choice(logprobs={"content": [row], "refusal": None})), scored())
+    assert said.entries[0]["logprob"] == UNKNOWN
+
+
+@pytest.mark.parametrize("rows", [["Hi"], ["H", "i"], ["Hi", {"token": ""}]])
+def test_entries_that_are_strings_are_tokens(rows: list[Any]) -> None:
+    said = body(completion(choice(logprobs={"content": rows})), scored())
+    assert "".join(token for token, _, _ in said.rows) == "Hi"
+    assert {value for _, value, _ in said.rows} == {UNKNOWN}

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
-from tests.answers import ask, body, choice, completion, entry, scored
+from tests.answers import ask, bare, body, choice, completion, entry, lp, scored
+from tests.replay import body as translate
 from tests.replay import exchange
 from wellspoken.adapters.events import Alternative, Entry
 from wellspoken.adapters.exchange import Notes
@@ -247,3 +248,12 @@ def test_notes_are_of_this_answer_alone() -> None:
     first.note("x")
     assert (first.notes.counts, second.notes.counts) == ({"x": 1}, {})
     assert isinstance(first.notes, Notes)
+
+
+def test_asked_for_token_ids_stay_with_a_vocabulary() -> None:
+    given = completion(choice("Paris", logprobs=lp(bare("token_id:1", -0.25))))
+    request = scored(return_tokens_as_token_ids=True)
+    raw = json.dumps(given).encode()
+    outcome = translate(request, 200, "application/json", raw, vocabulary={"Paris": 1})
+    (row,) = json.loads(outcome.body)["choices"][0]["logprobs"]["content"]
+    assert (row["token"], row["bytes"]) == ("token_id:1", list(b"Paris"))

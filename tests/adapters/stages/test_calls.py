@@ -9,6 +9,8 @@ import pytest
 
 from tests.answers import (
     TOOL,
+    TWO,
+    G,
     Json,
     Said,
     ask,
@@ -30,8 +32,7 @@ from wellspoken.adapters.events import Call, End, Fault, Text
 from wellspoken.adapters.stages.calls import Calls
 from wellspoken.adapters.translate import StreamTranslator
 
-G = {"type": "function", "function": {"name": "g", "parameters": {"type": "object"}}}
-ONE, TWO = ask(tools=[TOOL]), ask(tools=[TOOL, G])
+ONE = ask(tools=[TOOL])
 WANTED = [("call_1", "f", '{"a":1}')]
 
 

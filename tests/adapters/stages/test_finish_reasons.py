@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.answers import (
     DONE,
     TOOL,
+    USAGE,
     Json,
     ask,
     body,
@@ -373,3 +375,58 @@ def test_any_reason_is_of_the_enum_or_a_failure(given: Any, called: bool) -> Non
         assert whole.choice["finish_reason"] in ENUM
         assert whole.choice["finish_reason"] == streamed.choice["finish_reason"]
         assert (whole.choice["finish_reason"] == "tool_calls") <= called
+
+
+def test_a_reason_on_every_chunk_loses_no_text() -> None:
+    chunks = [
+        chunk({"role": "assistant", "content": ""}, "stop"),
+        chunk({"content": "Hello"}, "stop"),
+        chunk({"content": " world"}, "stop"),
+    ]
+    said = stream(chunks)
+    assert (said.message["content"], said.choice["finish_reason"]) == ("Hello world", "stop")
+
+
+def test_usage_beside_text_does_not_make_a_cut_stream_complete() -> None:
+    said = stream([role(), {**say("a"), "usage": USAGE}], done=False)
+    assert said.error is not None and said.error["code"] == "upstream_cut"
+
+
+WHERE: list[Callable[[Json], Json]] = [
+    lambda told: {**chunk({}), "choices": [{"index": 0, "delta": {}, **told}]},
+    lambda told: chunk(told),
+    lambda told: {**chunk({}), **told},
+]
+
+
+@pytest.mark.parametrize("where", WHERE, ids=["choice", "delta", "beside"])
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"stop_type": "limit"}, "length"),
+        ({"done_reason": "length"}, "length"),
+        ({"stopped_limit": True, "stopped_eos": False}, "length"),
+        ({"stop_type": "none", "done_reason": None, "stopped_limit": True}, "length"),
+    ],
+)
+def test_a_reason_in_other_words_is_read_wherever_it_stands(
+    where: Callable[[Json], Json], told: Json, reason: str
+) -> None:
+    blank = where({"stop_type": "none"})
+    said = stream([role(), say("Hi"), blank, where(told)])
+    assert said.choice["finish_reason"] == reason
+    assert "extra_field_dropped" not in said.repairs
+    assert "finish_reason_missing" not in said.repairs
+
+
+def test_a_reason_in_the_delta() -> None:
+    said = stream([role(), say("Hi"), chunk({"finish_reason": "length"})])
+    assert said.choice["finish_reason"] == "length"
+    assert said.repairs["finish_reason_misplaced"] == 1
+
+
+@pytest.mark.parametrize("where", WHERE, ids=["choice", "delta", "beside"])
+@pytest.mark.parametrize("key", ["stop_type", "done_reason"])
+def test_a_failure_in_other_words_is_a_failure(where: Callable[[Json], Json], key: str) -> None:
+    said = stream([role(), say("Hi"), where({key: "abort"})])
+    assert said.error is not None and said.error["code"] == "upstream_abort"

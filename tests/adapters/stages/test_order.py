@@ -185,3 +185,44 @@ def test_any_order_gives_the_same_answer(turns: list[int]) -> None:
     said = stream([made[n].pop(0) for n in turns], N3)
     assert list(dict.fromkeys(indexes(said))) == [0, 1, 2]
     assert texts(said) == ["0", "1", "2"]
+
+
+def test_choices_appear_in_order_although_bare_roles_came_first() -> None:
+    roles = [chunk({"role": "assistant", "content": ""}, index=n) for n in (0, 1)]
+    texts = [say("b", index=1), say("a"), end(), end(index=1)]
+    said = stream([*roles, *texts], ask(n=2))
+    assert [c["message"]["content"] for c in said.answer["choices"]] == ["a", "b"]
+
+
+LONG = "1" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("indexes", "wanted"),
+    [
+        ((0, 0), "ab"),
+        ((None, 1), "ab"),
+        ((1, None), "ab"),
+        (("1", "0"), "ba"),
+        ((1.0, 0), "ba"),
+        ((1, 0), "ba"),
+        (("²", LONG), "ab"),
+    ],
+)
+def test_the_choices_of_a_body_are_numbered(indexes: tuple[Any, Any], wanted: str) -> None:
+    given = [choice(text, index=n, x=1) for text, n in zip("ab", indexes, strict=True)]
+    for one in given:
+        if one["index"] is None:
+            del one["index"]
+    said = body(completion(*given), ask(n=2))
+    assert [x["message"]["content"] for x in said.answer["choices"]] == list(wanted)
+    assert [x["index"] for x in said.answer["choices"]] == [0, 1]
+
+
+def test_the_text_indexes_of_a_stream_count_by_value() -> None:
+    parts = [role(), say("a"), role(1), say("b", index=1), end(), end(index=1)]
+    for part in parts:
+        part["choices"][0]["index"] = str(part["choices"][0]["index"])
+    said = stream(parts, ask(n=2))
+    assert [x["message"]["content"] for x in said.answer["choices"]] == ["a", "b"]
+    assert said.repairs["choice_index_text"] == 6

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.completions import SPLIT, Rows, arrays_in, translate_rows
 from wellspoken.adapters.stages.spelling import (
     BYTE_LEVEL,
     SPELLINGS,
@@ -83,3 +84,32 @@ def test_their_names_are_repairs() -> None:
         "logprobs_byte_spelled",
         "logprobs_raw_escapes",
     ]
+
+
+def test_a_text_that_spells_an_escape_keeps_its_entries() -> None:
+    assert arrays_in(translate_rows("é\\xf0", SPLIT))["token_logprobs"] == [-0.2, -0.3, -0.1]
+
+
+def test_it_keeps_them_beside_another_deviation() -> None:
+    outcome = translate_rows("é\\xf0", SPLIT, unheard_of=3)
+    assert arrays_in(outcome)["token_logprobs"] == [-0.2, -0.3, -0.1]
+
+
+def test_openais_own_spelling_is_no_deviation_beside_another() -> None:
+    rows = [row for row in SPLIT if row[0] != "\\xf0"]
+    assert "logprobs_raw_escapes" not in translate_rows("é", rows, unheard_of=3).repairs
+
+
+def test_alternatives_that_differ_keep_their_numbers() -> None:
+    top = {"a": -0.5, "\ufffd": -1.5, "-\ufffd": -2.5}
+    assert [*arrays_in(translate_rows("a", [("a", -0.5, top)]))["top_logprobs"][0].values()] == [
+        -0.5,
+        -1.5,
+        -2.5,
+    ]
+
+
+def test_escapes_are_lower_case() -> None:
+    upper = "bytes:\\xC3"
+    rows: Rows = [(upper, -0.2, {upper: -0.2}), *SPLIT[1:2]]
+    assert arrays_in(translate_rows("é", rows))["tokens"][0] == "bytes:\\xc3"

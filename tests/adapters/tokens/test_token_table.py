@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from wellspoken.adapters.tokens.table import (
     NULL,
     TokenTable,
     bytes_json,
+    digits,
     escape,
     is_plain,
     spell,
@@ -85,3 +87,11 @@ def test_what_is_used_again_stays() -> None:
     assert "a" not in table and "a" in table.old
     assert table["a"] is first  # the same object: comparing it is cheap
     assert "a" in table
+
+
+LONG = "1" * 5_000
+
+
+@pytest.mark.parametrize("text", ["²", "٣", LONG, "", "-1", "1.5", None, 3, []])
+def test_only_short_ascii_digits_are_a_number(text: Any) -> None:
+    assert digits(text) is None

@@ -1,0 +1,143 @@
+"""Contract rule 10: a usage in other places, words and types, and counts that are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.answers import (
+    USAGE,
+    Json,
+    Said,
+    ask,
+    body,
+    choice,
+    chunk,
+    completion,
+    end,
+    message,
+    role,
+    say,
+    stream,
+)
+
+ASKED = ask(stream_options={"include_usage": True})
+
+
+def without_usage(*choices: Json, **more: Any) -> Json:
+    given = completion(*choices, **more)
+    del given["usage"]
+    return given
+
+
+def usage(said: Said) -> tuple[int, int]:
+    found = said.answer["usage"]
+    return found["prompt_tokens"], found["completion_tokens"]
+
+
+def test_a_usage_in_the_choice_or_in_x_groq() -> None:
+    last = end()
+    last["choices"][0]["usage"] = USAGE
+    groq = {"x_groq": {"id": "req_1", "usage": USAGE}}
+    for said in (
+        body(without_usage(choice(usage=USAGE))),
+        body(without_usage(**groq)),
+        stream([role(), say("Hi"), last], ASKED),
+        stream([role(), say("Hi"), {**end(), **groq}], ASKED),
+    ):
+        assert usage(said) == (5, 2)
+        assert said.repairs["usage_misplaced"] == 1
+        assert "usage_missing" not in said.repairs
+
+
+TIMINGS: list[tuple[Json, tuple[int, int]]] = [
+    ({"timings": {"prompt_n": 4, "cache_n": 6, "predicted_n": 3, "x": 1.5}}, (10, 3)),
+    ({"timings": {"prompt_n": 4, "predicted_n": 3}}, (4, 3)),
+    ({"prompt_eval_count": 4, "eval_count": 3}, (4, 3)),
+]
+
+
+@pytest.mark.parametrize(("more", "wanted"), TIMINGS)
+def test_counts_in_other_words_serve_where_there_is_no_usage(
+    more: Json, wanted: tuple[int, int]
+) -> None:
+    said = body(without_usage(**more, x=1))
+    assert usage(said) == wanted and said.repairs["usage_from_timings"] == 1
+    said = stream([role(), {**say("Hi"), **more}, {**end(), **more}], ASKED)
+    assert usage(said) == wanted and said.repairs["usage_from_timings"] == 1
+    said = body(completion(**more, x=1))
+    assert usage(said) == (5, 2) and "usage_from_timings" not in said.repairs
+
+
+GIVEN: list[tuple[Json, tuple[int, int]]] = [
+    ({"prompt_tokens": "5", "completion_tokens": "2", "total_tokens": "7"}, (5, 2)),
+    ({"prompt_tokens": 5.0, "completion_tokens": "2.0"}, (5, 2)),
+    ({"input_tokens": 5, "output_tokens": 2}, (5, 2)),
+    ({"completion_tokens": 2, "total_tokens": 7}, (5, 2)),
+    ({"prompt_tokens": 5, "total_tokens": 7}, (5, 2)),
+]
+
+
+@pytest.mark.parametrize(("given", "wanted"), GIVEN)
+def test_counts_of_other_types_and_names(given: Json, wanted: tuple[int, int]) -> None:
+    assert usage(body(completion(usage=given))) == wanted
+
+
+def test_a_count_beyond_all_counts_does_not_pass() -> None:
+    last = {**chunk({}), "choices": [], "usage": {**USAGE, "prompt_tokens": 2**70}}
+    parts = [{**part, "usage": None} for part in (role(), say("Hi"), end())]
+    assert usage(stream([*parts, last], ASKED)) == (5, 2)
+
+
+def test_details_under_their_newer_names() -> None:
+    given = {
+        "input_tokens": 5,
+        "output_tokens": 2,
+        "output_tokens_details": {"reasoning_tokens": 1},
+    }
+    said = body(completion(usage=given))
+    assert said.answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 1}
+    assert said.repairs["usage_renamed"] == 3
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        {},
+        {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None},
+        {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+        {"prompt_tokens": 5},
+        {"completion_tokens": 2},
+    ],
+)
+def test_a_later_usage_that_tells_less_takes_nothing_away(later: Json) -> None:
+    parts = [role(), say("Hi"), {**end(), "usage": USAGE}, {**chunk({}), "choices": []}]
+    parts[-1]["usage"] = later
+    assert usage(stream(parts, ASKED)) == (5, 2)
+
+
+def test_zeros_beside_a_text_are_no_count() -> None:
+    zeros = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    said = body(completion(usage=zeros))
+    assert usage(said) == (1, 1) and said.repairs["usage_constant"] == 1
+    said = body(completion(usage={**zeros, "prompt_tokens": 9, "total_tokens": 9}))
+    assert usage(said) == (9, 1)
+    said = body(completion(choice(""), usage={**zeros, "prompt_tokens": 9, "total_tokens": 9}))
+    assert usage(said) == (9, 0)
+
+
+def test_a_hundred_that_is_true_is_kept() -> None:
+    hundred: Json = {"prompt_tokens": 100, "completion_tokens": 100, "total_tokens": 200}
+    detailed = {**hundred, "completion_tokens_details": {"reasoning_tokens": 98}}
+    thought = message(reasoning_content="So.")
+    hidden = completion(choice(message=thought), usage=hundred)
+    for said in (
+        body(completion(usage=detailed)),
+        body(hidden),
+        body(hidden, ask()),
+        body(hidden, ask(metadata={})),
+    ):
+        assert usage(said) == (100, 100)
+        assert "usage_constant" not in said.repairs
+    assert body(completion(usage=hundred)).repairs["usage_constant"] == 1

@@ -1,0 +1,145 @@
+"""Contract rule 4: which pieces of a stream are one tool call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.answers import (
+    TOOL,
+    TWO,
+    Json,
+    Said,
+    ask,
+    body,
+    call,
+    choice,
+    chunk,
+    completion,
+    end,
+    message,
+    role,
+    stream,
+)
+from tests.linear import linear
+from tests.replay import exchange
+from wellspoken.adapters.events import Call, End, Event, Finish
+from wellspoken.adapters.stages.calls import Calls
+
+
+def test_a_call_after_a_role_chunk_opens_the_choice_with_null() -> None:
+    called = chunk({"tool_calls": [{"index": 0, **call()}]})
+    said = stream([role(), called, end("tool_calls")], ask(tools=[TOOL]))
+    assert said.message["content"] is None
+
+
+def calls(said: Said) -> list[tuple[str, str, str]]:
+    found = said.message["tool_calls"]
+    return [(x["id"], x["function"]["name"], x["function"]["arguments"]) for x in found]
+
+
+def streamed(*deltas: list[Json], request: Json = TWO) -> Said:
+    parts = [chunk({"tool_calls": delta}) for delta in deltas]
+    return stream([chunk(message(None)), *parts, end("tool_calls")], request)
+
+
+def bare(name: str, arguments: Any, **more: Any) -> Json:
+    given = {"index": 0, **call(name, arguments), **more}
+    if "id" not in more:
+        del given["id"]
+    return given
+
+
+def piece(arguments: str, index: int = 0) -> Json:
+    return {"index": index, "function": {"arguments": arguments}}
+
+
+def test_two_whole_calls_at_one_index_without_ids() -> None:
+    for second in ("f", "g"):
+        said = streamed([bare("f", '{"a":"}{"}')], [bare(second, '{"b":2}')])
+        assert [x[1:] for x in calls(said)] == [("f", '{"a":"}{"}'), (second, '{"b":2}')]
+        assert len({x[0] for x in calls(said)}) == 2
+        assert said.repairs["tool_call_index_repeated"] == 1
+
+
+def test_a_name_on_every_piece_is_one_call() -> None:
+    said = streamed(*[[bare("f", part)] for part in ('{"a":"', '}{\\"', '}"', "}", "")])
+    assert [x[1:] for x in calls(said)] == [("f", '{"a":"}{\\"}"}')]
+
+
+def test_an_empty_object_in_a_head_waits_for_what_follows() -> None:
+    said = streamed([bare("f", {}, id="call_1")], [piece('{"x"')], [piece(":1}")])
+    assert calls(said) == [("call_1", "f", '{"x":1}')]
+    for deltas in (
+        [[bare("f", {}, id="call_1")]],
+        [[bare("f", {}, id="call_1")], [piece("")]],
+        [[bare("f", {}, id="call_1")], [bare("f", {}, id="call_1")]],
+    ):
+        assert calls(streamed(*deltas)) == [("call_1", "f", "{}")]
+    said = streamed([bare("f", {}, id="a"), bare("g", {}, id="b", index=1)])
+    assert calls(said) == [("a", "f", "{}"), ("b", "g", "{}")]
+    part = message(None, tool_calls=[call(arguments={}), call("g", {}, id="b")])
+    said = body(completion(choice(message=part, finish_reason="tool_calls")), TWO)
+    assert calls(said) == [("call_1", "f", "{}"), ("b", "g", "{}")]
+
+
+def test_an_empty_object_beside_the_reason_and_without_one() -> None:
+    head = {"tool_calls": [bare("f", {}, id="call_1")]}
+    for parts in ([chunk(head, "tool_calls")], [chunk(head)]):
+        assert calls(stream([chunk(message(None)), *parts], TWO)) == [("call_1", "f", "{}")]
+
+
+def test_two_calls_of_one_id_have_two() -> None:
+    one, two = call("f", "{}", id="call_0"), call("g", "{}", id="call_0")
+    part = message(None, tool_calls=[one, two])
+    for said in (
+        body(completion(choice(message=part, finish_reason="tool_calls")), TWO),
+        streamed([{"index": 0, **one}], [{"index": 1, **two}]),
+        streamed([{"index": 0, **one}], [{"index": 0, **two}]),
+        streamed([one], [two]),
+    ):
+        assert [x[1] for x in calls(said)] == ["f", "g"]
+        assert calls(said)[0][0] == "call_0" != calls(said)[1][0]
+        assert said.repairs["tool_call_id_repeated"] == 1
+
+
+def through(events: list[Event]) -> list[Event]:
+    """Return what a fresh calls stage makes of these events, one at a time."""
+    stage = Calls(exchange(TWO))
+    return [x for event in events for x in stage([event])]
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["before its name", "a name on each"])
+def test_many_pieces_take_linear_time(named: bool) -> None:
+    name = "f" if named else None
+
+    def pieces(count: int) -> list[str]:
+        return ['{"a": [', *["{},"] * count, "{}", "]", "}"]
+
+    def work(count: int) -> list[Event]:
+        events: list[Event] = [Call(0, 0, None, name, text) for text in pieces(count)]
+        return through([*events, Call(0, 0, "call_1", "f", ""), Finish(0, "tool_calls"), End(True)])
+
+    written = [event for event in linear(work, 10_000) if type(event) is Call]
+    assert "".join(event.arguments for event in written) == "".join(pieces(10_000))
+    assert {event.n for event in written} == {0}
+
+
+def test_many_calls_take_linear_time() -> None:
+    def work(count: int) -> list[Event]:
+        return through([Call(0, n, f"call_{n}", "f", "{}") for n in range(count)])
+
+    out = linear(work, 5_000)
+    assert [event.n for event in out if type(event) is Call] == list(range(5_000))
+
+
+def test_a_tool_index_in_a_body_is_counted_beside_another_deviation() -> None:
+    told = message(None, tool_calls=[call(index=0, type="odd")])
+    assert "tool_call_index_in_body" in body(completion(choice(message=told)), TWO).repairs
+
+
+def test_a_function_call_is_not_counted_as_a_bad_tool_call() -> None:
+    told = message(None, function_call={"name": "f", "arguments": "{}"})
+    said = body(completion(choice(message=told)), ask(functions=[{"name": "f"}]))
+    assert said.repairs.keys() <= {"finish_reason_stop_after_call", "finish_reason_call_kind"}
