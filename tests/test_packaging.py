@@ -73,7 +73,7 @@ def test_the_wheel_has_the_command_and_the_licence(wheel: zipfile.ZipFile) -> No
 def test_every_extra_is_there_and_the_core_is_small(project: dict[str, Any]) -> None:
     assert len(project["project"]["dependencies"]) <= 8
     extras = project["project"]["optional-dependencies"]
-    assert {"llamacpp", "vllm", "postgres", "s3", "test", "dev"} <= extras.keys()
+    assert {"llamacpp", "vllm", "postgres", "test", "dev"} <= extras.keys()
 
 
 def pins() -> dict[str, str]:
@@ -94,7 +94,7 @@ def test_every_pin_has_a_version_and_hashes_and_no_address() -> None:
 def test_every_direct_dependency_is_pinned_but_the_heavy_extras(project: dict[str, Any]) -> None:
     extras = project["project"]["optional-dependencies"]
     wanted = project["project"]["dependencies"] + project["build-system"]["requires"]
-    wanted += extras["llamacpp"] + extras["postgres"] + extras["s3"]
+    wanted += extras["llamacpp"] + extras["postgres"]
     wanted += extras["test"] + extras["dev"]
     names = {re.split(r"[<>=;\[ ]", requirement)[0] for requirement in wanted}
     assert names <= pins().keys()
@@ -155,7 +155,7 @@ MUTANTS = [
         "nothing else imports xllamacpp, and nothing vllm",
     ),
     ("proxy/store/store.py", "import asyncpg", "the store's extras"),
-    ("proxy/store/large.py", "import obstore", "the store's extras"),
+    ("proxy/store/retention.py", "import asyncpg", "the store's extras"),
     ("proxy/relay/send.py", "import opentelemetry", "OpenTelemetry is imported"),
     ("proxy/endpoints/stored.py", "import sqlite3", "a database is asked through the store"),
     (

@@ -23,7 +23,7 @@ formats:
   evals  OpenAI's evals: {"item": {"input", "metadata", ...}, "sample": {"output_text", ...}}
   full   everything, one line a completion; wellspoken import makes the same store of it
 
-A completion that cannot be read, since its object in store.large_to is lost, is told and left out.
+A completion that cannot be read, since the database is damaged, is told and left out.
 Exit code: 0, 1 if the store, a completion or the disk failed, 2 for wrong usage.
 """
 _IMPORT_HELP = """\

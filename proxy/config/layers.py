@@ -19,6 +19,7 @@ from wellspoken.proxy.config.engine import DURATIONS
 from wellspoken.proxy.config.places import Path, Place, places, position
 from wellspoken.proxy.config.problems import Origin, Problem, nearest
 from wellspoken.proxy.config.tables import (
+    REMOVED,
     Engine,
     Limits,
     Log,
@@ -193,6 +194,11 @@ class Layers:
                 self.problems.append(Problem((section, key), text, origin=origin))
             else:
                 self._put((section, key), value, origin)
+        for path, said in REMOVED.items():
+            variable = ENV_PREFIX + "_".join(path).upper()
+            if variable in environ:
+                origin = Origin("variable", variable)
+                self.problems.append(Problem(path, f"{variable}: {said}", origin=origin))
 
     def _auth_from_environ(self, environ: Mapping[str, str]) -> None:
         """Let WELLSPOKEN_AUTH=none or _AUTH_KEYS=env:A,file:B replace what the file says."""

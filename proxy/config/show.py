@@ -132,7 +132,7 @@ def visible(path: Path, value: Any) -> Any:
         }
     if path == ("engine", "arguments"):
         return _arguments(value)
-    if path in (("store", "url"), ("store", "large_to")) and value is not None:
+    if path == ("store", "url") and value is not None:
         return value if value.strip().startswith(_REFERENCE) else _url(value)
     return value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -166,13 +166,24 @@ class Store(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     spool_size: Size = 1024 * 1024 * 1024
     max_age: Seconds = 0.0
     max_size: Annotated[int, Meta(ge=0)] = 0
-    large: Size = 1024 * 1024
-    large_to: str | None = None
 
     @property
     def configured(self) -> bool:
         """Whether completions can be kept at all."""
         return self.path is not None or self.url is not None
+
+
+REMOVED: Final[dict[tuple[str, ...], str]] = {
+    ("store", "large_to"): (
+        "answers in a directory or a bucket were removed, since SQLite and PostgreSQL hold large "
+        "ones too. Take it out. If answers lie there, export them first with the version that put "
+        "them there (wellspoken export --format full), and import them into a new store."
+    ),
+    ("store", "large"): (
+        "it went with store.large_to: large answers stay in the database. Take it out."
+    ),
+}
+"""Keys that there were, and what to do about them."""
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from wellspoken.proxy.config.engine import engine_problems, timed
 from wellspoken.proxy.config.places import Path
 from wellspoken.proxy.config.problems import Problem, nearest, shown, suggestion
-from wellspoken.proxy.config.tables import Backend, Config, Engine
+from wellspoken.proxy.config.tables import REMOVED, Backend, Config, Engine
 
 _WRONG: Final = object()
 # What stands in for a [[backend]] whose url is wrong, while the rest is looked at.
@@ -109,6 +109,8 @@ def _missing(path: Path) -> Problem:
 
 def _unknown(path: Path, known: list[str]) -> Problem:
     """Return what is said of a key that its table does not have."""
+    if (said := REMOVED.get(tuple(map(str, path)))) is not None:
+        return Problem(path, f"{shown(path)}: {said}", at_key=True)
     key = str(path[-1])
     near = nearest(key, known)
     said = suggestion(key, known)

@@ -106,7 +106,6 @@ def _of_store(store: Store) -> Iterator[Problem]:
     """Look whether the database can be had, without opening it."""
     if not store.configured:
         return
-    from wellspoken.proxy.store.places import place_of
     from wellspoken.proxy.store.store import database_of
 
     if store.url is not None:
@@ -117,8 +116,6 @@ def _of_store(store: Store) -> Iterator[Problem]:
         yield from _writable(("store", "path"), store.path)
     if store.spool is not None:
         yield from _writable(("store", "spool"), store.spool)
-    if store.large_to is not None:
-        yield from _failing(("store", "large_to"), partial(place_of, store.large_to))
 
 
 def _writable(path: Path, file: str) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from wellspoken.proxy.store.database import Database, StoreError
-from wellspoken.proxy.store.large import Columns
+from wellspoken.proxy.store.packing import warn_of_leftovers
 
 BATCH = 100
 """Rows in one transaction. What is written waits for it: for 500 rows that was 0.1 s and more."""
@@ -25,9 +25,8 @@ class Retention:
     """Keeps a database within an age and a size, in batches with pauses between them.
 
     `max_age`: seconds since an answer was created, 0 or infinity for any age. `max_size`: bytes of
-    all columns in the database as they are stored, 0 for any size; what lies in `store.large_to` is
-    not counted, and is deleted with its row. `interval`: seconds between two rounds, a little more
-    or less each time so that several proxies do not go together; they do no harm to each other.
+    all columns as they are stored, 0 for any size. `interval`: seconds between two rounds, a little
+    more or less each time so that several proxies do not go together; they do each other no harm.
     `count(reason)` is told of failures (`retention`), `deleted(rows)` of each batch. A failure is
     said in the log, and the next round is later: 5 s, then up to 5 min.
     """
@@ -35,7 +34,6 @@ class Retention:
     def __init__(
         self,
         database: Database,
-        columns: Columns,
         *,
         max_age: float = 0.0,
         max_size: int = 0,
@@ -46,7 +44,6 @@ class Retention:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._database = database
-        self._columns = columns
         self._max_age = 0.0 if math.isinf(max_age) else max_age
         self._max_size = max_size
         self._interval = interval
@@ -84,8 +81,7 @@ class Retention:
                 return total
             total += len(rows)
             self._deleted(len(rows))
-            if not await self._columns.drop_all(rows):
-                raise StoreError("objects of deleted rows were left in store.large_to")
+            warn_of_leftovers(rows, self._log)
             await asyncio.sleep(max(_PAUSE, _SHARE * took))
 
     async def _run(self) -> None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from wellspoken.proxy.config import store_url
 from wellspoken.proxy.metrics.service import StoreMetrics
 from wellspoken.proxy.store.database import Database, StoreError, Unavailable, Unusable
-from wellspoken.proxy.store.large import Columns
-from wellspoken.proxy.store.places import place_of
+from wellspoken.proxy.store.packing import pack_rows, unpack_rows, warn_of_leftovers
 from wellspoken.proxy.store.relay import Relay
 from wellspoken.proxy.store.retention import Retention
 from wellspoken.proxy.store.rows import Position, Query, Row
@@ -76,8 +75,6 @@ class Store:
     ) -> None:
         self._config, self._metrics, self._log = config, metrics, log
         self._database = database or database_of(config)
-        place = place_of(config.large_to) if config.large_to is not None else None
-        self._columns = Columns(config.large, place, count=metrics.failed, log=log)
         self._spool: Spool | None = None
         self._relay: Relay | None = None
         if config.url is not None and spooled:
@@ -85,10 +82,9 @@ class Store:
             sync = config.durability == "commit"
             self._spool = Spool(path, config.spool_size, sync=sync)
             self._relay = Relay(self._database, self._spool, metrics, log)
-        self._writer = Writer(config, metrics, log, pack=self._columns.away_all, write=self._write)
+        self._writer = Writer(config, metrics, log, write=self._write)
         self._retention = Retention(
             self._database,
-            self._columns,
             max_age=config.max_age,
             max_size=config.max_size,
             count=metrics.failed,
@@ -160,7 +156,6 @@ class Store:
         if self._spool is not None:
             await self._spool.close()
         await self._database.close()
-        await self._columns.close()
 
     async def add(self, capture: Capture) -> str:
         """Take an answer; return "" or why it is not stored, as a client may know it. Never raises.
@@ -181,12 +176,12 @@ class Store:
         """Return one row, its columns as JSON. Raises StoreError, as all that follow."""
         await self._ready()
         row = await self._database.get(owner, id)
-        return await self._columns.back(row) if row is not None else None
+        return await self._unpack(row)
 
     async def find(self, query: Query) -> list[Row]:
         """Return the rows that are wanted, in order, their columns as JSON."""
         await self._ready()
-        return await self._columns.back_all(await self._database.find(query))
+        return await asyncio.to_thread(unpack_rows, await self._database.find(query))
 
     async def positions(self, query: Query) -> list[Position]:
         """Return where the rows that are wanted stand, whether or not they can be read."""
@@ -202,20 +197,23 @@ class Store:
         """Replace a row's metadata and return it, its columns as JSON; None: there is none."""
         await self._ready()
         row = await self._database.set_metadata(owner, id, metadata)
-        return await self._columns.back(row) if row is not None else None
+        return await self._unpack(row)
 
     async def delete(self, owner: str, id: str) -> Row | None:
         """Delete a row and return it, its columns as they were stored; None: there was none."""
         await self._ready()
         row = await self._database.delete(owner, id)
         if row is not None:
-            await self._columns.drop(row)
+            warn_of_leftovers([row], self._log)
         return row
 
     async def insert(self, rows: Sequence[Row]) -> None:
         """Write rows whose columns are JSON, past the queue; durable on return."""
         await self._ready()
-        await self._database.insert(await self._columns.away_all(rows))
+        await self._database.insert(await asyncio.to_thread(pack_rows, rows))
+
+    async def _unpack(self, row: Row | None) -> Row | None:
+        return None if row is None else (await asyncio.to_thread(unpack_rows, [row]))[0]
 
     async def _ready(self) -> None:
         """Wait until all that was added can be read. Raises StoreError where that cannot be."""
@@ -263,7 +261,6 @@ class Store:
             self._relay.up()
         self._tried.set()
         self._retention.start()
-        await self._columns.open()  # last: a bucket may take its time, and does not stop anything
 
     async def _opened(self) -> bool:
         """Try to open the database."""

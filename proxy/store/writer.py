@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
+from wellspoken.proxy.store.packing import pack_rows
 from wellspoken.proxy.store.rows import Capture, Row, row_of
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class _Item:
 class Writer:
     """Takes captures and gives their rows to `write`, which raises StoreError.
 
-    `pack` makes rows as they are stored. `trouble`: "" or why nothing is written now.
+    `trouble`: "" or why nothing is written now.
     """
 
     def __init__(
@@ -75,7 +76,6 @@ class Writer:
         metrics: StoreMetrics,
         log: logging.Logger,
         *,
-        pack: Callable[[Sequence[Row]], Awaitable[list[Row]]],
         write: Callable[[Sequence[Row]], Awaitable[None]],
     ) -> None:
         self.trouble = ""
@@ -83,7 +83,7 @@ class Writer:
         self._limit, self._policy = config.queue, config.full
         self._commits = config.durability == "commit"
         self._metrics, self._log = metrics, log
-        self._pack, self._write = pack, write
+        self._write = write
         self._items: deque[_Item] = deque()
         self._taken: list[list[_Item]] = []  # batches that are being made or written
         self._bytes = 0  # of both
@@ -166,7 +166,7 @@ class Writer:
         left = self._unwritten()
         for item in left:
             item.tell(_CLOSED)
-        rows, _ = await asyncio.to_thread(_rows, left)
+        rows, _ = await asyncio.to_thread(_make_rows, left)
         return rows
 
     async def _emptied(self, deadline: float, hurry: asyncio.Event | None) -> None:
@@ -306,13 +306,10 @@ class Writer:
         """Make the rows of items; return those that have one, as it is stored."""
         if not items:
             return []
-        rows, bad = await asyncio.to_thread(_rows, items)
+        _, bad = await asyncio.to_thread(_make_rows, items)
         for item, error in bad:
             self._refused(item, error)
-        made = [item for item in items if item.row is not None]
-        for item, row in zip(made, await self._pack(rows), strict=True):
-            item.row = row
-        return made
+        return [item for item in items if item.row is not None]
 
     async def _written(self, items: list[_Item]) -> None:
         """Write rows, however often that must be tried."""
@@ -400,13 +397,13 @@ def _ends() -> bool:
     return task is None or task.cancelling() > 0
 
 
-def _rows(items: Sequence[_Item]) -> tuple[list[Row], list[tuple[_Item, Exception]]]:
+def _make_rows(items: Sequence[_Item]) -> tuple[list[Row], list[tuple[_Item, Exception]]]:
     """Make the rows of items that have none; return all rows, and the items that cannot be one."""
     rows, bad = [], []
     for item in items:
         try:
             if item.row is None:
-                item.row = row_of(item.capture)
+                (item.row,) = pack_rows([row_of(item.capture)])
             rows.append(item.row)
         except Exception as error:
             # Whatever one client's request does to the decoder must not stop the others' rows.

@@ -55,7 +55,7 @@ def test_the_image_says_what_it_is(image: Image) -> None:
 def test_the_image_holds_what_runs_and_nothing_else(image: Image) -> None:
     packages = next((image.root / "opt/wellspoken/lib").glob("python3*/site-packages"))
     installed = {each.name.partition("-")[0] for each in packages.glob("*.dist-info")}
-    assert {"wellspoken", "aiohttp", "asyncpg", "obstore", "opentelemetry_sdk"} <= installed
+    assert {"wellspoken", "aiohttp", "asyncpg", "opentelemetry_sdk"} <= installed
     assert installed & {"pip", "setuptools", "pytest", "xllamacpp", "mypy"} == set()
     assert not (image.root / "build").exists()
     names = {Path(name).name for name in SECRETS} - {"config", "thing"}

@@ -44,12 +44,9 @@ def mixed() -> list[Row]:
 def test_a_full_export_comes_back_as_it_was(run: Run, tmp_path: Path) -> None:
     first, second = tmp_path / "a.db", tmp_path / "b.db"
     file, again = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    fill(first, mixed(), large=1000, large_to=str(tmp_path / "large"))
+    fill(first, mixed())
     config = tmp_path / "w.toml"
-    config.write_text(
-        f"[store]\npath = '{first}'\nlarge_to = '{tmp_path / 'large'}'\n"
-        "[[backend]]\nurl = 'http://x'\n"
-    )
+    config.write_text(f"[store]\npath = '{first}'\n[[backend]]\nurl = 'http://x'\n")
     assert run("export", "--config", config, "--format", "full", "-o", file).returncode == 0
     done = run("import", "--store", second, file)
     assert (done.returncode, done.stdout) == (0, b"")

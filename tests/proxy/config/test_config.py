@@ -59,7 +59,7 @@ def test_the_examples_comments_are_a_configuration_too(
     config = load(write(tmp_path, text), environ={})
     assert config.engine is not msgspec.UNSET and config.engine.kind == kind
     assert config.backend[1].key == "env:BACKEND_KEY"
-    assert config.store.url is not None and config.store.large_to == "large"
+    assert config.store.url is not None
     shown = {"kind", "model", "alias", "chat_template", "mmproj", "arguments", "environment"}
     shown |= {"inherit", "tokenizer", "caps"}
     defaults = Engine(kind="vllm", model="m")

@@ -213,7 +213,6 @@ def test_a_taken_port_is_only_a_warning(
         ("[auth]\nkeys = ['env:NO', 'file:nowhere']\n", "2:9", "auth.keys[0]: the variable NO is"),
         ("[store]\nurl = 'env:NO'\n", "2:7", "store.url: the variable NO is not set"),
         ("[store]\npath = 'w.toml/x/y.db'\n", "2:8", "is a file, so nothing"),
-        ("[store]\npath = 'w.db'\nlarge_to = 'ftp://x'\n", "3:12", "names no place"),
         ("[engine]\nkind = 'llamacpp'\nmodel = 'no.gguf'\n", "3:9", "no.gguf"),
         ("[engine]\nkind = 'vllm'\nmodel = 'a/b'\nexecutable = '/no/vllm'\n", "4:14", "/no/vllm"),
         (
@@ -247,6 +246,20 @@ async def test_what_the_proxy_would_refuse_is_found() -> None:
         (problem,) = missing(examined.config)
         assert str(caught.value).startswith("backend[0].")
         assert problem.path[:3] == ("backend", 0, extra.split("=")[0].strip())
+
+
+@pytest.mark.parametrize("key", ["large_to = 'large'", "large = 1048576"])
+def test_a_key_that_was_removed_says_so(capsys: pytest.CaptureFixture[str], key: str) -> None:
+    name, value = key.split(" = ")
+    Path("w.toml").write_text(f"[store]\npath = 'w.db'\n{key}\n[[backend]]\nurl = 'x'\n")
+    code, said = checked(capsys, "--file-only", "w.toml")
+    assert code == 1 and said.count(": error: ") == 1
+    assert said.startswith(f"w.toml:3:1: error: store.{name}: ") and "Take it out." in said
+    variable = f"WELLSPOKEN_STORE_{name.upper()}"
+    with pytest.raises(ConfigError, match=rf"^{variable}: .* Take it out\."):
+        load(None, {"backend": [{"url": "x"}]}, {variable: value})
+    if name == "large_to":
+        assert "export them first with the version that put them there" in said
 
 
 def test_workers_and_an_engine() -> None:

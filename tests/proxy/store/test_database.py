@@ -79,11 +79,11 @@ async def test_metadata_as_large_as_openai_takes_it(database: Database) -> None:
     assert await database.find(Query(owner="ann", limit=5, metadata=pairs)) == []
 
 
-async def test_a_column_of_50_mb(database: Database) -> None:
-    given = structs.replace(row(1), answer=random.Random(1).randbytes(50_000_000))
+async def test_a_column_of_64_mb(database: Database) -> None:
+    given = structs.replace(row(1), answer=random.Random(1).randbytes(64_000_000))
     await database.insert([given])
     assert plain(await database.get("ann", given.id)) == given
-    assert await database.size() == (1, 50_000_000 + 18)
+    assert await database.size() == (1, 64_000_000 + 18)
 
 
 async def test_a_time_beyond_all_measure_stops_no_other_row(database: Database) -> None:

@@ -11,17 +11,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from wellspoken.proxy.store import retention
-from wellspoken.proxy.store.database import StoreError, Unavailable
-from wellspoken.proxy.store.large import Columns
-from wellspoken.proxy.store.places import Directory
+from wellspoken.proxy.store.database import Unavailable
 from wellspoken.proxy.store.retention import BATCH, Retention
 from wellspoken.proxy.store.rows import Query, Row
 from wellspoken.proxy.store.sqlite import SqliteDatabase
 
 NOW = 1_000_000
-PLAIN = Columns(1024, None)
 
 
 def row(created: int, size: int = 100, owner: str = "") -> Row:
@@ -57,7 +55,7 @@ async def test_what_is_too_old_goes_whoever_owns_it(database: SqliteDatabase) ->
     ages = [NOW - age for age in (400, 301, 300, 299, 0)]
     await database.insert([row(at, owner=owner) for at in ages for owner in ("a", "b")])
     batches: list[int] = []
-    keeping = Retention(database, PLAIN, max_age=300, deleted=batches.append, clock=lambda: NOW)
+    keeping = Retention(database, max_age=300, deleted=batches.append, clock=lambda: NOW)
     assert await keeping.round() == 4
     assert await _created(database) == sorted(ages[2:] * 2)
     assert await keeping.round() == 0
@@ -66,15 +64,15 @@ async def test_what_is_too_old_goes_whoever_owns_it(database: SqliteDatabase) ->
 
 async def test_the_oldest_go_while_all_is_too_much(database: SqliteDatabase) -> None:
     await database.insert([row(NOW - at) for at in range(10)])
-    assert await Retention(database, PLAIN, max_size=450, clock=lambda: NOW).round() == 6
+    assert await Retention(database, max_size=450, clock=lambda: NOW).round() == 6
     assert await _created(database) == [NOW - 3, NOW - 2, NOW - 1, NOW]
     assert await database.size() == (4, 400)
-    assert await Retention(database, PLAIN, max_size=400, clock=lambda: NOW).round() == 0
+    assert await Retention(database, max_size=400, clock=lambda: NOW).round() == 0
 
 
 async def test_age_and_size_together(database: SqliteDatabase) -> None:
     await database.insert([row(NOW - at) for at in range(10)])
-    both = Retention(database, PLAIN, max_age=6, max_size=250, clock=lambda: NOW)
+    both = Retention(database, max_age=6, max_size=250, clock=lambda: NOW)
     assert await both.round() == 8
     assert await _created(database) == [NOW - 1, NOW]
 
@@ -82,7 +80,7 @@ async def test_age_and_size_together(database: SqliteDatabase) -> None:
 async def test_many_go_in_batches(database: SqliteDatabase) -> None:
     await database.insert([row(at) for at in range(3 * BATCH + 7)])
     batches: list[int] = []
-    keeping = Retention(database, PLAIN, max_age=1, deleted=batches.append, clock=lambda: NOW)
+    keeping = Retention(database, max_age=1, deleted=batches.append, clock=lambda: NOW)
     assert await keeping.round() == 3 * BATCH + 7
     assert batches == [BATCH, BATCH, BATCH, 7]
 
@@ -92,42 +90,28 @@ async def test_two_proxies_delete_each_row_once(database: SqliteDatabase, tmp_pa
     await second.open()
     await database.insert([row(at) for at in range(2000)])
     done = await asyncio.gather(
-        *(Retention(one, PLAIN, max_age=1, clock=lambda: NOW).round() for one in (database, second))
+        *(Retention(one, max_age=1, clock=lambda: NOW).round() for one in (database, second))
     )
     assert sum(done) == 2000
     assert await _created(second) == []
     await second.close()
 
 
-async def test_objects_go_with_their_rows(database: SqliteDatabase, tmp_path: Path) -> None:
-    columns = Columns(50, Directory(tmp_path / "large"))
-    await database.insert(await columns.away_all([row(1), row(2), row(NOW)]))
-    files = tmp_path / "large"
-    assert len([path for path in files.rglob("*") if path.is_file()]) == 3
-    assert await Retention(database, columns, max_age=10, clock=lambda: NOW).round() == 2
-    assert len([path for path in files.rglob("*") if path.is_file()]) == 1
-    (left,) = await database.find(Query(owner="", limit=9))
-    assert (await columns.back(left)).answer == bytes(100)
-    await columns.close()
-
-
-async def test_objects_that_stay_behind_stop_the_round(
-    database: SqliteDatabase, tmp_path: Path
+async def test_what_deleted_rows_leave_elsewhere_is_told(
+    database: SqliteDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While a bucket is down, deleting on would leave an object of every row."""
-    place = Directory(tmp_path / "large")
-    columns = Columns(50, place)
-    await database.insert(await columns.away_all([row(at) for at in range(BATCH + 5)]))
-    await place.close()
-    with pytest.raises(StoreError, match="objects of deleted rows were left"):
-        await Retention(database, columns, max_age=10, clock=lambda: NOW).round()
-    assert (await database.size())[0] == 5
+    """Of a version that put large answers into a directory or a bucket."""
+    old = structs.replace(row(2), answer=b"@ab/0123456789abcdef")
+    await database.insert([row(1), old, row(3)])
+    assert await Retention(database, max_age=10, clock=lambda: NOW).round() == 3
+    (said,) = caplog.messages
+    assert said.startswith("deleted from the database") and said.endswith(": chatcmpl-2")
 
 
 async def test_it_runs_in_the_background_and_ends(database: SqliteDatabase) -> None:
     await database.insert([row(1)])
     gone: list[int] = []
-    keeping = Retention(database, PLAIN, max_age=10, interval=0.01, deleted=gone.append)
+    keeping = Retention(database, max_age=10, interval=0.01, deleted=gone.append)
     keeping.start()
     keeping.start()
     await _until(lambda: gone == [1])
@@ -145,7 +129,7 @@ async def test_nothing_runs_where_nothing_is_to_go(
     database: SqliteDatabase, max_age: float
 ) -> None:
     before = asyncio.all_tasks()
-    keeping = Retention(database, PLAIN, max_age=max_age)
+    keeping = Retention(database, max_age=max_age)
     keeping.start()
     assert asyncio.all_tasks() == before
     await keeping.close()
@@ -173,7 +157,6 @@ async def test_failures_are_counted_and_it_goes_on(
     counted: list[str] = []
     keeping = Retention(
         broken,  # type: ignore[arg-type]
-        PLAIN,
         max_age=1,
         interval=0.01,
         count=counted.append,
@@ -202,7 +185,7 @@ async def test_a_file_that_is_locked_is_tried_again(
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     counted: list[str] = []
-    keeping = Retention(database, PLAIN, max_age=10, interval=0.01, count=counted.append)
+    keeping = Retention(database, max_age=10, interval=0.01, count=counted.append)
     keeping.start()
     await _until(lambda: len(counted) >= 2)
     assert await _created(database) == [1]
@@ -224,7 +207,7 @@ async def test_a_page_does_not_wait_for_it(database: SqliteDatabase) -> None:
         await database.insert([row(at + more, 500) for more in range(2000)])
     await database.insert([row(NOW + at) for at in range(100)])
     query = Query(owner="", limit=20, descending=True, messages=False)
-    going = asyncio.create_task(Retention(database, PLAIN, max_age=10, clock=lambda: NOW).round())
+    going = asyncio.create_task(Retention(database, max_age=10, clock=lambda: NOW).round())
     times: list[float] = []
     while not going.done():
         begun = time.monotonic()

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import json
+from msgspec import json, structs
 
 from tests.fakes.database import Memory, capture, row
+from tests.proxy.store.conftest import Connect
 from tests.proxy.store.test_writer import names, until, value
 from wellspoken.proxy import config
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.metrics.service import StoreMetrics
 from wellspoken.proxy.store import relay, store, writer
-from wellspoken.proxy.store.database import Database, Unavailable, Unusable
+from wellspoken.proxy.store.database import Database, Unavailable, Unreadable, Unusable
 from wellspoken.proxy.store.rows import Position, Query
+from wellspoken.proxy.store.sqlite import SqliteDatabase
 from wellspoken.proxy.store.store import Store, open_store
 from wellspoken.proxy.store.writer import FAILS
 
@@ -108,16 +111,39 @@ async def test_rows_are_imported_past_the_queue(make: Make) -> None:
     ]
 
 
-async def test_large_columns_go_to_their_place_and_leave_it(make: Make, tmp_path: Path) -> None:
-    place = tmp_path / "large"
-    store = make(large=10, large_to=str(place))
+async def test_an_answer_of_64_mb_comes_back(make: Make, connect: Connect) -> None:
+    """As large as `limits.response` lets one be, and hardly made smaller by packing."""
+    given = capture(0)
+    text = os.urandom(32 << 20).hex().encode()
+    given = structs.replace(given, answer=given.answer.replace(b'"text": "', b'"text": "' + text))
+    store = make(connect())
     await store.open()
-    await store.add(capture(0, size=200_000))
+    assert await store.add(given) == ""
     found = await store.get("", "c0")
-    assert found is not None and len(found.answer) > 200_000
-    assert [each for each in place.rglob("*") if each.is_file()]
+    assert found is not None and found.answer == given.answer and len(found.answer) > 64 << 20
+
+
+async def test_what_lies_in_a_bucket_or_directory_of_old_is_told_and_never_lost(
+    make: Make, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A database of a version that had store.large_to: the other rows can be read as ever."""
+    database = SqliteDatabase(path)
+    await database.open()
+    old = structs.replace(row(0), answer=b"@ab/0123456789abcdef0123456789abcdef-0123456789abcdef")
+    await database.insert([old, row(1)])
+    await database.close()
+    store = make()
+    await store.open()
+    assert await store.get("", "c1") == structs.replace(row(1), seq=2)
+    for call in (store.get("", "c0"), store.find(EVERYTHING)):
+        with pytest.raises(Unreadable, match=r"^the answer of c0 cannot be read: it lies in the "):
+            await call
+    assert len(await store.positions(EVERYTHING)) == 2
+    assert not caplog.messages
     await store.delete("", "c0")
-    assert not [each for each in place.rglob("*") if each.is_file()]
+    assert caplog.messages == [
+        "deleted from the database, but not from where store.large_to was: c0"
+    ]
 
 
 async def test_what_is_too_old_goes(make: Make) -> None:
@@ -388,10 +414,10 @@ async def test_an_opening_that_fails_in_itself_does_not_stop_the_end(
 ) -> None:
     made = make()
 
-    async def broken() -> None:
-        raise RuntimeError("a place that nobody foresaw")
+    def broken() -> None:
+        raise RuntimeError("what nobody foresaw")
 
-    monkeypatch.setattr(made._columns, "open", broken)
+    monkeypatch.setattr(made._retention, "start", broken)
     await made.open()
     await made.add(capture(0))
     await made.close()

@@ -14,12 +14,14 @@ from wellspoken.proxy import config
 from wellspoken.proxy.metrics.service import StoreMetrics
 from wellspoken.proxy.store import writer as module
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
-from wellspoken.proxy.store.rows import Capture, Row
+from wellspoken.proxy.store.rows import Capture
 from wellspoken.proxy.store.writer import ROWS, Writer
 
 LOG = logging.getLogger("wellspoken")
 FULL = Unusable("the disk is full")
 Make = Callable[..., Writer]
+Items = Sequence[module._Item]
+Before = Callable[[Callable[[Items], object]], None]
 
 
 def names(first: int, end: int) -> list[str]:
@@ -37,8 +39,20 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.002)
 
 
-async def as_it_is(rows: Sequence[Row]) -> list[Row]:
-    return list(rows)
+@pytest.fixture
+def before_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Items], object]], None]:
+    """Have a function called, in their thread, before rows are made of items."""
+
+    def put(look: Callable[[Items], object]) -> None:
+        make_rows = module._make_rows
+
+        def looked(items: Items) -> Any:
+            look(items)
+            return make_rows(items)
+
+        monkeypatch.setattr(module, "_make_rows", looked)
+
+    return put
 
 
 @pytest.fixture
@@ -56,9 +70,9 @@ async def make(database: Memory, metrics: StoreMetrics) -> AsyncIterator[Make]:
     """Make a writer that works; keys are those of [store]."""
     made = []
 
-    def start(pack: Any = as_it_is, **keys: Any) -> Writer:
+    def start(**keys: Any) -> Writer:
         wanted = config.Store(path="unused", **keys)
-        writer = Writer(wanted, metrics, LOG, pack=pack, write=database.insert)
+        writer = Writer(wanted, metrics, LOG, write=database.insert)
         made.append(writer)
         writer.start()
         return writer
@@ -161,15 +175,11 @@ async def held(writer: Writer, database: Memory) -> None:
 
 
 async def test_a_full_queue_holds_requests_back_in_their_order(
-    make: Make, database: Memory, metrics: StoreMetrics
+    make: Make, database: Memory, metrics: StoreMetrics, before_rows: Before
 ) -> None:
     most = []
-
-    async def pack(rows: Sequence[Row]) -> list[Row]:
-        most.append(value(metrics, "bytes", place="queue"))
-        return list(rows)
-
-    writer = make(pack=pack, queue=4096)
+    before_rows(lambda items: most.append(value(metrics, "bytes", place="queue")))
+    writer = make(queue=4096)
     await held(writer, database)
     waiting = [asyncio.create_task(writer.add(capture(n, size=300))) for n in range(4, 12)]
     await asyncio.sleep(0.05)
@@ -318,14 +328,14 @@ async def test_a_barrier_that_waits_is_told_of_a_failing_database(
 
 
 async def test_a_fault_of_ours_costs_its_batch_and_no_more(
-    make: Make, database: Memory, metrics: StoreMetrics, caplog: pytest.LogCaptureFixture
+    make: Make,
+    database: Memory,
+    metrics: StoreMetrics,
+    before_rows: Before,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def broken(rows: Sequence[Row]) -> list[Row]:
-        if rows[0].id == "c0":
-            raise ZeroDivisionError
-        return list(rows)
-
-    writer = make(pack=broken, durability="commit")
+    before_rows(lambda items: 1 // (items[0].capture.request_id != "req_0"))
+    writer = make(durability="commit")
     assert await writer.add(capture(0)) == "the store failed"
     assert await writer.add(capture(1)) == ""
     assert database.ids == ["c1"]
@@ -333,14 +343,12 @@ async def test_a_fault_of_ours_costs_its_batch_and_no_more(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_full_batch_is_made_while_another_is_written(make: Make, database: Memory) -> None:
-    packed = []
-
-    async def pack(rows: Sequence[Row]) -> list[Row]:
-        packed.append(len(rows))
-        return list(rows)
-
-    writer = make(pack=pack)
+async def test_a_full_batch_is_made_while_another_is_written(
+    make: Make, database: Memory, before_rows: Before
+) -> None:
+    packed: list[int] = []
+    before_rows(lambda items: packed.append(len(items)))
+    writer = make()
     database.gate.clear()
     await add(writer, 0, ROWS + 10)
     await until(lambda: database.attempts == 1)
@@ -355,13 +363,15 @@ async def test_a_full_batch_is_made_while_another_is_written(make: Make, databas
     assert database.ids == names(0, 2 * ROWS + 20)
 
 
-async def test_work_that_breaks_off_does_not_end_the_writer(make: Make, database: Memory) -> None:
-    async def broken(rows: Sequence[Row]) -> list[Row]:
-        if rows[0].id == "c0":
+async def test_work_that_breaks_off_does_not_end_the_writer(
+    make: Make, database: Memory, before_rows: Before
+) -> None:
+    def broken(items: Items) -> None:
+        if items[0].capture.request_id == "req_0":
             raise asyncio.CancelledError
-        return list(rows)
 
-    writer = make(pack=broken, durability="commit")
+    before_rows(broken)
+    writer = make(durability="commit")
     assert await writer.add(capture(0)) == "the store failed"
     assert await writer.add(capture(1)) == ""
     assert database.ids == ["c1"]
