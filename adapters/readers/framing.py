@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from wellspoken.adapters.exchange import Notes
-from wellspoken.adapters.readers.sse import ServerEvent
+from wellspoken.adapters.events import Event, Fault
+from wellspoken.adapters.readers.pieces import Pieces
+from wellspoken.adapters.readers.sse import EventTooLarge, ServerEvent, SSEDecoder
+from wellspoken.adapters.repairs.errors import fault_from_event
 
 
 class Framed(Protocol):
-    """A reader as its framing sees it; `ended`: nothing that still comes is read."""
+    """A reader as its framing sees it."""
 
-    notes: Notes
-    ended: bool
+    sse: SSEDecoder
+    pieces: Pieces
 
     def data(self, data: bytes) -> None:
         """Read one event's data."""
 
-    def error(self, data: bytes) -> None:
-        """Read what says that the answer failed."""
-
     def done(self) -> None:
         """Take note that the backend said it is done."""
+
+
+def feed(reader: Framed, data: bytes) -> list[Event]:
+    """Return the events of all server events that `data` completes."""
+    try:
+        take(reader, reader.sse.feed(data))
+    except EventTooLarge as error:
+        take(reader, error.events)
+        fault = Fault(502, f"The backend sent {error}.", code="upstream_event_too_large")
+        reader.pieces.end(fault)
+    return reader.pieces.take()
 
 
 def take(reader: Framed, events: list[ServerEvent]) -> None:
@@ -29,18 +39,22 @@ def take(reader: Framed, events: list[ServerEvent]) -> None:
 
     An SSE field `error:` (llama.cpp up to late 2025) is counted `error_sse_field`.
     """
+    pieces = reader.pieces
     for event in events:
-        if reader.ended:
+        if pieces.ended:
             return
-        if event.error is not None:
-            reader.notes.add("error_sse_field")
-            reader.error(event.error)
-        elif event.data.strip(b' "') == b"[DONE]":
+        data = event.data
+        if data[:1] == b"{" and event.event is None and event.error is None:
+            reader.data(data)  # the usual one, and the hot way
+        elif event.error is not None:
+            pieces.notes.add("error_sse_field")
+            pieces.end(fault_from_event(event.error, pieces.context))
+        elif data.strip(b' "') == b"[DONE]":
             reader.done()
         elif event.event == "error":
-            reader.error(event.data)
+            pieces.end(fault_from_event(data, pieces.context))
         else:
-            reader.data(event.data)
+            reader.data(data)
 
 
 def is_text(data: bytes) -> bool:

@@ -20,14 +20,14 @@ from wellspoken.adapters.readers import framing, llamacpp_wire
 from wellspoken.adapters.readers.llamacpp_hybrid import Hybrid
 from wellspoken.adapters.readers.llamacpp_wire import FLAGS, KEYS, Native, event_of
 from wellspoken.adapters.readers.near_openai import NearOpenAI
-from wellspoken.adapters.readers.pieces import Pieces, Streamed
-from wellspoken.adapters.readers.sse import EventTooLarge, SSEDecoder
+from wellspoken.adapters.readers.pieces import Pieces
+from wellspoken.adapters.readers.sse import SSEDecoder
+from wellspoken.adapters.readers.streamed import Streamed
 from wellspoken.adapters.readers.wire import NONE
 from wellspoken.adapters.repairs import errors, native
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.envelope import PREFIXES
-from wellspoken.adapters.repairs.finish import FAILURES, Failure
-from wellspoken.adapters.repairs.loose_json import parse
+from wellspoken.adapters.repairs.finish import Failure
 from wellspoken.adapters.repairs.usage import from_timings
 
 REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -60,51 +60,35 @@ class LlamaCppNative:
         self.choices: dict[int, _Choice] = {}
         self.counts: dict[int, tuple[int | None, int | None]] = {}
         self.begun = False
-        self.ended = False
         self.hybrid: Hybrid | None = None
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events of all server events that `data` completes."""
-        try:
-            events = self.sse.feed(data)
-        except EventTooLarge as error:
-            framing.take(self, error.events)
-            self._fault(Fault(502, f"The backend sent {error}.", code="upstream_event_too_large"))
-        else:
-            framing.take(self, events)
-        return self._taken()
+        return framing.feed(self, data)
 
     def close(self) -> list[Event]:
         """Return what the end of the backend's bytes tells; counts `done_missing` if it is cut."""
         framing.take(self, self.sse.finish())
-        if not self.ended:
+        if not self.pieces.ended:
             stopped = bool(self.choices) and all(x.stopped for x in self.choices.values())
             if not stopped and self.begun:
                 self.notes.add("done_missing")
             self._end(stopped)
-        return self._taken()
+        return self.pieces.take()
 
     def body(self, data: bytes, status: int = 200) -> list[Event]:
         """Return the events of a whole answer; one that is no completion gives a `Fault`."""
         self.pieces.whole = True
         self._object(data, status)
-        if not self.ended:
+        if not self.pieces.ended:
             self._end(True)
-        return self._taken()
+        return self.pieces.take()
 
     # One event's data (see `framing.Framed`)
 
     def data(self, data: bytes) -> None:
         """Read one event of a stream."""
         self._object(data, 200)
-
-    def error(self, data: bytes) -> None:
-        """Read what says that the answer failed."""
-        try:
-            payload = parse(data)
-        except ValueError:
-            payload = data.decode("utf-8", "replace")
-        self._fault(errors.fault_from(payload, 200, self.context))
 
     def done(self) -> None:
         """End the answer: an OpenAI-like [DONE], which llama.cpp does not send here."""
@@ -124,14 +108,9 @@ class LlamaCppNative:
 
     def _tolerant(self, data: bytes, status: int) -> None:
         """Read any JSON that stands for a native answer."""
-        try:
-            payload = parse(data)
-        except ValueError:
-            text = data.decode("utf-8", "replace")
-            self._fault(errors.fault_from_text(text, status, self.context))
-            return
-        if errors.is_error(payload):
-            self._fault(errors.fault_from(payload, status, self.context))
+        payload = errors.payload_of(data, status, self.context)
+        if type(payload) is Fault:
+            self.pieces.end(payload)
             return
         if self.pieces.whole and isinstance(payload, dict) and "content" not in payload:
             payload = payload.get("results", payload)
@@ -151,12 +130,12 @@ class LlamaCppNative:
         if not numbered:
             self.notes.add("choice_index_repeated")
         for place, answer in enumerate(answers):
-            if self.ended:
+            if self.pieces.ended:
                 return
             if not isinstance(answer, dict):
                 self._nothing("it is no JSON object")
             elif errors.is_error(answer):
-                self._fault(errors.fault_from(answer, 200, self.context))
+                self.pieces.end(errors.fault_from(answer, 200, self.context))
             elif answer.get("choices") or ("choices" in answer and KEYS.isdisjoint(answer)):
                 self._hybrid(answer)
             elif not KEYS.isdisjoint(answer):
@@ -168,8 +147,7 @@ class LlamaCppNative:
                 self._nothing('it has neither "content" nor "choices"')
 
     def _nothing(self, why: str) -> None:
-        expected = 'an object with "content" and "stop"'
-        self._fault(errors.no_completion(why, expected, self.context))
+        self.pieces.refuse(why, 'an object with "content" and "stop"')
 
     def _hybrid(self, payload: dict[str, Any]) -> None:
         if self.hybrid is None:
@@ -177,7 +155,7 @@ class LlamaCppNative:
             self.begun = True
         events = self.hybrid.answer(payload)
         self.pieces.out += events
-        self.ended = self.hybrid.ended
+        self.pieces.ended = self.hybrid.ended
         if payload.get("stop") is True:
             self._choice(0).stopped = True
 
@@ -213,7 +191,7 @@ class LlamaCppNative:
         if text or lp is not None or told is not None or odd or not opened:
             self.pieces.piece(index, "", text, lp, "", [], told, unknown=odd)
         if isinstance(reason, Failure):
-            self._failed(reason)
+            self.pieces.fail(reason, "stop_type")
 
     def _last(self, index: int, event: Native) -> Any:
         """Return the reason of a choice's last event, and keep its counts."""
@@ -277,28 +255,7 @@ class LlamaCppNative:
         usage: Usage | None = native.usage(self.counts, self.context)
         if usage is not None:
             self.pieces.out.append(usage)
-        self.ended = True
-        self.pieces.out.append(End(clean))
-
-    def _fault(self, fault: Fault) -> None:
-        self.ended = True
-        self.pieces.out.append(fault)
-
-    def _failed(self, reason: Failure) -> None:
-        self.notes.add(f"finish_reason_{reason}")
-        self._fault(
-            Fault(
-                502,
-                f'The answer is not usable: {FAILURES[reason]} (stop_type "{reason}"). Try again; '
-                "if it repeats, see the backend's log.",
-                code=f"upstream_{reason}",
-                retry=False if reason == "parse_error" else None,
-            )
-        )
-
-    def _taken(self) -> list[Event]:
-        out, self.pieces.out = self.pieces.out, []
-        return out
+        self.pieces.end(End(clean))
 
 
 class TextOrNative:

@@ -11,9 +11,11 @@ from typing import Any
 from wellspoken.adapters.events import Event
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.readers.llamacpp_wire import FLAGS, KEYS
-from wellspoken.adapters.readers.near_openai import NearOpenAI
+from wellspoken.adapters.readers.opening import Opening
+from wellspoken.adapters.readers.pieces import Pieces
 from wellspoken.adapters.readers.text import offsets
 from wellspoken.adapters.readers.tolerant import Tolerant
+from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.native import hybrid_logprobs
 from wellspoken.adapters.repairs.usage import count
 
@@ -34,32 +36,29 @@ class Hybrid:
     def __init__(self, exchange: Exchange, whole: bool) -> None:
         self.exchange = exchange
         self.whole = whole
-        self.reader: NearOpenAI | None = None
+        self.opening: Opening | None = None
         self.native = False
 
     @property
     def ended(self) -> bool:
         """Whether nothing that follows is read."""
-        return self.reader is not None and self.reader.ended
+        return self.opening is not None and self.opening.pieces.ended
 
     def answer(self, payload: dict[str, Any]) -> list[Event]:
         """Return the events of a body or chunk, an object with `choices`."""
         given = payload["choices"]
         choices: list[Any] = given if isinstance(given, list) else [given]
-        reader = self.reader
-        if reader is None:
+        if self.opening is None:
             text = any(isinstance(x, dict) and "text" in x for x in choices)
-            reader = self.reader = NearOpenAI(self.exchange, text=text)
-            reader.pieces.whole = self.whole
+            self.opening = Opening(Pieces(Context(self.exchange, text=text)))
+            self.opening.pieces.whole = self.whole
+        pieces = self.opening.pieces
         if not KEYS.isdisjoint(payload):
-            payload = self._pure(payload, choices, reader)
-        Tolerant(reader).answer(payload)
-        out, reader.pieces.out = reader.pieces.out, []
-        return out
+            payload = self._pure(payload, choices, pieces)
+        Tolerant(self.opening).answer(payload)
+        return pieces.take()
 
-    def _pure(
-        self, payload: dict[str, Any], choices: list[Any], reader: NearOpenAI
-    ) -> dict[str, Any]:
+    def _pure(self, payload: dict[str, Any], choices: list[Any], pieces: Pieces) -> dict[str, Any]:
         """Return the answer without its native keys, what they tell moved to where it belongs."""
         if not self.native:
             self.native = True
@@ -78,13 +77,13 @@ class Hybrid:
             }
         if pure.get("usage") is not None and not self.exchange.keeps("timings"):
             pure.pop("timings", None)
-        pure["choices"] = [self._choice(choice, reader) for choice in choices]
+        pure["choices"] = [self._choice(choice, pieces) for choice in choices]
         return pure
 
-    def _choice(self, choice: Any, reader: NearOpenAI) -> Any:
+    def _choice(self, choice: Any, pieces: Pieces) -> Any:
         given = choice.get("logprobs") if isinstance(choice, dict) else None
         if not isinstance(given, dict):
             return choice
-        if reader.text and "text_offset" in given:
-            offsets(reader.pieces, 0, given["text_offset"])  # #10627 counts from the answer's start
-        return {**choice, "logprobs": hybrid_logprobs(given, reader.context)}
+        if pieces.context.text and "text_offset" in given:
+            offsets(pieces, 0, given["text_offset"])  # #10627 counts from the answer's start
+        return {**choice, "logprobs": hybrid_logprobs(given, pieces.context)}

@@ -8,9 +8,11 @@ from msgspec import UNSET, Raw, UnsetType
 
 from wellspoken.adapters.events import (
     Call,
+    End,
     Entry,
     Event,
     Extra,
+    Fault,
     Finish,
     Logprobs,
     Open,
@@ -20,8 +22,11 @@ from wellspoken.adapters.events import (
     Text,
 )
 from wellspoken.adapters.readers import legacy, wire
+from wellspoken.adapters.readers.streamed import Streamed
 from wellspoken.adapters.readers.wire import NONE
+from wellspoken.adapters.repairs import errors
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.finish import FAILURES, Failure
 from wellspoken.adapters.repairs.token_bytes import settle
 from wellspoken.adapters.repairs.tools import Row
 
@@ -32,44 +37,11 @@ OBJECTS = {"annotations": b"[{", "audio": b"{"}
 """OpenAI's own keys of a message that pass as they are, and how their JSON begins."""
 
 
-Mark = tuple[str, float, Any]
-"""What tells one entry from another: token, logprob, id."""
-
-
-class Streamed:
-    """The entries that one choice's chunks brought so far: how many, the first, the last."""
-
-    __slots__ = ("first", "last", "size")
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.first: Mark | None = None
-        self.last: Mark | None = None
-
-    def again(self, entries: list[Entry], text: str) -> bool:
-        """Say whether these begin with all that came so far, and are more than their own `text`."""
-        size = self.size
-        if not 0 < size <= len(entries) or mark(entries[0]) != self.first:
-            return False
-        tokens = "".join(entry.token for entry in entries)
-        own = bool(text) and "".join(tokens.split()) == "".join(text.split())
-        return mark(entries[size - 1]) == self.last and not own
-
-    def add(self, entries: list[Entry]) -> None:
-        """Count entries that came, which are none of those before."""
-        if entries:
-            self.first = self.first or mark(entries[0])
-            self.last = mark(entries[-1])
-            self.size += len(entries)
-
-
-def mark(entry: Entry) -> Mark:
-    """Return what tells an entry from another."""
-    return (entry.token, entry.logprob, entry.id)
-
-
 class Pieces:
-    """Collects an answer's events in `out`; `whole` tells a body from a stream."""
+    """Collects an answer's events in `out`; `whole` tells a body from a stream.
+
+    `ended`: the answer is over or has failed, and nothing that still comes is read.
+    """
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -77,9 +49,40 @@ class Pieces:
         self.notes = context.notes
         self.out: list[Event] = []
         self.whole = False
+        self.ended = False
         self.roles: set[int] = set()
         self.streamed: dict[int, Streamed] = {}
         self.roled = False  # the choice at hand carries a role
+
+    def take(self) -> list[Event]:
+        """Return the events collected since the last time."""
+        out, self.out = self.out, []
+        return out
+
+    def end(self, event: End | Fault) -> None:
+        """End the answer, cleanly or not."""
+        self.ended = True
+        self.out.append(event)
+
+    def fail(self, reason: Failure, key: str) -> None:
+        """End the answer since `key` gives a reason by which it is not usable."""
+        self.notes.add(f"finish_reason_{reason}")
+        self.end(
+            Fault(
+                502,
+                f'The answer is not usable: {FAILURES[reason]} ({key} "{reason}"). Try again; if '
+                "it repeats, see the backend's log.",
+                code=f"upstream_{reason}",
+                retry=False if reason == "parse_error" else None,
+            )
+        )
+
+    def refuse(self, why: str, expected: str = "") -> None:
+        """End the answer since it is no completion; `why` names the field."""
+        if not expected:
+            part = "text" if self.context.text else "message" if self.whole else "delta"
+            expected = f'a list "choices" of objects with "{part}"'
+        self.end(errors.no_completion(why, expected, self.context))
 
     def choice(self, choice: wire.Choice, raw: bytes | None) -> None:
         """Emit a strict choice; `raw` is its chunk where that may go out as it is."""

@@ -8,7 +8,8 @@ from msgspec import UNSET
 
 from wellspoken.adapters.events import Finish, Logprobs, Text
 from wellspoken.adapters.readers import legacy, wire
-from wellspoken.adapters.readers.pieces import Pieces, Streamed
+from wellspoken.adapters.readers.pieces import Pieces
+from wellspoken.adapters.readers.streamed import Streamed
 
 
 def text_choice(pieces: Pieces, choice: wire.TextChoice, raw: bytes | None) -> None:

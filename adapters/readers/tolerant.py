@@ -6,12 +6,13 @@ that nobody knows is an extra. What comes out goes to the same `Pieces` as the s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import UNSET
 
-from wellspoken.adapters.events import Fault, Logprobs
+from wellspoken.adapters.events import Logprobs
 from wellspoken.adapters.readers.legacy import undo_bytes
+from wellspoken.adapters.readers.opening import Opening
 from wellspoken.adapters.readers.pieces import Where
 from wellspoken.adapters.readers.text import offsets, unrepeated
 from wellspoken.adapters.repairs.envelope import (
@@ -19,7 +20,7 @@ from wellspoken.adapters.repairs.envelope import (
     content_thinking,
     without_end_token,
 )
-from wellspoken.adapters.repairs.finish import ELSEWHERE, FAILURES, Failure, finish_reason
+from wellspoken.adapters.repairs.finish import ELSEWHERE, Failure, finish_reason
 from wellspoken.adapters.repairs.finish import finish_reason_elsewhere as elsewhere
 from wellspoken.adapters.repairs.logprobs import logprobs
 from wellspoken.adapters.repairs.loose_json import raw
@@ -27,9 +28,6 @@ from wellspoken.adapters.repairs.numbers import holds_probabilities
 from wellspoken.adapters.repairs.tools import Row, tool_call, tool_calls
 from wellspoken.adapters.repairs.usage import EVAL_COUNTS, from_timings, usage
 from wellspoken.adapters.tokens.table import digits
-
-if TYPE_CHECKING:
-    from wellspoken.adapters.readers.near_openai import NearOpenAI
 
 _ENVELOPE = frozenset(
     ("id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier")
@@ -41,18 +39,6 @@ REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text")
 _MESSAGES = _PART | {*REASONING, "annotations", "audio"}
 
 
-class _Envelope:
-    __slots__ = ("created", "id", "model", "system_fingerprint")
-
-    def __init__(self, payload: dict[str, Any]) -> None:
-        given, model = payload.get("id"), payload.get("model")
-        fingerprint = payload.get("system_fingerprint")
-        self.id = given if isinstance(given, str) else ""
-        self.created = payload.get("created")
-        self.model = model if isinstance(model, str) else ""
-        self.system_fingerprint = fingerprint if isinstance(fingerprint, str) else None
-
-
 def _reason_beside(payload: dict[str, Any], choices: list[Any]) -> dict[str, Any]:
     """Take what tells a single choice's reason from beside `choices`, if it has none itself."""
     choice = choices[0] if len(choices) == 1 else None
@@ -62,22 +48,23 @@ def _reason_beside(payload: dict[str, Any], choices: list[Any]) -> dict[str, Any
 
 
 class Tolerant:
-    """The tolerant path of one answer, feeding its reader."""
+    """The tolerant path of one answer, to the same pieces as the strict one."""
 
-    def __init__(self, reader: NearOpenAI) -> None:
-        self.reader = reader
-        self.pieces = reader.pieces
-        self.whole = reader.pieces.whole
-        self.text = reader.text
-        self.context = reader.context
-        self.notes = reader.notes
+    def __init__(self, opening: Opening) -> None:
+        self.opening = opening
+        self.pieces = opening.pieces
+        self.whole = self.pieces.whole
+        self.context = self.pieces.context
+        self.text = self.context.text
+        self.notes = self.context.notes
+        self.exchange = self.context.exchange
 
     def answer(self, payload: Any) -> None:
         """Emit what one body or chunk holds; what is neither becomes a `Fault`."""
         try:
             self._answer(payload)
         except RecursionError:  # it nests as deeply as the parser bears, and that is too deep here
-            self._fault("its JSON nests too deeply")
+            self.pieces.refuse("its JSON nests too deeply")
 
     def _answer(self, payload: Any) -> None:
         choices = payload.get("choices") if isinstance(payload, dict) else None
@@ -88,7 +75,7 @@ class Tolerant:
             self._no_choices(payload)
             return
         if not choices and self.whole:
-            self._fault('its "choices" is an empty list')
+            self.pieces.refuse('its "choices" is an empty list')
             return
         payload = dict(payload)
         choices = [dict(choice) if isinstance(choice, dict) else choice for choice in choices]
@@ -108,8 +95,15 @@ class Tolerant:
             self.notes.add("object_wrong")
         if payload.get("system_fingerprint", "") is None:
             self.notes.add("null_key_omitted")
-        self.reader.tier(payload.get("service_tier", UNSET))
-        self.reader.begin(_Envelope(payload))
+        self.opening.tier(payload.get("service_tier", UNSET))
+        given, model = payload.get("id"), payload.get("model")
+        fingerprint = payload.get("system_fingerprint")
+        self.opening.begin(
+            given if isinstance(given, str) else "",
+            payload.get("created"),
+            model if isinstance(model, str) else "",
+            fingerprint if isinstance(fingerprint, str) else None,
+        )
 
     def _usage(self, payload: dict[str, Any], choices: list[Any]) -> None:
         """Emit the usage, wherever it stands, and take it from where it does not belong."""
@@ -134,7 +128,7 @@ class Tolerant:
 
     def _timings(self, payload: dict[str, Any], choices: list[Any]) -> None:
         """Emit what a body or last chunk says of its counts in other words, if that is needed."""
-        exchange = self.reader.exchange
+        exchange = self.exchange
         if not self.whole and not exchange.include_usage and not exchange.enforced:
             return
         last = [x for x in choices if isinstance(x, dict) and x.get("finish_reason")]
@@ -155,7 +149,7 @@ class Tolerant:
                 holds_probabilities(x.get("logprobs")) for x in choices if isinstance(x, dict)
             )
         for index, choice in self._numbered(choices):
-            if not self.reader.ended:
+            if not self.pieces.ended:
                 self._choice(index, choice, beside)
 
     def _numbered(self, choices: list[Any]) -> list[tuple[int, dict[str, Any]]]:
@@ -229,7 +223,7 @@ class Tolerant:
             unknown=unknown,
         )
         if isinstance(given, Failure):
-            self._failed(given)
+            self.pieces.fail(given, "finish_reason")
 
     def _part(self, choice: dict[str, Any]) -> dict[str, Any]:
         wanted, other = ("message", "delta") if self.whole else ("delta", "message")
@@ -243,25 +237,13 @@ class Tolerant:
             part = {"content": choice.get("text")}
         return dict(part)
 
-    def _failed(self, reason: Failure) -> None:
-        self.notes.add(f"finish_reason_{reason}")
-        self.reader.fault(
-            Fault(
-                502,
-                f'The answer is not usable: {FAILURES[reason]} (finish_reason "{reason}"). Try '
-                "again; if it repeats, see the backend's log.",
-                code=f"upstream_{reason}",
-                retry=False if reason == "parse_error" else None,
-            )
-        )
-
     def _logprobs(self, choice: dict[str, Any], text: str) -> Logprobs | None:
         given = choice.get("logprobs")
         if "logprobs" not in choice:
             self.notes.add("logprobs_key_missing")
         if given is None:
             return None
-        if not self.reader.exchange.logprobs:
+        if not self.exchange.logprobs:
             self.notes.add("logprobs_unasked")
             return None
         chat = isinstance(given, dict) and "content" in given and not self.text
@@ -290,7 +272,7 @@ class Tolerant:
             rows = [(n, *row[1:]) for n, row in enumerate(rows)]
         call = part.get("function_call")
         if isinstance(call, dict):
-            if not self.reader.exchange.functions:
+            if not self.exchange.functions:
                 self.notes.add("function_call_renamed")
             row = tool_call({"function": call}, self.context)
             rows.append((len(rows) if self.whole else None, *row[1:]))
@@ -315,7 +297,7 @@ class Tolerant:
             key, found = "content", thinking
         if key not in ("", "reasoning_content"):
             self.notes.add("reasoning_renamed")
-        if found and not self.reader.exchange.keeps("reasoning_content"):
+        if found and not self.exchange.keeps("reasoning_content"):
             self.notes.dropped("reasoning_content")  # the writer leaves it out
         return found
 
@@ -343,10 +325,7 @@ class Tolerant:
         elif not self.whole and (payload is None or payload == ""):
             self.notes.add("chunk_null")
         elif self.whole or not isinstance(payload, dict):
-            self._fault('it has no "choices"')
+            self.pieces.refuse('it has no "choices"')
         else:
             self.notes.add("chunk_without_choices")
             self.notes.dropped("chunk")
-
-    def _fault(self, why: str) -> None:
-        self.reader.nothing(why)

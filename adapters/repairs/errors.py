@@ -7,6 +7,7 @@ from typing import Any
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.loose_json import parse
 from wellspoken.adapters.tokens.table import digits
 
 CONTEXT_CODES = frozenset({40303})  # FastChat: CONTEXT_OVERFLOW
@@ -163,6 +164,24 @@ def fault_from_text(text: str, status: int, context: Context) -> Fault:
         "",
         context,
     )
+
+
+def payload_of(data: bytes, status: int, context: Context) -> Any:
+    """Return the JSON of an answer, or the `Fault` that it is: none at all, or an error's."""
+    try:
+        payload = parse(data)
+    except ValueError:
+        return fault_from_text(data.decode("utf-8", "replace"), status, context)
+    return fault_from(payload, status, context) if is_error(payload) else payload
+
+
+def fault_from_event(data: bytes, context: Context) -> Fault:
+    """Return the fault that a stream's event of an error tells, JSON or not."""
+    try:
+        payload = parse(data)
+    except ValueError:
+        payload = data.decode("utf-8", "replace")
+    return fault_from(payload, 200, context)
 
 
 def _advice(status: int) -> str:
