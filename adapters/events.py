@@ -1,7 +1,7 @@
 """An answer as a stream of events: what readers give, stages hold to the contract, writers write.
 
 Order within one answer: `Start`, then per choice any of `Open`, `Reasoning`, `Text`, `Refusal`,
-`Call` and one `Finish`; `Usage` and `Extra` anywhere; last `End` or `Fault`.
+`ToolDelta` and one `Finish`; `Usage` and `Extra` anywhere; last `End` or `Fault`.
 
 A logprob row is an `Entry`, which is already the shape the contract emits: a conforming row is
 decoded, checked and encoded again without being rebuilt.
@@ -112,7 +112,7 @@ class Refusal(Struct, gc=False):
     raw: bytes | None = None
 
 
-class Call(Struct, gc=False):
+class ToolDelta(Struct, gc=False):
     """A piece of a tool call; `arguments` is JSON text or a piece of it.
 
     From a reader `n` is the backend's index or None, and `id` and `name` may be absent or repeated.
@@ -188,4 +188,4 @@ class End(Struct, gc=False):
     clean: bool
 
 
-Event = Start | Open | Text | Reasoning | Refusal | Call | Finish | Usage | Extra | Fault | End
+Event = Start | Open | Text | Reasoning | Refusal | ToolDelta | Finish | Usage | Extra | Fault | End

@@ -7,8 +7,8 @@ from copy import copy
 from typing import Literal
 
 from wellspoken.adapters.events import Reason, Usage
-from wellspoken.adapters.tokens.counting import Tokenize
 from wellspoken.adapters.tokens.table import TokenTable
+from wellspoken.adapters.tokens.tokenize import Tokenize
 
 Extensions = Literal["none", "known", "all"]
 Kind = Literal["chat", "completions"]

@@ -13,7 +13,6 @@ from msgspec import Raw, json
 
 from wellspoken.adapters.events import (
     UNKNOWN,
-    Call,
     End,
     Event,
     Extra,
@@ -23,12 +22,13 @@ from wellspoken.adapters.events import (
     Refusal,
     Start,
     Text,
+    ToolDelta,
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.usage import SOURCES
 
-_OF_CHOICE = Open | Text | Reasoning | Refusal | Call | Finish
+_OF_CHOICE = Open | Text | Reasoning | Refusal | ToolDelta | Finish
 
 
 class Merge:

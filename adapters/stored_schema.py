@@ -1,4 +1,4 @@
-"""The answers of the stored completions' API, strict, as answers.py has those of the others.
+"""The answers of the stored completions' API, strict, as answer_schema.py has those of the others.
 
 Source: OpenAI's published OpenAPI document (ChatCompletionList, ChatCompletionMessageList,
 ChatCompletionDeleted) and, for the parameters that a stored completion shows, its examples.
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from wellspoken.adapters.schema import ChatCompletion, Strict, Text
+from wellspoken.adapters.answer_schema import ChatCompletion, Strict, Text
 
 
 class StoredChatCompletion(ChatCompletion, kw_only=True):

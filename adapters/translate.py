@@ -17,31 +17,31 @@ from msgspec import Struct
 
 from wellspoken.adapters.events import End, Event, Fault, Finish, Start, Text, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.readers.llamacpp import LlamaCppNative, TextOrNative
+from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative, TextOrNative
 from wellspoken.adapters.readers.near_openai import NearOpenAI
-from wellspoken.adapters.repairs import errors
+from wellspoken.adapters.repairs import faults
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.envelope import PREFIXES
 from wellspoken.adapters.repairs.loose_json import parse
 from wellspoken.adapters.servers.backend import Dialect
-from wellspoken.adapters.stages.calls import Calls
-from wellspoken.adapters.stages.echo import Echo
+from wellspoken.adapters.stages.echo import EchoStage
 from wellspoken.adapters.stages.finish import FinishStage
-from wellspoken.adapters.stages.order import Order
-from wellspoken.adapters.stages.stop import Stop
-from wellspoken.adapters.stages.tiling import Tiling
+from wellspoken.adapters.stages.order import OrderStage
+from wellspoken.adapters.stages.stop import StopStage
+from wellspoken.adapters.stages.tiling import TilingStage
+from wellspoken.adapters.stages.tool_calls import ToolCallStage
 from wellspoken.adapters.stages.usage import UsageStage
-from wellspoken.adapters.tokens.counting import NOTHING, Counted, Wanted
+from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Wanted
 from wellspoken.adapters.writers.chat_body import ChatBody
 from wellspoken.adapters.writers.chat_stream import ChatStream
 from wellspoken.adapters.writers.completion_body import CompletionBody
 from wellspoken.adapters.writers.completion_stream import CompletionStream
-from wellspoken.adapters.writers.shapes import error_object
+from wellspoken.adapters.writers.objects import error_object
 
 Stage = Callable[[list[Event]], list[Event]]
 
 
-class Reader(Protocol):
+class AnswerReader(Protocol):
     """What reads one answer of a backend."""
 
     def feed(self, data: bytes) -> list[Event]:
@@ -54,7 +54,7 @@ class Reader(Protocol):
         """Return the events of a whole answer."""
 
 
-class Answer(Struct, gc=False):
+class BodyAnswer(Struct, gc=False):
     """What the client gets for a body: `status`, JSON `body`; `retry` False: do not try again."""
 
     status: int
@@ -62,7 +62,7 @@ class Answer(Struct, gc=False):
     retry: bool | None = None
 
 
-def reader_of(exchange: Exchange, dialect: Dialect) -> Reader:
+def reader_of(exchange: Exchange, dialect: Dialect) -> AnswerReader:
     """Return the reader of one answer."""
     if dialect == "llamacpp":
         return LlamaCppNative(exchange)
@@ -81,29 +81,29 @@ def stream_writer(exchange: Exchange) -> ChatStream | CompletionStream:
 
 def stages(exchange: Exchange) -> tuple[Stage, ...]:
     """Return the stages that this exchange needs, in order."""
-    echo = (Echo(exchange),) if exchange.echo and not exchange.echoed else ()
-    stop = (Stop(exchange),) if exchange.stops else ()
+    echo = (EchoStage(exchange),) if exchange.echo and not exchange.echoed else ()
+    stop = (StopStage(exchange),) if exchange.stops else ()
     usage = UsageStage(exchange)
-    tiling = (usage.seen, Tiling(exchange)) if exchange.logprobs else ()
+    tiling = (usage.seen, TilingStage(exchange)) if exchange.logprobs else ()
     return (
-        Calls(exchange),
+        ToolCallStage(exchange),
         *echo,
         *stop,
         *tiling,
         FinishStage(exchange),
         usage,
-        Order(exchange, merged=bool(echo)),
+        OrderStage(exchange, merged=bool(echo)),
     )
 
 
-def fault_answer(fault: Fault) -> Answer:
+def fault_answer(fault: Fault) -> BodyAnswer:
     """Return the error answer that a fault is."""
-    return Answer(fault.status, error_object(fault), fault.retry)
+    return BodyAnswer(fault.status, error_object(fault), fault.retry)
 
 
 def translate_body(
     exchange: Exchange, status: int, content_type: str, data: bytes, dialect: Dialect = "chat"
-) -> Answer:
+) -> BodyAnswer:
     """Return the client's answer for a backend's whole answer of any kind.
 
     Nobody is asked for a count that it lacks.
@@ -122,7 +122,7 @@ class BodyTranslator:
     def __init__(self, exchange: Exchange, dialect: Dialect = "chat") -> None:
         self.exchange = exchange
         self.dialect = dialect
-        self.source = Source(exchange, dialect)
+        self.source = BackendAnswer(exchange, dialect)
         self.writer = body_writer(exchange)
 
     @property
@@ -130,7 +130,7 @@ class BodyTranslator:
         """What the backend has to be asked before the answer is complete."""
         return self.source.wanted
 
-    def translate(self, status: int, content_type: str, data: bytes) -> Answer | None:
+    def translate(self, status: int, content_type: str, data: bytes) -> BodyAnswer | None:
         """Return the client's answer, None where a count is wanted."""
         before = self.exchange.notes.changes
         self.writer(self.source.whole(status, content_type, data))
@@ -138,17 +138,17 @@ class BodyTranslator:
             return None
         unchanged = self.exchange.notes.changes == before and self.writer.fault is None
         if unchanged and _passes(self.exchange, self.dialect):
-            return Answer(200, data)
+            return BodyAnswer(200, data)
         return self._answer()
 
-    def counted(self, found: Counted) -> Answer:
+    def counted(self, found: Counted) -> BodyAnswer:
         """Return the client's answer, with what was found of the counts that were wanted."""
         self.writer(self.source.counted(found))
         return self._answer()
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> BodyAnswer:
         fault = self.writer.fault
-        return Answer(200, self.writer.body()) if fault is None else fault_answer(fault)
+        return BodyAnswer(200, self.writer.body()) if fault is None else fault_answer(fault)
 
 
 def _passes(exchange: Exchange, dialect: Dialect) -> bool:
@@ -156,7 +156,9 @@ def _passes(exchange: Exchange, dialect: Dialect) -> bool:
     return dialect == exchange.kind and (exchange.kind == "chat" or not exchange.logprobs)
 
 
-def whole_events(exchange: Exchange, reader: Reader, content_type: str, data: bytes) -> list[Event]:
+def whole_events(
+    exchange: Exchange, reader: AnswerReader, content_type: str, data: bytes
+) -> list[Event]:
     """Return a reader's events of a whole answer, also of one that came as a stream."""
     if _is_stream(content_type, data):
         exchange.notes.add("stream_for_body")
@@ -170,14 +172,14 @@ def translate_stream_body(
     """Return the client's stream for a whole answer, or the fault that it is."""
     exchange.notes.add("body_for_stream")
     writer = stream_writer(exchange)
-    source = Source(exchange, dialect)
+    source = BackendAnswer(exchange, dialect)
     written = writer(source.whole(200, content_type, data))
     if source.wanted is not None:
         written += writer(source.counted(NOTHING))
     return written if writer.fault is None else writer.fault
 
 
-class Source:
+class BackendAnswer:
     """One answer of a backend, as the events that the client's answer is made of.
 
     `ended`: its stream has said all it has to say; `clean`: since the backend ended it, and nothing
@@ -195,7 +197,7 @@ class Source:
         self.reader = reader_of(exchange, dialect)
         self.stages = stages(exchange)
         self.usage = next(x for x in self.stages if isinstance(x, UsageStage))
-        enforces = (x for x in self.stages if exchange.enforced and isinstance(x, Stop))
+        enforces = (x for x in self.stages if exchange.enforced and isinstance(x, StopStage))
         self.stop = next(enforces, None)
         self.prelude = list(prelude)
         self.ended = False
@@ -276,14 +278,14 @@ class StreamTranslator:
         exchange: Exchange,
         dialect: Dialect = "chat",
         *,
-        sources: Sequence[Source] = (),
+        sources: Sequence[BackendAnswer] = (),
         merge: Callable[[int, list[Event]], list[Event]] | None = None,
         fold: bool = False,
     ) -> None:
         self.exchange = exchange
-        self.sources = sources or (Source(exchange, dialect),)
+        self.sources = sources or (BackendAnswer(exchange, dialect),)
         self.merge = merge
-        self.order = Order(exchange, merged=True) if merge is not None else None
+        self.order = OrderStage(exchange, merged=True) if merge is not None else None
         self.body = body_writer(exchange) if fold else None
         self.kept = body_writer(exchange) if exchange.stored and not fold else None
         self.stream = stream_writer(exchange)
@@ -333,12 +335,12 @@ class StreamTranslator:
         """Return what the client gets when the connection to a backend fails."""
         return self._write(through(self.sources[place].stages, [fault]), place)
 
-    def answer(self) -> Answer:
+    def answer(self) -> BodyAnswer:
         """Return the body that the streams fold to."""
         assert self.body is not None
         if self.body.fault is not None:
             return fault_answer(self.body.fault)
-        return Answer(200, self.body.body())
+        return BodyAnswer(200, self.body.body())
 
     def _write(self, events: list[Event], place: int) -> bytes:
         if self.done or not events:
@@ -378,5 +380,5 @@ def error_of(exchange: Exchange, status: int, data: bytes) -> Fault:
     try:
         payload = parse(data)
     except ValueError:
-        return errors.fault_from_text(data.decode("utf-8", "replace"), status, context)
-    return errors.fault_from(payload, status, context)
+        return faults.fault_from_text(data.decode("utf-8", "replace"), status, context)
+    return faults.fault_from(payload, status, context)

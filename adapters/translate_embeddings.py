@@ -21,14 +21,14 @@ from msgspec import DecodeError, json
 
 from wellspoken.adapters.events import Fault, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.repairs import errors
-from wellspoken.adapters.repairs import usage as counts
+from wellspoken.adapters.repairs import counts as counts
+from wellspoken.adapters.repairs import faults
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.envelope import model_not_requested
 from wellspoken.adapters.repairs.loose_json import parse
 from wellspoken.adapters.requests.embeddings import EmbeddingRequest, inputs
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
-from wellspoken.adapters.translate import Answer, error_of, fault_answer
+from wellspoken.adapters.translate import BodyAnswer, error_of, fault_answer
 
 _UNUSED: Final = ("completion_tokens", "prompt_tokens_details", "completion_tokens_details")
 """Counts of a completion's usage that an embedding's does not have."""
@@ -47,7 +47,7 @@ class _Failed(Exception):
 
 def translate_embeddings(
     exchange: Exchange, request: EmbeddingRequest, status: int, data: bytes
-) -> Answer:
+) -> BodyAnswer:
     """Return the client's answer for a backend's whole answer of any kind.
 
     Shapes: OpenAI's; llama.cpp's list of {index, embedding: [[...]]} (its /embeddings), Ollama's
@@ -64,8 +64,8 @@ def translate_embeddings(
     except _Failed as failed:
         return fault_answer(failed.fault)
     if exchange.notes.changes == before and _same(made["usage"], payload["usage"]):
-        return Answer(200, data)
-    return Answer(200, _encode(made))
+        return BodyAnswer(200, data)
+    return BodyAnswer(200, _encode(made))
 
 
 def _same(made: dict[str, int], given: dict[str, Any]) -> bool:
@@ -83,8 +83,8 @@ def _parsed(data: bytes, context: Context) -> Any:
             text = data[:80].decode("utf-8", "replace")
             raise _no_embeddings(f"it is not JSON ({text!r})", context) from None
         context.note("shape_unusual")
-    if errors.is_error(payload) and not _has_rows(payload):
-        raise _Failed(errors.fault_from(payload, 200, context))
+    if faults.is_error(payload) and not _has_rows(payload):
+        raise _Failed(faults.fault_from(payload, 200, context))
     return payload
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wellspoken.adapters.embeddings_answer import translate_embeddings
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.embeddings import decode_embeddings
+from wellspoken.adapters.translate_embeddings import translate_embeddings
 
 ROOT = Path(__file__).parent / "fixtures" / "embeddings"
 Json = dict[str, Any]

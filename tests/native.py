@@ -17,7 +17,7 @@ from wellspoken.adapters.events import (
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.readers.llamacpp import LlamaCppNative
+from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative
 
 Json = dict[str, Any]
 NOW = 1_700_000_000

@@ -147,7 +147,7 @@ MUTANTS = [
     ("adapters/stages/tiling.py", "import wellspoken.adapters.readers", "readers, stages"),
     ("adapters/writers/chat_body.py", "import wellspoken.adapters.stages", "readers, stages"),
     ("adapters/readers/near_openai.py", "import wellspoken.adapters.writers", "readers, stages"),
-    ("adapters/repairs/finish.py", "import wellspoken.adapters.stages", "repairs serve"),
+    ("adapters/repairs/finish_reasons.py", "import wellspoken.adapters.stages", "repairs serve"),
     ("proxy/config/values.py", "import vllm", "nothing else imports xllamacpp, and nothing vllm"),
     (
         "proxy/config/values.py",

@@ -20,7 +20,7 @@ from wellspoken.adapters.events import (
 )
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
-from wellspoken.adapters.writers.arrays import Arrays
+from wellspoken.adapters.writers.arrays import ArrayWriter
 from wellspoken.adapters.writers.completion_body import CompletionBody
 from wellspoken.adapters.writers.completion_stream import CompletionStream
 
@@ -61,7 +61,7 @@ def lp(*entries: Entry) -> Logprobs:
 
 def arrays(exchange: Exchange, *pieces: Sequence[Entry], choice: int = 0) -> dict[str, list[Any]]:
     """Return the arrays of one choice that came in pieces, joined."""
-    write = Arrays(exchange, choice)
+    write = ArrayWriter(exchange, choice)
     joined: dict[str, list[Any]] = {name: [] for name in NAMES}
     for piece in pieces:
         for name, values in to_builtins(write(list(piece))).items():

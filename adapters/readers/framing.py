@@ -7,7 +7,7 @@ from typing import Protocol
 from wellspoken.adapters.events import Event, Fault
 from wellspoken.adapters.readers.pieces import Pieces
 from wellspoken.adapters.readers.sse import EventTooLarge, ServerEvent, SSEDecoder
-from wellspoken.adapters.repairs.errors import fault_from_event
+from wellspoken.adapters.repairs.faults import fault_from_event
 
 
 class Framed(Protocol):

@@ -13,7 +13,7 @@ from operator import contains
 from msgspec import UNSET, Raw
 
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry, Logprobs
-from wellspoken.adapters.readers.wire import TextLogprobs, WireLogprobs
+from wellspoken.adapters.readers.strict import WireArrays, WireLogprobs
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.logprobs import id_of, keyed_by_id
 from wellspoken.adapters.repairs.logprobs import logprobs as repaired
@@ -118,7 +118,7 @@ def by_id(entry: Entry, context: Context) -> None:
     settle([entry], context)
 
 
-def unaligned(given: WireLogprobs | TextLogprobs, text: str, context: Context) -> Logprobs | None:
+def unaligned(given: WireLogprobs | WireArrays, text: str, context: Context) -> Logprobs | None:
     """Return the entries of arrays that are missing or of different lengths."""
     columns = ((name, getattr(given, name)) for name in ARRAYS)
     found = repaired({k: v for k, v in columns if v is not UNSET}, text, context)

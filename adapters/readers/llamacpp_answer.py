@@ -23,12 +23,12 @@ from wellspoken.adapters.readers.near_openai import NearOpenAI
 from wellspoken.adapters.readers.pieces import Pieces
 from wellspoken.adapters.readers.sse import SSEDecoder
 from wellspoken.adapters.readers.streamed import Streamed
-from wellspoken.adapters.readers.wire import NONE
-from wellspoken.adapters.repairs import errors, native
+from wellspoken.adapters.readers.strict import NONE
+from wellspoken.adapters.repairs import faults, native
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.counts import from_timings
 from wellspoken.adapters.repairs.envelope import PREFIXES
-from wellspoken.adapters.repairs.finish import Failure
-from wellspoken.adapters.repairs.usage import from_timings
+from wellspoken.adapters.repairs.finish_reasons import Failure
 
 REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -37,7 +37,7 @@ UNDECIDED = 65_536  # bytes without an event after which it is not waited for on
 _FIRST = re.compile(rb"^data:[^\r\n]+[\r\n]", re.MULTILINE)
 
 
-class _Choice:
+class _NativeChoice:
     """What is known of one choice: whether it stopped, and the entries that it streamed."""
 
     __slots__ = ("held", "stopped", "streamed")
@@ -57,7 +57,7 @@ class LlamaCppNative:
         self.context = Context(exchange)
         self.pieces = Pieces(self.context)
         self.sse = SSEDecoder()
-        self.choices: dict[int, _Choice] = {}
+        self.choices: dict[int, _NativeChoice] = {}
         self.counts: dict[int, tuple[int | None, int | None]] = {}
         self.begun = False
         self.hybrid: Hybrid | None = None
@@ -108,7 +108,7 @@ class LlamaCppNative:
 
     def _tolerant(self, data: bytes, status: int) -> None:
         """Read any JSON that stands for a native answer."""
-        payload = errors.payload_of(data, status, self.context)
+        payload = faults.payload_of(data, status, self.context)
         if type(payload) is Fault:
             self.pieces.end(payload)
             return
@@ -134,8 +134,8 @@ class LlamaCppNative:
                 return
             if not isinstance(answer, dict):
                 self._nothing("it is no JSON object")
-            elif errors.is_error(answer):
-                self.pieces.end(errors.fault_from(answer, 200, self.context))
+            elif faults.is_error(answer):
+                self.pieces.end(faults.fault_from(answer, 200, self.context))
             elif answer.get("choices") or ("choices" in answer and KEYS.isdisjoint(answer)):
                 self._hybrid(answer)
             elif not KEYS.isdisjoint(answer):
@@ -207,7 +207,7 @@ class LlamaCppNative:
         flags = {name: getattr(event, name) for name in FLAGS}
         return native.finish(event.stop_type, flags, event.truncated, self.context)
 
-    def _entries(self, choice: _Choice, event: Native, last: bool) -> list[Entry]:
+    def _entries(self, choice: _NativeChoice, event: Native, last: bool) -> list[Entry]:
         """Return the entries that come with an event's text, none of them for a second time."""
         given = event.completion_probabilities or []
         if not self.exchange.logprobs:
@@ -219,7 +219,7 @@ class LlamaCppNative:
         choice.streamed.add(given)
         return choice.held.take(given, self.context)
 
-    def _unsent(self, choice: _Choice, event: Native) -> str:
+    def _unsent(self, choice: _NativeChoice, event: Native) -> str:
         """Return the text that a stream held back and never sent (`native_text_restored`).
 
         b11549 does so where the limit is reached while the text may begin a stop string; a body has
@@ -232,7 +232,7 @@ class LlamaCppNative:
             self.notes.add("native_text_restored")
         return text
 
-    def _new(self, choice: _Choice, given: list[Entry], text: str) -> list[Entry]:
+    def _new(self, choice: _NativeChoice, given: list[Entry], text: str) -> list[Entry]:
         """Return the entries of a last event without those that were streamed before.
 
         Up to b4273 it has all of the answer, the streamed ones first: of each event as many as its
@@ -243,10 +243,10 @@ class LlamaCppNative:
         self.notes.add("native_logprobs_repeated")
         return given[choice.streamed.size :]
 
-    def _choice(self, index: int) -> _Choice:
+    def _choice(self, index: int) -> _NativeChoice:
         choice = self.choices.get(index)
         if choice is None:
-            choice = self.choices[index] = _Choice()
+            choice = self.choices[index] = _NativeChoice()
         return choice
 
     # The end

@@ -16,8 +16,8 @@ from wellspoken.adapters.readers.pieces import Pieces
 from wellspoken.adapters.readers.text import offsets
 from wellspoken.adapters.readers.tolerant import Tolerant
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.counts import count
 from wellspoken.adapters.repairs.native import hybrid_logprobs
-from wellspoken.adapters.repairs.usage import count
 
 NATIVE = frozenset(
     (

@@ -14,13 +14,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from wellspoken.adapters.events import Entry
-from wellspoken.adapters.readers.wire import NONE, Count, Index
+from wellspoken.adapters.readers.strict import NONE, Count, Index
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.counts import count
 from wellspoken.adapters.repairs.envelope import content_text
 from wellspoken.adapters.repairs.logprobs import logprobs
 from wellspoken.adapters.repairs.loose_json import raw
 from wellspoken.adapters.repairs.native import byte_texts
-from wellspoken.adapters.repairs.usage import count
 from wellspoken.adapters.tokens.table import digits
 
 FLAGS = ("stopped_eos", "stopped_word", "stopped_limit")

@@ -1,6 +1,6 @@
 """The near-OpenAI dialect: chat or legacy completions, body and SSE, of all that imitate OpenAI.
 
-What the strict Structs of `wire.py` accept goes straight to events; what they refuse goes through
+What the strict Structs of `strict.py` accept goes straight to events; what they refuse goes through
 `tolerant.py`, which repairs it and hands the same to the same `Pieces`.
 """
 
@@ -15,25 +15,25 @@ from msgspec import UNSET
 
 from wellspoken.adapters.events import End, Event, Extra, Fault, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.readers import framing, wire
+from wellspoken.adapters.readers import framing, strict
 from wellspoken.adapters.readers.framing import is_text
 from wellspoken.adapters.readers.opening import Opening
 from wellspoken.adapters.readers.pieces import Pieces
 from wellspoken.adapters.readers.sse import SSEDecoder
 from wellspoken.adapters.readers.text import text_choice
 from wellspoken.adapters.readers.tolerant import Tolerant
-from wellspoken.adapters.repairs import errors
+from wellspoken.adapters.repairs import faults
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.counts import usage as repaired_usage
 from wellspoken.adapters.repairs.made_body import made_body
-from wellspoken.adapters.repairs.usage import usage as repaired_usage
 
 REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-NONE = wire.NONE
+NONE = strict.NONE
 
-_chunk = msgspec.json.Decoder(wire.Chunk).decode
-_body = msgspec.json.Decoder(wire.Body).decode
-_text_chunk = msgspec.json.Decoder(wire.TextChunk).decode
-_text_body = msgspec.json.Decoder(wire.TextBody).decode
+_chunk = msgspec.json.Decoder(strict.WireChunk).decode
+_body = msgspec.json.Decoder(strict.WireBody).decode
+_text_chunk = msgspec.json.Decoder(strict.WireTextChunk).decode
+_text_body = msgspec.json.Decoder(strict.WireTextBody).decode
 
 
 class NearOpenAI:
@@ -91,7 +91,7 @@ class NearOpenAI:
             if not ordered:
                 self.pieces.refuse('its "choices" is an empty list')
             self._top(body)
-            for name in wire.TEXT_EXTRAS if self.text else wire.BODY_EXTRAS:
+            for name in strict.TEXT_EXTRAS if self.text else strict.BODY_EXTRAS:
                 self.pieces.extra("answer", None, name, getattr(body, name))
             for choice in ordered:
                 self.emit(choice, None)
@@ -117,7 +117,7 @@ class NearOpenAI:
             return
         same = self.begin(chunk.id, chunk.created, chunk.model, chunk.system_fingerprint)
         usage = None
-        if isinstance(chunk.usage, wire.WireUsage):
+        if isinstance(chunk.usage, strict.WireUsage):
             usage = self._usage(chunk.usage)
             if usage is not None:
                 usage.last = not chunk.choices
@@ -140,7 +140,7 @@ class NearOpenAI:
         for choice in chunk.choices:
             self.emit(choice, raw)
 
-    def _usage(self, given: wire.WireUsage) -> Usage | None:
+    def _usage(self, given: strict.WireUsage) -> Usage | None:
         details = (given.prompt_tokens_details, given.completion_tokens_details)
         total = given.prompt_tokens + given.completion_tokens
         if details == (NONE, NONE) and given.total_tokens == total:
@@ -151,16 +151,16 @@ class NearOpenAI:
             self.pieces.out.append(usage)
         return usage
 
-    def _top(self, body: wire.Body | wire.TextBody) -> None:
+    def _top(self, body: strict.WireBody | strict.WireTextBody) -> None:
         if body.system_fingerprint is None or body.system_fingerprint == "":
             self.notes.add("system_fingerprint_null")
         self.opening.tier(body.service_tier)
-        if isinstance(body.usage, wire.WireUsage):
+        if isinstance(body.usage, strict.WireUsage):
             self._usage(body.usage)
 
     def _tolerant(self, data: bytes, status: int) -> None:
         pieces = self.pieces
-        payload = errors.payload_of(data, status, self.context)
+        payload = faults.payload_of(data, status, self.context)
         if type(payload) is Fault:
             pieces.end(payload)
             return
@@ -174,12 +174,12 @@ class NearOpenAI:
             self.notes.add("shape_unusual")  # the Structs refused what no repair has a name for
 
 
-def _plain(given: wire.WireUsage) -> Any:
+def _plain(given: strict.WireUsage) -> Any:
     return msgspec.json.decode(
         msgspec.json.encode(
             {
                 name: value
-                for name in wire.WireUsage.__struct_fields__
+                for name in strict.WireUsage.__struct_fields__
                 if (value := getattr(given, name)) is not NONE
             }
         )

@@ -7,7 +7,6 @@ from typing import Any, Literal
 from msgspec import UNSET, Raw, UnsetType
 
 from wellspoken.adapters.events import (
-    Call,
     End,
     Entry,
     Event,
@@ -20,19 +19,20 @@ from wellspoken.adapters.events import (
     Reasoning,
     Refusal,
     Text,
+    ToolDelta,
 )
-from wellspoken.adapters.readers import legacy, wire
+from wellspoken.adapters.readers import legacy, strict
 from wellspoken.adapters.readers.streamed import Streamed
-from wellspoken.adapters.readers.wire import NONE
-from wellspoken.adapters.repairs import errors
+from wellspoken.adapters.readers.strict import NONE
+from wellspoken.adapters.repairs import faults
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.repairs.finish import FAILURES, Failure
+from wellspoken.adapters.repairs.finish_reasons import FAILURES, Failure
 from wellspoken.adapters.repairs.token_bytes import settle
 from wellspoken.adapters.repairs.tools import Row
 
 Where = Literal["answer", "choice", "message"]
 
-EMPTY = wire.WireLogprobs()
+EMPTY = strict.WireLogprobs()
 OBJECTS = {"annotations": b"[{", "audio": b"{"}
 """OpenAI's own keys of a message that pass as they are, and how their JSON begins."""
 
@@ -82,22 +82,24 @@ class Pieces:
         if not expected:
             part = "text" if self.context.text else "message" if self.whole else "delta"
             expected = f'a list "choices" of objects with "{part}"'
-        self.end(errors.no_completion(why, expected, self.context))
+        self.end(faults.no_completion(why, expected, self.context))
 
-    def choice(self, choice: wire.Choice, raw: bytes | None) -> None:
+    def choice(self, choice: strict.WireChoice, raw: bytes | None) -> None:
         """Emit a strict choice; `raw` is its chunk where that may go out as it is."""
         part = choice.message if self.whole else choice.delta
         other = choice.delta if self.whole else choice.message
         before = self.notes.changes
-        if not isinstance(part, wire.Part) or other is not UNSET:
+        if not isinstance(part, strict.WirePart) or other is not UNSET:
             self.notes.add("choice_part_misnamed")
-            part = part if isinstance(part, wire.Part) else other
-            if not isinstance(part, wire.Part):
-                part = wire.Part()
+            part = part if isinstance(part, strict.WirePart) else other
+            if not isinstance(part, strict.WirePart):
+                part = strict.WirePart()
         if not self._plain(choice, part, raw, before):
             self._full(choice, part, raw, before)
 
-    def _plain(self, choice: wire.Choice, part: wire.Part, raw: bytes | None, before: int) -> bool:
+    def _plain(
+        self, choice: strict.WireChoice, part: strict.WirePart, raw: bytes | None, before: int
+    ) -> bool:
         """Emit a delta that is content alone, the usual one; say whether it is. Hot."""
         text = part.content
         if (
@@ -131,7 +133,9 @@ class Pieces:
         self.out.append(Text(choice.index, text, lp, raw))
         return True
 
-    def _full(self, choice: wire.Choice, part: wire.Part, raw: bytes | None, before: int) -> None:
+    def _full(
+        self, choice: strict.WireChoice, part: strict.WirePart, raw: bytes | None, before: int
+    ) -> None:
         self._choice_extras(choice)
         index = choice.index
         text = part.content if isinstance(part.content, str) else ""
@@ -194,7 +198,7 @@ class Pieces:
         if refusal or refused is not None:
             out.append(Refusal(index, refusal, refused))
         for n, call_id, name, arguments in rows:
-            out.append(Call(index, n, call_id, name, arguments))
+            out.append(ToolDelta(index, n, call_id, name, arguments))
         # A role beside a reason: servers that put a reason on every chunk begin so.
         alone = len(out) == size and not self.roled
         if finish is not None or unknown:
@@ -243,7 +247,7 @@ class Pieces:
         return Logprobs(entries, settle(entries, self.context), sampled)
 
     def _choice_extras(
-        self, choice: wire.Choice, names: tuple[str, ...] = wire.CHOICE_EXTRAS
+        self, choice: strict.WireChoice, names: tuple[str, ...] = strict.CHOICE_EXTRAS
     ) -> None:
         for name in names:
             self.extra("choice", choice.index, name, getattr(choice, name))
@@ -261,7 +265,7 @@ class Pieces:
             self.notes.dropped("reasoning_content")  # the writer leaves it out
         return found
 
-    def _rows(self, part: wire.Part) -> list[Row]:
+    def _rows(self, part: strict.WirePart) -> list[Row]:
         if part.tool_calls is None or part.function_call is None:
             self.notes.add("null_key_omitted")
         rows = [self._row(call, n) for n, call in enumerate(part.tool_calls or ())]
@@ -269,7 +273,7 @@ class Pieces:
             self.notes.add("tool_calls_as_function_call")
         if part.tool_calls == []:
             self.notes.add("tool_calls_empty")
-        if isinstance(part.function_call, wire.Function):
+        if isinstance(part.function_call, strict.WireFunction):
             call = part.function_call
             if not self.exchange.functions:
                 self.notes.add("function_call_renamed")
@@ -278,8 +282,12 @@ class Pieces:
             )
         return rows
 
-    def _row(self, call: wire.ToolCall, n: int) -> Row:
-        function = call.function if isinstance(call.function, wire.Function) else wire.Function()
+    def _row(self, call: strict.WireToolCall, n: int) -> Row:
+        function = (
+            call.function
+            if isinstance(call.function, strict.WireFunction)
+            else strict.WireFunction()
+        )
         if function.name in (None, "") or function.arguments is None or call.id in (None, ""):
             self.notes.add("tool_call_null")
         head = function.name is not UNSET or call.id is not UNSET or self.whole
@@ -319,7 +327,7 @@ class Pieces:
 
     def _refused(self, given: Any) -> Logprobs | None:
         """Return the refusal's own entries, trimmed here: they are not tiled."""
-        if not isinstance(given, wire.WireLogprobs) or not isinstance(given.refusal, list):
+        if not isinstance(given, strict.WireLogprobs) or not isinstance(given.refusal, list):
             return None
         if not self.exchange.logprobs:
             return None
@@ -332,7 +340,7 @@ class Pieces:
 
 def _single(
     index: int,
-    part: wire.Part,
+    part: strict.WirePart,
     lp: Logprobs | None,
     refused: Logprobs | None,
     rows: list[Row],
@@ -348,7 +356,7 @@ def _single(
     elif len(rows) == 1 and lp is None and refusal in (UNSET, None) and text in (UNSET, None):
         if bare or role == "assistant":
             n, call_id, name, arguments = rows[0]
-            return Call(index, n, call_id, name, arguments, raw, not bare)
+            return ToolDelta(index, n, call_id, name, arguments, raw, not bare)
     elif rows or lp is not None:
         return None
     elif role == "assistant" and text in ("", None) and refusal is None:

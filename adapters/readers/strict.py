@@ -37,7 +37,7 @@ class WireLogprobs(Struct, gc=False, forbid_unknown_fields=True):
     text_offset: list[int] | UnsetType = UNSET
 
 
-class TextLogprobs(Struct, gc=False, forbid_unknown_fields=True):
+class WireArrays(Struct, gc=False, forbid_unknown_fields=True):
     """The completions endpoint's arrays, or chat logprobs in their place (llama.cpp).
 
     With `echo` a prompt's first token has null, since nothing comes before it.
@@ -51,36 +51,36 @@ class TextLogprobs(Struct, gc=False, forbid_unknown_fields=True):
     refusal: list[Entry] | UnsetType | None = UNSET
 
 
-class Function(Struct, gc=False, forbid_unknown_fields=True):
+class WireFunction(Struct, gc=False, forbid_unknown_fields=True):
     name: str | UnsetType | None = UNSET
     arguments: str | UnsetType | None = UNSET
 
 
-class ToolCall(Struct, gc=False, forbid_unknown_fields=True):
+class WireToolCall(Struct, gc=False, forbid_unknown_fields=True):
     index: int | UnsetType = UNSET
     id: str | UnsetType | None = UNSET
     type: Literal["function"] | UnsetType | None = UNSET
-    function: Function | UnsetType = UNSET
+    function: WireFunction | UnsetType = UNSET
 
 
-class Part(Struct, gc=False, forbid_unknown_fields=True):
+class WirePart(Struct, gc=False, forbid_unknown_fields=True):
     """A delta or a message."""
 
     role: Literal["assistant"] | UnsetType | None = UNSET
     content: str | UnsetType | None = UNSET
     refusal: str | UnsetType | None = UNSET
-    tool_calls: list[ToolCall] | UnsetType | None = UNSET
-    function_call: Function | UnsetType | None = UNSET
+    tool_calls: list[WireToolCall] | UnsetType | None = UNSET
+    function_call: WireFunction | UnsetType | None = UNSET
     reasoning_content: str | UnsetType | None = UNSET
     reasoning: str | UnsetType | None = UNSET
     annotations: Raw = NONE
     audio: Raw = NONE
 
 
-class Choice(Struct, gc=False, forbid_unknown_fields=True):
+class WireChoice(Struct, gc=False, forbid_unknown_fields=True):
     index: Index
-    delta: Part | UnsetType = UNSET
-    message: Part | UnsetType = UNSET
+    delta: WirePart | UnsetType = UNSET
+    message: WirePart | UnsetType = UNSET
     logprobs: WireLogprobs | UnsetType | None = UNSET
     finish_reason: Reason | UnsetType | None = UNSET
     stop_reason: Raw = NONE
@@ -89,12 +89,12 @@ class Choice(Struct, gc=False, forbid_unknown_fields=True):
     routed_experts: Raw = NONE
 
 
-class TextChoice(Struct, gc=False, forbid_unknown_fields=True):
+class WireTextChoice(Struct, gc=False, forbid_unknown_fields=True):
     """A choice of the completions endpoint, in a body or chunk."""
 
     index: Index
     text: str
-    logprobs: TextLogprobs | UnsetType | None = UNSET
+    logprobs: WireArrays | UnsetType | None = UNSET
     finish_reason: Reason | UnsetType | None = UNSET
     stop_reason: Raw = NONE
     matched_stop: Raw = NONE
@@ -112,28 +112,28 @@ class WireUsage(Struct, gc=False, forbid_unknown_fields=True):
     completion_tokens_details: Raw = NONE
 
 
-class Chunk(Struct, gc=False, forbid_unknown_fields=True):
+class WireChunk(Struct, gc=False, forbid_unknown_fields=True):
     """One chunk of a stream, but for the vendor keys of a first or last one: those are few."""
 
     id: str
     object: Literal["chat.completion.chunk"]
     created: int
     model: str
-    choices: list[Choice]
+    choices: list[WireChoice]
     usage: WireUsage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType | None = UNSET
     service_tier: str | UnsetType = UNSET
     obfuscation: str | UnsetType = UNSET
 
 
-class Body(Struct, gc=False, forbid_unknown_fields=True):
+class WireBody(Struct, gc=False, forbid_unknown_fields=True):
     """A whole answer."""
 
     id: str
     object: Literal["chat.completion"]
     created: int
     model: str
-    choices: list[Choice]
+    choices: list[WireChoice]
     usage: WireUsage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType | None = UNSET
     service_tier: str | UnsetType | None = UNSET
@@ -146,27 +146,27 @@ class Body(Struct, gc=False, forbid_unknown_fields=True):
     timings: Raw = NONE
 
 
-class TextChunk(Struct, gc=False, forbid_unknown_fields=True):
+class WireTextChunk(Struct, gc=False, forbid_unknown_fields=True):
     """One chunk of a completions stream."""
 
     id: str
     object: Literal["text_completion"]
     created: int
     model: str
-    choices: list[TextChoice]
+    choices: list[WireTextChoice]
     usage: WireUsage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType | None = UNSET
     service_tier: str | UnsetType = UNSET
 
 
-class TextBody(Struct, gc=False, forbid_unknown_fields=True):
+class WireTextBody(Struct, gc=False, forbid_unknown_fields=True):
     """A whole completions answer."""
 
     id: str
     object: Literal["text_completion"]
     created: int
     model: str
-    choices: list[TextChoice]
+    choices: list[WireTextChoice]
     usage: WireUsage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType | None = UNSET
     service_tier: str | UnsetType | None = UNSET

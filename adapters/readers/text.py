@@ -7,16 +7,16 @@ from typing import Any
 from msgspec import UNSET
 
 from wellspoken.adapters.events import Finish, Logprobs, Text
-from wellspoken.adapters.readers import legacy, wire
+from wellspoken.adapters.readers import legacy, strict
 from wellspoken.adapters.readers.pieces import Pieces
 from wellspoken.adapters.readers.streamed import Streamed
 
 
-def text_choice(pieces: Pieces, choice: wire.TextChoice, raw: bytes | None) -> None:
+def text_choice(pieces: Pieces, choice: strict.WireTextChoice, raw: bytes | None) -> None:
     """Emit a strict choice; `raw` is its chunk where that may go out as it is."""
     notes, index, text = pieces.notes, choice.index, choice.text
     before = notes.changes
-    for name in wire.TEXT_CHOICE_EXTRAS:
+    for name in strict.TEXT_CHOICE_EXTRAS:
         pieces.extra("choice", index, name, getattr(choice, name))
     finish = choice.finish_reason
     if finish is UNSET:
@@ -33,7 +33,7 @@ def text_choice(pieces: Pieces, choice: wire.TextChoice, raw: bytes | None) -> N
         pieces.piece(index, "", text, lp, "", [], finish)
 
 
-def _logprobs(pieces: Pieces, choice: wire.TextChoice) -> Logprobs | None:
+def _logprobs(pieces: Pieces, choice: strict.WireTextChoice) -> Logprobs | None:
     """Return the entries of strict arrays, settled; None where the client asked for none."""
     given, notes = choice.logprobs, pieces.notes
     if given is None:
@@ -51,7 +51,9 @@ def _logprobs(pieces: Pieces, choice: wire.TextChoice) -> Logprobs | None:
     return lp
 
 
-def _entries(pieces: Pieces, choice: wire.TextChoice, given: wire.TextLogprobs) -> Logprobs | None:
+def _entries(
+    pieces: Pieces, choice: strict.WireTextChoice, given: strict.WireArrays
+) -> Logprobs | None:
     notes = pieces.notes
     if isinstance(given.content, list):
         notes.add("logprobs_chat_shaped")

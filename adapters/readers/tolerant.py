@@ -15,18 +15,18 @@ from wellspoken.adapters.readers.legacy import undo_bytes
 from wellspoken.adapters.readers.opening import Opening
 from wellspoken.adapters.readers.pieces import Where
 from wellspoken.adapters.readers.text import offsets, unrepeated
+from wellspoken.adapters.repairs.counts import EVAL_COUNTS, from_timings, usage
 from wellspoken.adapters.repairs.envelope import (
     content_text,
     content_thinking,
     without_end_token,
 )
-from wellspoken.adapters.repairs.finish import ELSEWHERE, Failure, finish_reason
-from wellspoken.adapters.repairs.finish import finish_reason_elsewhere as elsewhere
+from wellspoken.adapters.repairs.finish_reasons import ELSEWHERE, Failure, finish_reason
+from wellspoken.adapters.repairs.finish_reasons import finish_reason_elsewhere as elsewhere
 from wellspoken.adapters.repairs.logprobs import logprobs
 from wellspoken.adapters.repairs.loose_json import raw
 from wellspoken.adapters.repairs.numbers import holds_probabilities
 from wellspoken.adapters.repairs.tools import Row, tool_call, tool_calls
-from wellspoken.adapters.repairs.usage import EVAL_COUNTS, from_timings, usage
 from wellspoken.adapters.tokens.table import digits
 
 _ENVELOPE = frozenset(

@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw
 
 from wellspoken.adapters.events import Alternative, Entry, Reason, Usage
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.repairs.finish import Failure, finish_reason_elsewhere
+from wellspoken.adapters.repairs.finish_reasons import Failure, finish_reason_elsewhere
 from wellspoken.adapters.repairs.token_bytes import MISPAIRED
 from wellspoken.adapters.tokens.table import bytes_json, spell
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from wellspoken.adapters.servers.parameters import Table
-from wellspoken.adapters.tokens.counting import Tokenize
+from wellspoken.adapters.tokens.tokenize import Tokenize
 
 Dialect = Literal["chat", "completions", "llamacpp"]
 """What a server's answers are read as: OpenAI's two shapes, or llama.cpp's own /completion."""

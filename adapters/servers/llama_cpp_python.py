@@ -54,7 +54,7 @@ from wellspoken.adapters.servers.parameters import (
     Support,
     rows,
 )
-from wellspoken.adapters.tokens.counting import Tokenize
+from wellspoken.adapters.tokens.tokenize import Tokenize
 
 AUTO: Final = (
     "auto: with --chat_format functionary, or chatml-function-calling and a system message"

@@ -52,7 +52,7 @@ from wellspoken.adapters.servers.parameters import (
     Support,
     rows,
 )
-from wellspoken.adapters.tokens.counting import COMMON, Tokenize
+from wellspoken.adapters.tokens.tokenize import COMMON, Tokenize
 
 PAGE: Final = re.compile(
     r"/(_app/[\w./-]+|props|([\w-]+\.)+(css|html|ico|js|png|svg|webmanifest))?", re.ASCII

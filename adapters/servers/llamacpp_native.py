@@ -1,6 +1,6 @@
 """llama.cpp's own endpoint, POST /completion: its Backend, and what it is sent.
 
-Known deviations (readers/llamacpp.py reads them all):
+Known deviations (readers/llamacpp_answer.py reads them all):
 
 - native keys: content, stop_type (stopped_eos, stopped_word, stopped_limit up to b4273),
   tokens_evaluated, tokens_predicted; no id, no created, no [DONE].

@@ -48,7 +48,7 @@ from wellspoken.adapters.servers.parameters import (
     Support,
     rows,
 )
-from wellspoken.adapters.tokens.counting import COMMON, Tokenize
+from wellspoken.adapters.tokens.tokenize import COMMON, Tokenize
 
 SEED: Final = Support("native", note="with --enable-deterministic-inference", since="0.5.9")
 BIAS: Final = Support("native", since="0.4.8")

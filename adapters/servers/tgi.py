@@ -53,7 +53,7 @@ from wellspoken.adapters.servers.parameters import (
     Support,
     rows,
 )
-from wellspoken.adapters.tokens.counting import Tokenize
+from wellspoken.adapters.tokens.tokenize import Tokenize
 
 UNREAD: Final = "TGI does not read it. Leave it out."
 OTHER: Final = "TGI makes a repetition penalty of it. Send frequency_penalty."

@@ -72,7 +72,7 @@ from wellspoken.adapters.servers.parameters import (
     Support,
     rows,
 )
-from wellspoken.adapters.tokens.counting import Tokenize
+from wellspoken.adapters.tokens.tokenize import Tokenize
 
 CALLS_DROPPED: Final = "the calls after the first are dropped, as vLLM does from 0.12 on"
 

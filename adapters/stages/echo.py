@@ -42,7 +42,7 @@ class _Held:
         self.at += len(part)
 
 
-class Echo:
+class EchoStage:
     """The stage; one for an answer whose backend was asked to echo."""
 
     def __init__(self, exchange: Exchange) -> None:

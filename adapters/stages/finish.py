@@ -14,7 +14,6 @@ or the end, since servers that put one there may put it on every chunk.
 from __future__ import annotations
 
 from wellspoken.adapters.events import (
-    Call,
     End,
     Event,
     Fault,
@@ -24,6 +23,7 @@ from wellspoken.adapters.events import (
     Reasoning,
     Refusal,
     Text,
+    ToolDelta,
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
@@ -56,7 +56,7 @@ class FinishStage:
         out: list[Event] = []
         for event in events:
             kind = type(event)
-            if kind is Text or kind is Call or kind is Reasoning or kind is Refusal:
+            if kind is Text or kind is ToolDelta or kind is Reasoning or kind is Refusal:
                 self._written(event, out)  # type: ignore[arg-type]
             elif type(event) is Finish:
                 self._finish(event, out)
@@ -85,7 +85,7 @@ class FinishStage:
             state = self.states[choice] = _State()
         return state
 
-    def _written(self, event: Text | Call | Reasoning | Refusal, out: list[Event]) -> None:
+    def _written(self, event: Text | ToolDelta | Reasoning | Refusal, out: list[Event]) -> None:
         state = self.states.get(event.choice) or self._state(event.choice)
         if state.finished:
             self.notes.add("text_after_finish")
@@ -95,7 +95,7 @@ class FinishStage:
             state.tokens += len(event.lp.entries)
         else:
             state.tokens += 1
-        if type(event) is Call:
+        if type(event) is ToolDelta:
             state.called = True
         out.append(event)
 

@@ -8,7 +8,6 @@ closed up, and choices that nobody asked for are left out.
 from __future__ import annotations
 
 from wellspoken.adapters.events import (
-    Call,
     End,
     Event,
     Extra,
@@ -19,14 +18,15 @@ from wellspoken.adapters.events import (
     Refusal,
     Start,
     Text,
+    ToolDelta,
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
 
-_OF_CHOICE = (Text, Reasoning, Refusal, Call, Finish)
+_OF_CHOICE = (Text, Reasoning, Refusal, ToolDelta, Finish)
 
 
-class Order:
+class OrderStage:
     """The stage; one for an answer.
 
     `merged`: it is made of several answers, or held back for `echo`: its order is no deviation.

@@ -10,11 +10,11 @@ Then nothing is held back: all that a stop string may begin with is the client's
 
 from __future__ import annotations
 
-from wellspoken.adapters.events import Call, End, Event, Fault, Finish, Text
+from wellspoken.adapters.events import End, Event, Fault, Finish, Text, ToolDelta
 from wellspoken.adapters.exchange import Exchange
 
 
-class Stop:
+class StopStage:
     """The stage; one for an answer whose request named stop strings."""
 
     def __init__(self, exchange: Exchange) -> None:
@@ -39,18 +39,18 @@ class Stop:
         out: list[Event] = []
         for event in events:
             choice = getattr(event, "choice", None)
-            if choice in self.stopped and isinstance(event, Text | Call | Finish):
+            if choice in self.stopped and isinstance(event, Text | ToolDelta | Finish):
                 continue
             if type(event) is Text:
                 (self._keep if self.keeps else self._text)(event, out)
                 continue
-            if choice in self.ended and isinstance(event, Call | Finish):
+            if choice in self.ended and isinstance(event, ToolDelta | Finish):
                 self._end(event, out)
                 continue
             if self.keeps:
                 out.append(event)
                 continue
-            if type(event) is Finish or type(event) is Call:
+            if type(event) is Finish or type(event) is ToolDelta:
                 self._release(event.choice, out)
             elif type(event) is End or type(event) is Fault:  # a chunk's counts end nothing
                 for held in list(self.held):
@@ -115,7 +115,7 @@ class Stop:
         self.stopped.add(choice)
         out.append(Finish(choice, "stop", False))
 
-    def _end(self, event: Call | Finish, out: list[Event]) -> None:
+    def _end(self, event: ToolDelta | Finish, out: list[Event]) -> None:
         """Write the end of a choice that its backend ended with its stop string, as a stop."""
         if type(event) is Finish and event.reason == "stop":
             out.append(event)

@@ -22,7 +22,6 @@ from itertools import islice
 
 from wellspoken.adapters.events import (
     UNKNOWN,
-    Call,
     End,
     Entry,
     Event,
@@ -31,6 +30,7 @@ from wellspoken.adapters.events import (
     Logprobs,
     Reasoning,
     Text,
+    ToolDelta,
 )
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.alignment import PARTIAL, STEPS, Budget, Cover, Piece, cover
@@ -73,7 +73,7 @@ class Run:
         self.any = False  # entries came
 
 
-class Tiling:
+class TilingStage:
     """The stage; one for an answer whose request asked for logprobs."""
 
     def __init__(self, exchange: Exchange) -> None:
@@ -93,7 +93,7 @@ class Tiling:
                 continue
             if type(event) is Finish:
                 self._close(event.choice, out)
-            elif type(event) is Call:
+            elif type(event) is ToolDelta:
                 self._close(event.choice, out)
             elif type(event) is Reasoning:
                 self._close(event.choice, out)

@@ -13,12 +13,12 @@ that is met in one of those did not cut what is kept.
 
 from __future__ import annotations
 
-from wellspoken.adapters.events import Call, End, Event, Fault, Finish
+from wellspoken.adapters.events import End, Event, Fault, Finish, ToolDelta
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs.tools import Unfilled
 
 
-class _Known:
+class _ToolCall:
     """One call: what the backend said of it, and what of that was written.
 
     `n` is our index, -1 until it is open; `given` the backend's own id; `waiting` the arguments
@@ -91,47 +91,47 @@ class _Json:
                 self.depth -= 1
 
 
-class _Choice:
+class _ChoiceCalls:
     """The calls of one choice: `by_index` the last of each index, `size` how many there are."""
 
     __slots__ = ("by_index", "ids", "last", "opened", "size", "unfilled")
 
     def __init__(self) -> None:
         self.size = 0
-        self.unfilled: list[_Known] = []
-        self.by_index: dict[int, _Known] = {}
+        self.unfilled: list[_ToolCall] = []
+        self.by_index: dict[int, _ToolCall] = {}
         self.ids: set[str] = set()
-        self.last: _Known | None = None
+        self.last: _ToolCall | None = None
         self.opened = 0
 
-    def new(self, index: int | None) -> _Known:
+    def new(self, index: int | None) -> _ToolCall:
         """Return a call that was not known before."""
-        call = self.last = _Known(index)
+        call = self.last = _ToolCall(index)
         self.size += 1
         if index is not None:
             self.by_index[index] = call
         return call
 
 
-class Calls:
+class ToolCallStage:
     """The stage; one for an answer."""
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.notes = exchange.notes
-        self.choices: dict[int, _Choice] = {}
+        self.choices: dict[int, _ChoiceCalls] = {}
 
     def __call__(self, events: list[Event]) -> list[Event]:
-        """Return the events with every `Call` normal; an unnamed call at the end is a `Fault`."""
+        """Return the events with every `ToolDelta` normal; a call without a name is a `Fault`."""
         if not self.choices and (
-            type(events[0]) is not Call
+            type(events[0]) is not ToolDelta
             if len(events) == 1
-            else not any(type(event) is Call for event in events)
+            else not any(type(event) is ToolDelta for event in events)
         ):
             return events
         out: list[Event] = []
         for event in events:
-            if type(event) is Call:
+            if type(event) is ToolDelta:
                 self._call(event, out)
                 continue
             if type(event) is Finish or type(event) is End:
@@ -163,14 +163,14 @@ class Calls:
         known = self.choices.get(choice)
         for call in known.unfilled if known else ():
             if call.unfilled and call.n >= 0:
-                out.append(Call(choice, call.n, None, None, call.take("{}")))
+                out.append(ToolDelta(choice, call.n, None, None, call.take("{}")))
         if known and known.unfilled:
             known.unfilled = [call for call in known.unfilled if call.unfilled]
 
-    def _call(self, event: Call, out: list[Event]) -> None:
+    def _call(self, event: ToolDelta, out: list[Event]) -> None:
         known = self.choices.get(event.choice)
         if known is None:
-            known = self.choices[event.choice] = _Choice()
+            known = self.choices[event.choice] = _ChoiceCalls()
         call = self._find(event, known)
         if call is None:
             call = known.new(event.n)
@@ -200,7 +200,7 @@ class Calls:
             self._fill(event.choice, out)  # the calls before it are over, as far as one can tell
             self._open(call, event, known, out)
 
-    def _find(self, event: Call, known: _Choice) -> _Known | None:
+    def _find(self, event: ToolDelta, known: _ChoiceCalls) -> _ToolCall | None:
         """Return the call that a piece belongs to, None if it begins one."""
         if event.n is None:
             last = known.last
@@ -220,7 +220,9 @@ class Calls:
             return None
         return found
 
-    def _open(self, call: _Known, event: Call, known: _Choice, out: list[Event]) -> None:
+    def _open(
+        self, call: _ToolCall, event: ToolDelta, known: _ChoiceCalls, out: list[Event]
+    ) -> None:
         call.n = known.opened
         known.opened += 1
         if call.given is not None and call.given not in known.ids:
@@ -235,20 +237,20 @@ class Calls:
         if (event.n, event.id, event.name, event.arguments) != (call.n, own, call.name, arguments):
             if event.n is not None and event.n != call.n:
                 self.notes.add("tool_call_index_renumbered")
-            event = Call(event.choice, call.n, own, call.name, arguments)
+            event = ToolDelta(event.choice, call.n, own, call.name, arguments)
         out.append(event)
 
-    def _continue(self, call: _Known, event: Call, added: str, out: list[Event]) -> None:
+    def _continue(self, call: _ToolCall, event: ToolDelta, added: str, out: list[Event]) -> None:
         if event.id or event.name:
             self.notes.add("tool_call_head_repeated")
         elif event.n == call.n and added:
             out.append(event)
             return
         if added:
-            out.append(Call(event.choice, call.n, None, None, added))
+            out.append(ToolDelta(event.choice, call.n, None, None, added))
 
 
-def _another(event: Call, call: _Known) -> bool:
+def _another(event: ToolDelta, call: _ToolCall) -> bool:
     """Say whether a second name is that of another call, since the first one's arguments are whole.
 
     With the same id and name it is the same call's head once more.

@@ -19,17 +19,17 @@ from typing import Any, Final
 from msgspec import Raw, json, structs
 
 from wellspoken.adapters.events import (
-    Call,
     End,
     Event,
     Finish,
     Reasoning,
     Refusal,
     Text,
+    ToolDelta,
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.tokens.counting import NOTHING, Counted, Wanted
+from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Wanted
 
 BYTES_PER_TOKEN = 4
 
@@ -83,7 +83,7 @@ class UsageStage:
                 self.texts[event.choice].append(event.text)
             elif type(event) is Reasoning:
                 self.reasoning[event.choice].append(event.text)
-            elif type(event) is Call:
+            elif type(event) is ToolDelta:
                 self.texts[event.choice].append((event.name or "") + event.arguments)
             elif type(event) is Finish:
                 self.ends += event.reason != "length"

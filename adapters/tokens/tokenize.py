@@ -81,7 +81,7 @@ NOTHING: Final = Counted()
 _Count = Annotated[int, Meta(ge=0, le=MOST)]
 
 
-class _Answer(Struct):
+class _CountAnswer(Struct):
     count: _Count | None = None
     value: _Count | None = None
     length: _Count | None = None
@@ -163,7 +163,7 @@ def read_count(data: bytes) -> int:
     try:
         if data.lstrip()[:1] == b"[":
             return len(json.decode(data, type=list[Raw]))
-        found = json.decode(data, type=_Answer)
+        found = json.decode(data, type=_CountAnswer)
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError("a count, or a list of tokens") from error
     for told in (found.count, found.value, found.length):

@@ -162,7 +162,7 @@ class _Added(Struct):
     special: bool = False
 
 
-class _Model(Struct):
+class _TokenizerModel(Struct):
     type: str | None = None
     vocab: Any = None
     merges: list[Any] = []
@@ -173,7 +173,7 @@ class _Model(Struct):
 class _Tokenizer(Struct):
     """The parts of a tokenizer.json that are read (Hugging Face `tokenizers`)."""
 
-    model: _Model
+    model: _TokenizerModel
     added_tokens: list[_Added] | None = None
     pre_tokenizer: Any = None
     decoder: Any = None
@@ -208,7 +208,7 @@ def from_tokenizer_json(data: bytes) -> Vocabulary:
     )
 
 
-def _vocab(model: _Model) -> dict[str, int]:
+def _vocab(model: _TokenizerModel) -> dict[str, int]:
     """Return token text to id of BPE (a map) and Unigram (pairs of text and score)."""
     vocab = model.vocab
     if isinstance(vocab, dict) and all(type(token) is int for token in vocab.values()):

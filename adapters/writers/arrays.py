@@ -20,7 +20,7 @@ _ids = json.Decoder(list[int]).decode
 _NUMBER = itemgetter(1)
 
 
-class TextLogprobs(Struct, gc=False):
+class LogprobArrays(Struct, gc=False):
     """The four arrays, in the order of OpenAI's API reference; one item a token in each."""
 
     tokens: list[str]
@@ -29,7 +29,7 @@ class TextLogprobs(Struct, gc=False):
     text_offset: list[int]
 
 
-class Arrays:
+class ArrayWriter:
     """The arrays of one choice, made piece by piece: a call goes on where the last one ended."""
 
     __slots__ = ("k", "leading", "notes", "offset", "pending", "table")
@@ -42,7 +42,7 @@ class Arrays:
         self.offset = 0 if exchange.echo else len(exchange.prompt_of(choice) or "")
         self.pending = b""  # the beginning of a character, which `offset` does not count yet
 
-    def __call__(self, entries: list[Entry]) -> TextLogprobs:
+    def __call__(self, entries: list[Entry]) -> LogprobArrays:
         """Return the arrays of the choice's next entries. Hot: plain tokens cost a look-up."""
         table = self.table
         tokens: list[str] = []
@@ -66,7 +66,7 @@ class Arrays:
                 continue
             numbers.append(entry.logprob)
             tops.append(self._top(entry, token))
-        return TextLogprobs(tokens, numbers, tops, offsets)
+        return LogprobArrays(tokens, numbers, tops, offsets)
 
     def _odd(self, entry: Entry, offsets: list[int]) -> str:
         """Add the offset of an entry that is not plain text, and return its spelling."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from wellspoken.adapters.events import (
-    Call,
     End,
     Event,
     Extra,
@@ -16,15 +15,16 @@ from wellspoken.adapters.events import (
     Refusal,
     Start,
     Text,
+    ToolDelta,
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.writers.shapes import error_object
+from wellspoken.adapters.writers.objects import error_object
 
-ChoiceEvent = Text | Open | Reasoning | Refusal | Call | Finish | Extra
+ChoiceEvent = Text | Open | Reasoning | Refusal | ToolDelta | Finish | Extra
 
 
-class Body(ABC):
+class BodyWriter(ABC):
     """Events in; `body()` once they are all in, unless `fault` is set."""
 
     def __init__(self, exchange: Exchange) -> None:
@@ -58,7 +58,7 @@ class Body(ABC):
         """Return the JSON of the answer."""
 
 
-class Stream:
+class StreamWriter:
     """Events in, SSE bytes out; `fault` and `done` tell how the answer ended."""
 
     def __init__(self, exchange: Exchange) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 
 from wellspoken.adapters.events import (
-    Call,
     Entry,
     Extra,
     Finish,
@@ -16,47 +15,48 @@ from wellspoken.adapters.events import (
     Reasoning,
     Refusal,
     Text,
+    ToolDelta,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.writers.bases import Body, ChoiceEvent
-from wellspoken.adapters.writers.shapes import UsageObject, usage_object, with_extras
+from wellspoken.adapters.writers.base_writers import BodyWriter, ChoiceEvent
+from wellspoken.adapters.writers.objects import UsageObject, usage_object, with_extras
 
 _encode = json.Encoder().encode
 
 
-class Function(Struct, gc=False):
+class ChatFunction(Struct, gc=False):
     name: str
     arguments: str
 
 
-class ToolCall(Struct, gc=False):
+class ChatToolCall(Struct, gc=False):
     id: str
     type: str
-    function: Function
+    function: ChatFunction
 
 
-class Message(Struct, gc=False):
+class ChatMessage(Struct, gc=False):
     role: str
     content: str | None
     refusal: str | None = None
     reasoning_content: str | UnsetType = UNSET
-    tool_calls: list[ToolCall] | UnsetType = UNSET
-    function_call: Function | UnsetType = UNSET
+    tool_calls: list[ChatToolCall] | UnsetType = UNSET
+    function_call: ChatFunction | UnsetType = UNSET
 
 
-class ChoiceLogprobs(Struct, gc=False):
+class ChatLogprobs(Struct, gc=False):
     content: list[Entry] | None
     refusal: list[Entry] | None
 
 
-class Choice(Struct, gc=False):
+class ChatChoice(Struct, gc=False):
     index: int
-    message: Message
-    logprobs: ChoiceLogprobs | None
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
     finish_reason: Reason | None
 
 
-class Completion(Struct, gc=False):
+class ChatAnswer(Struct, gc=False):
     id: str
     object: str
     created: int
@@ -67,7 +67,7 @@ class Completion(Struct, gc=False):
     system_fingerprint: str | UnsetType = UNSET
 
 
-class _Folded:
+class _ChatFold:
     __slots__ = (
         "arguments",
         "calls",
@@ -87,29 +87,29 @@ class _Folded:
         self.entries: list[Entry] | None = None
         self.refusal: str | None = None
         self.refused: list[Entry] | None = None
-        self.calls: list[ToolCall] = []
+        self.calls: list[ChatToolCall] = []
         self.arguments: list[list[str]] = []
         self.opened_by_call: bool | None = None
         self.reason: Reason | None = None
         self.extras: list[Extra] = []
 
 
-class ChatBody(Body):
+class ChatBody(BodyWriter):
     """Events in; `body()` once they are all in, unless `fault` is set."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
-        self.choices: dict[int, _Folded] = {}
+        self.choices: dict[int, _ChatFold] = {}
 
     def _choice(self, event: ChoiceEvent) -> None:
         folded = self.choices.get(event.choice or 0)
         if folded is None:
-            folded = self.choices[event.choice or 0] = _Folded()
+            folded = self.choices[event.choice or 0] = _ChatFold()
         if type(event) is Extra:
             folded.extras.append(event)
             return
         if folded.opened_by_call is None and not (type(event) is Open and event.raw is None):
-            folded.opened_by_call = type(event) is Call
+            folded.opened_by_call = type(event) is ToolDelta
         if type(event) is Text:
             folded.text.append(event.text)
             if event.lp is not None:
@@ -121,15 +121,15 @@ class ChatBody(Body):
             folded.refusal = (folded.refusal or "") + event.text
             if event.lp is not None:
                 folded.refused = _joined(folded.refused, event.lp.entries)
-        elif type(event) is Call:
+        elif type(event) is ToolDelta:
             self._call(folded, event)
         elif type(event) is Finish:
             folded.reason = event.reason
 
-    def _call(self, folded: _Folded, event: Call) -> None:
+    def _call(self, folded: _ChatFold, event: ToolDelta) -> None:
         if event.name is not None:
-            function = Function(event.name, "")
-            folded.calls.append(ToolCall(event.id or "", "function", function))
+            function = ChatFunction(event.name, "")
+            folded.calls.append(ChatToolCall(event.id or "", "function", function))
             folded.arguments.append([])
         folded.arguments[event.n or 0].append(event.arguments)
 
@@ -137,7 +137,7 @@ class ChatBody(Body):
         """Return the JSON of the answer."""
         start, usage = self.start, self.usage
         assert start is not None and usage is not None
-        completion = Completion(
+        completion = ChatAnswer(
             start.id,
             "chat.completion",
             start.created,
@@ -149,11 +149,11 @@ class ChatBody(Body):
         )
         return with_extras(_encode(completion), self.extras)
 
-    def _written(self, index: int) -> Choice | Raw:
+    def _written(self, index: int) -> ChatChoice | Raw:
         folded = self.choices[index]
         text = "".join(folded.text)
         empty = not text and (folded.opened_by_call or folded.refusal is not None)
-        message = Message("assistant", None if empty else text, folded.refusal)
+        message = ChatMessage("assistant", None if empty else text, folded.refusal)
         if folded.reasoning:
             message.reasoning_content = "".join(folded.reasoning)
         for call, pieces in zip(folded.calls, folded.arguments, strict=True):
@@ -164,13 +164,13 @@ class ChatBody(Body):
             message.tool_calls = folded.calls
         logprobs = None
         if folded.entries is not None or folded.refused is not None:
-            logprobs = ChoiceLogprobs(folded.entries, folded.refused)
-        choice = Choice(index, message, logprobs, folded.reason)
+            logprobs = ChatLogprobs(folded.entries, folded.refused)
+        choice = ChatChoice(index, message, logprobs, folded.reason)
         if not folded.extras:
             return choice
         return self._with_extras(choice, folded.extras)
 
-    def _with_extras(self, choice: Choice, extras: list[Extra]) -> Raw:
+    def _with_extras(self, choice: ChatChoice, extras: list[Extra]) -> Raw:
         parts: dict[str, Any] = {
             "index": choice.index,
             "message": Raw(

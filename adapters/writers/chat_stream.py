@@ -8,7 +8,6 @@ from __future__ import annotations
 from msgspec import json
 
 from wellspoken.adapters.events import (
-    Call,
     Event,
     Extra,
     Finish,
@@ -18,16 +17,17 @@ from wellspoken.adapters.events import (
     Refusal,
     Start,
     Text,
+    ToolDelta,
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.writers.bases import Stream
-from wellspoken.adapters.writers.shapes import extra_keys, usage_object
+from wellspoken.adapters.writers.base_writers import StreamWriter
+from wellspoken.adapters.writers.objects import extra_keys, usage_object
 
 _encode = json.Encoder().encode
 
 
-class ChatStream(Stream):
+class ChatStream(StreamWriter):
     """Events in, SSE bytes out; `fault` and `done` tell how the answer ended."""
 
     def __init__(self, exchange: Exchange) -> None:
@@ -75,7 +75,7 @@ class ChatStream(Stream):
             self._open(event.choice, out)
             if not self._raw(event.raw, out):
                 self._refusal(event, out)
-        elif type(event) is Call:
+        elif type(event) is ToolDelta:
             self._call(event, out)
         elif type(event) is Usage:
             self._usage(event, out)
@@ -188,7 +188,7 @@ class ChatStream(Stream):
         tail = b'},"finish_reason":null}]' + self.usage_null + b"}\n\n"
         out.append(self._head(event.choice) + delta + entries + tail)
 
-    def _call(self, event: Call, out: list[bytes]) -> None:
+    def _call(self, event: ToolDelta, out: list[bytes]) -> None:
         if event.opens and event.choice not in self.opened and self._raw(event.raw, out):
             self.opened.add(event.choice)
             return

@@ -7,7 +7,6 @@ from typing import Any, Literal
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 
 from wellspoken.adapters.events import (
-    Call,
     Entry,
     Extra,
     Finish,
@@ -15,24 +14,25 @@ from wellspoken.adapters.events import (
     Reasoning,
     Refusal,
     Text,
+    ToolDelta,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.writers.arrays import Arrays, TextLogprobs
-from wellspoken.adapters.writers.bases import Body, ChoiceEvent
-from wellspoken.adapters.writers.shapes import UsageObject, usage_object, with_extras
+from wellspoken.adapters.writers.arrays import ArrayWriter, LogprobArrays
+from wellspoken.adapters.writers.base_writers import BodyWriter, ChoiceEvent
+from wellspoken.adapters.writers.objects import UsageObject, usage_object, with_extras
 
 _encode = json.Encoder().encode
 TextReason = Literal["stop", "length", "content_filter"]
 
 
-class TextChoice(Struct, gc=False):
+class CompletionChoice(Struct, gc=False):
     text: str
     index: int
-    logprobs: TextLogprobs | None
+    logprobs: LogprobArrays | None
     finish_reason: TextReason | None
 
 
-class TextCompletion(Struct, gc=False):
+class CompletionAnswer(Struct, gc=False):
     id: str
     object: str
     created: int
@@ -42,7 +42,7 @@ class TextCompletion(Struct, gc=False):
     system_fingerprint: str | UnsetType = UNSET
 
 
-class _Folded:
+class _CompletionFold:
     __slots__ = ("entries", "extras", "reason", "text")
 
     def __init__(self) -> None:
@@ -52,17 +52,17 @@ class _Folded:
         self.extras: list[Extra] = []
 
 
-class CompletionBody(Body):
+class CompletionBody(BodyWriter):
     """Events in; `body()` once they are all in, unless `fault` is set."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
-        self.choices: dict[int, _Folded] = {}
+        self.choices: dict[int, _CompletionFold] = {}
 
     def _choice(self, event: ChoiceEvent) -> None:
         folded = self.choices.get(event.choice or 0)
         if folded is None:
-            folded = self.choices[event.choice or 0] = _Folded()
+            folded = self.choices[event.choice or 0] = _CompletionFold()
         if type(event) is Text:
             folded.text.append(event.text)
             if event.lp is not None:
@@ -71,14 +71,14 @@ class CompletionBody(Body):
             folded.reason = text_reason(event.reason)
         elif type(event) is Extra:
             folded.extras.append(event)
-        elif isinstance(event, Reasoning | Refusal | Call):
+        elif isinstance(event, Reasoning | Refusal | ToolDelta):
             drop(event, self.exchange)
 
     def body(self) -> bytes:
         """Return the JSON of the answer."""
         start, usage = self.start, self.usage
         assert start is not None and usage is not None
-        completion = TextCompletion(
+        completion = CompletionAnswer(
             start.id,
             "text_completion",
             start.created,
@@ -89,10 +89,10 @@ class CompletionBody(Body):
         )
         return with_extras(_encode(completion), self.extras)
 
-    def _written(self, index: int) -> TextChoice | Raw:
+    def _written(self, index: int) -> CompletionChoice | Raw:
         folded = self.choices[index]
-        logprobs = Arrays(self.exchange, index)(folded.entries) if folded.entries else None
-        choice = TextChoice("".join(folded.text), index, logprobs, folded.reason)
+        logprobs = ArrayWriter(self.exchange, index)(folded.entries) if folded.entries else None
+        choice = CompletionChoice("".join(folded.text), index, logprobs, folded.reason)
         return Raw(with_extras(_encode(choice), folded.extras)) if folded.extras else choice
 
 
@@ -103,12 +103,12 @@ def text_reason(reason: Reason | None) -> TextReason:
     return reason
 
 
-def drop(event: Reasoning | Refusal | Call, exchange: Exchange) -> None:
+def drop(event: Reasoning | Refusal | ToolDelta, exchange: Exchange) -> None:
     """Count what a completions answer has no place for; of a call its first piece alone."""
     if type(event) is Reasoning:
         if exchange.keeps("reasoning_content"):  # else the reader counted it
             exchange.notes.dropped("reasoning_content")
     elif type(event) is Refusal:
         exchange.notes.dropped("refusal")
-    elif type(event) is Call and event.name is not None:
+    elif type(event) is ToolDelta and event.name is not None:
         exchange.notes.dropped("function_call" if exchange.functions else "tool_calls")

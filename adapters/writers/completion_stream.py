@@ -8,7 +8,6 @@ from __future__ import annotations
 from msgspec import json
 
 from wellspoken.adapters.events import (
-    Call,
     Event,
     Extra,
     Finish,
@@ -17,23 +16,24 @@ from wellspoken.adapters.events import (
     Refusal,
     Start,
     Text,
+    ToolDelta,
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.writers.arrays import Arrays
-from wellspoken.adapters.writers.bases import Stream
+from wellspoken.adapters.writers.arrays import ArrayWriter
+from wellspoken.adapters.writers.base_writers import StreamWriter
 from wellspoken.adapters.writers.completion_body import drop, text_reason
-from wellspoken.adapters.writers.shapes import extra_keys, usage_object
+from wellspoken.adapters.writers.objects import extra_keys, usage_object
 
 _encode = json.Encoder().encode
 
 
-class CompletionStream(Stream):
+class CompletionStream(StreamWriter):
     """Events in, SSE bytes out; `fault` and `done` tell how the answer ended."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
-        self.arrays: dict[int, Arrays] = {}
+        self.arrays: dict[int, ArrayWriter] = {}
         self.head = b""
         self.fingerprint = b""
 
@@ -61,7 +61,7 @@ class CompletionStream(Stream):
                 self._chunk(event.choice, b'""', b"null", b"null", out)
         elif type(event) is Extra:
             self.extras.append(event)
-        elif isinstance(event, Reasoning | Refusal | Call):
+        elif isinstance(event, Reasoning | Refusal | ToolDelta):
             drop(event, self.exchange)
         elif type(event) is Usage:
             self._usage(event, out)
@@ -91,7 +91,7 @@ class CompletionStream(Stream):
         if event.lp is not None and event.lp.entries:
             arrays = self.arrays.get(event.choice)
             if arrays is None:
-                arrays = self.arrays[event.choice] = Arrays(self.exchange, event.choice)
+                arrays = self.arrays[event.choice] = ArrayWriter(self.exchange, event.choice)
             logprobs = _encode(arrays(event.lp.entries))  # for a raw one too: offsets go on
         if not self._raw(event.raw, out):
             self._chunk(event.choice, _encode(event.text), logprobs, b"null", out)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from wellspoken.adapters.schema import (
+from wellspoken.adapters.answer_schema import (
     Capabilities,
     Capability,
     EngineState,

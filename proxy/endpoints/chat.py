@@ -20,7 +20,7 @@ from wellspoken.adapters.servers.llamacpp_native import (
     templated,
 )
 from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare
-from wellspoken.adapters.translate import Source
+from wellspoken.adapters.translate import BackendAnswer
 from wellspoken.proxy.http.requests import body_of, exchanged
 from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay import storing as keeping
@@ -147,20 +147,20 @@ class _Asking:
             return Plan(exchange, dialect, asks, sources, merge)
         asks = [self._ask(self.wanted, exchange)]
         if n > 1 and backend.tops_up:
-            sources = [Source(exchange, dialect, prelude=prelude)]
+            sources = [BackendAnswer(exchange, dialect, prelude=prelude)]
             return Plan(exchange, dialect, asks, sources, Rest(exchange), self.choices)
         sources = []
         if exchange.enforced or prelude:
-            sources = [Source(exchange, dialect, prelude=prelude)]
+            sources = [BackendAnswer(exchange, dialect, prelude=prelude)]
         return Plan(exchange, dialect, asks, sources)
 
-    def choices(self, choices: range) -> tuple[list[Ask], list[Source]]:
+    def choices(self, choices: range) -> tuple[list[Ask], list[BackendAnswer]]:
         """Return what is asked for single choices, and what reads the answers."""
         asks, sources = [], []
         for choice in choices:
             part = self.exchange.part(None)
             asks.append(self._ask(_one_choice(self.wanted, choice), part))
-            sources.append(Source(part, self.endpoint.dialect))
+            sources.append(BackendAnswer(part, self.endpoint.dialect))
         return asks, sources
 
     def _ask(self, wanted: ChatRequest, exchange: Exchange) -> Ask:

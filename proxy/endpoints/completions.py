@@ -24,7 +24,7 @@ from wellspoken.adapters.servers.llamacpp_native import prepare_native
 from wellspoken.adapters.servers.parameters import refuse, used
 from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare_completion
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
-from wellspoken.adapters.translate import Source
+from wellspoken.adapters.translate import BackendAnswer
 from wellspoken.proxy.http.requests import body_of, exchanged
 from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay.admission import admit, enter
@@ -116,7 +116,7 @@ async def _plan(
         ask = _ask(target, wanted, exchange, endpoint, whole, None)
         if each > 1 and backend.tops_up and whole is not None:
             more = partial(_choices, target, wanted, exchange, endpoint, whole)
-            source = Source(exchange, endpoint.dialect)
+            source = BackendAnswer(exchange, endpoint.dialect)
             return Plan(exchange, endpoint.dialect, [ask], [source], Rest(exchange), more)
         return Plan(exchange, endpoint.dialect, [ask])
     parts = await _parts(call, target, wanted, exchange, endpoint, each)
@@ -136,21 +136,21 @@ def _choices(
     endpoint: Endpoint,
     prompt: Prompt,
     choices: range,
-) -> tuple[list[Ask], list[Source]]:
+) -> tuple[list[Ask], list[BackendAnswer]]:
     """Return what is asked for single choices of one prompt, and what reads the answers."""
     parts = [exchange.part(exchange.prompts[0]) for _ in choices]
     asks = [
         _ask(target, wanted, part, endpoint, prompt, sample)
         for part, sample in zip(parts, choices, strict=True)
     ]
-    return asks, [Source(part, endpoint.dialect) for part in parts]
+    return asks, [BackendAnswer(part, endpoint.dialect) for part in parts]
 
 
 class _Part(NamedTuple):
     """One choice asked for by itself; `leading`: entries of it that are the prompt's."""
 
     ask: Ask
-    source: Source
+    source: BackendAnswer
     leading: int
 
 
@@ -182,7 +182,7 @@ async def _parts(
             ask = _ask(target, wanted, part, endpoint, prompt, sample)._replace(
                 nothing=size[0], source=size[1]
             )
-            source = Source(part, endpoint.dialect, prelude=prelude)
+            source = BackendAnswer(part, endpoint.dialect, prelude=prelude)
             parts.append(_Part(ask, source, entries_in(prelude)))
     return parts
 

@@ -6,7 +6,6 @@ import asyncio
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from wellspoken.adapters.embeddings_answer import translate_embeddings
 from wellspoken.adapters.requests import embeddings as requests
 from wellspoken.adapters.requests.embeddings import (
     EMBEDDING_KEYS,
@@ -17,6 +16,7 @@ from wellspoken.adapters.requests.embeddings import (
     refuses_base64,
 )
 from wellspoken.adapters.requests.shapes import OUR_KEYS
+from wellspoken.adapters.translate_embeddings import translate_embeddings
 from wellspoken.proxy.endpoints.passthrough import ask, exchange_of, missing, unchanged
 from wellspoken.proxy.http.requests import body_of, extensions_of, keep_of
 from wellspoken.proxy.relay.admission import admit_passing, count_vendors, enter_passing

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Raw, json
 
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.adapters.tokens import counting
-from wellspoken.adapters.tokens.counting import NOTHING, Counted, Tokenize, Wanted
+from wellspoken.adapters.tokens import tokenize
+from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Tokenize, Wanted
 from wellspoken.proxy.relay.plan import Ask
 from wellspoken.proxy.relay.send import send
 from wellspoken.proxy.upstream.failures import UpstreamError
@@ -68,7 +68,7 @@ class Counter:
         reasoning: int | None = None
         try:
             async with asyncio.timeout(self.call.service.config.timeouts.probe), self.lock:
-                fields = counting.sent_fields(ask.payload)
+                fields = tokenize.sent_fields(ask.payload)
                 model = fields.get("model")
                 if wanted.reasoning:
                     reasoning = await self._texts(form, wanted.reasoning, model)
@@ -103,7 +103,7 @@ class Counter:
         model = fields.get("model")
         if "prompt" in fields:
             total = 0
-            for prompt in counting.prompts_in(fields["prompt"]) or (None,):
+            for prompt in tokenize.prompts_in(fields["prompt"]) or (None,):
                 size: int | None
                 if isinstance(prompt, str):
                     size = await self._text(form, prompt, model, prompt=True)
@@ -113,13 +113,13 @@ class Counter:
                     return None
                 total += size
             return total
-        asked = counting.chat_request(form, fields)
+        asked = tokenize.chat_request(form, fields)
         if asked is None or not form.templates:
             return None if asked is None else await self._count(form.chat, asked)
         if asked not in self.prompts:
             data = await self._asked(form.chat, asked)
             try:
-                self.prompts[asked] = None if data is None else counting.read_prompt(data)
+                self.prompts[asked] = None if data is None else tokenize.read_prompt(data)
             except ValueError:
                 self.prompts[asked] = None
         text = self.prompts[asked]
@@ -139,11 +139,11 @@ class Counter:
         self, form: Tokenize, text: str, model: Raw | None, *, prompt: bool
     ) -> int | None:
         found = await self._count(
-            form.path, counting.text_request(form, text, model, prompt=prompt)
+            form.path, tokenize.text_request(form, text, model, prompt=prompt)
         )
         if found is None or prompt or form.special:
             return found
-        around = await self._count(form.path, counting.text_request(form, "", model, prompt=True))
+        around = await self._count(form.path, tokenize.text_request(form, "", model, prompt=True))
         return None if around is None else max(found - around, 0)
 
     async def _count(self, path: str, body: bytes) -> int | None:
@@ -151,7 +151,7 @@ class Counter:
         if key not in self.known:
             data = await self._asked(path, body)
             try:
-                self.known[key] = None if data is None else counting.read_count(data)
+                self.known[key] = None if data is None else tokenize.read_count(data)
             except ValueError:
                 self.known[key] = None
         return self.known[key]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from wellspoken.adapters.events import Event
     from wellspoken.adapters.exchange import Exchange
     from wellspoken.adapters.servers.backend import Dialect
-    from wellspoken.adapters.translate import Source
+    from wellspoken.adapters.translate import BackendAnswer
     from wellspoken.proxy.upstream.target import Target
 
 Merging = Callable[[int, list["Event"]], list["Event"]]
@@ -34,7 +34,7 @@ class Ask(NamedTuple):
     source: str = "backend"
 
 
-More = Callable[[range], tuple[list[Ask], list["Source"]]]
+More = Callable[[range], tuple[list[Ask], list["BackendAnswer"]]]
 
 
 class Plan:
@@ -52,7 +52,7 @@ class Plan:
         exchange: Exchange,
         dialect: Dialect,
         asks: Sequence[Ask],
-        sources: Sequence[Source] = (),
+        sources: Sequence[BackendAnswer] = (),
         merge: Merging | None = None,
         more: More | None = None,
     ) -> None:

@@ -17,8 +17,8 @@ from wellspoken.adapters.events import UNKNOWN, Entry, Event, Extra, Finish, Log
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.token_bytes import settle
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.adapters.stages.tiling import Tiling
-from wellspoken.adapters.tokens import scoring
+from wellspoken.adapters.stages.tiling import TilingStage
+from wellspoken.adapters.tokens import probes
 from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
 from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.relay.headers import delays
@@ -72,9 +72,9 @@ async def asked(call: Call, target: Target, exchange: Exchange, path: str, paylo
 async def split(call: Call, target: Target, exchange: Exchange, prompt: Prompt) -> Scored:
     """Return a prompt's tokens and its text, without logprobs."""
     if isinstance(prompt, str):
-        path = scoring.TOKENIZE
-        data = await asked(call, target, exchange, path, scoring.tokenize_request(prompt))
-        tokens = _understood(path, scoring.read_tokens, data)
+        path = probes.TOKENIZE
+        data = await asked(call, target, exchange, path, probes.tokenize_request(prompt))
+        tokens = _understood(path, probes.read_tokens, data)
         return Scored([token for token, _ in tokens], [piece for _, piece in tokens], prompt)
     text = await _text(call, target, exchange, list(prompt))
     first = await _text(call, target, exchange, [prompt[0]])
@@ -91,9 +91,9 @@ async def spelled(call: Call, target: Target, exchange: Exchange, prompt: Prompt
 
 async def _text(call: Call, target: Target, exchange: Exchange, ids: list[int]) -> str:
     """Return the text of a prompt's ids. Raises RequestError 400 for ids that are no tokens."""
-    path = scoring.DETOKENIZE
+    path = probes.DETOKENIZE
     try:
-        data = await asked(call, target, exchange, path, scoring.detokenize_request(ids))
+        data = await asked(call, target, exchange, path, probes.detokenize_request(ids))
     except RequestError as error:
         if error.status not in (400, 500):  # llama.cpp answers 500 to an id beyond its vocabulary
             raise
@@ -102,7 +102,7 @@ async def _text(call: Call, target: Target, exchange: Exchange, ids: list[int]) 
             param="prompt",
             code="invalid_value",
         ) from error
-    return _understood(path, scoring.read_text, data)
+    return _understood(path, probes.read_text, data)
 
 
 async def texts(
@@ -121,13 +121,13 @@ async def texts(
             path, ids = target.backend.detokenize, list(prompt)
             try:
                 told = await asked(
-                    call, target, exchange, path, scoring.detokenize_request(ids, model)
+                    call, target, exchange, path, probes.detokenize_request(ids, model)
                 )
-                text = _understood(path, scoring.read_text, told)
+                text = _understood(path, probes.read_text, told)
             except RequestError:
                 text = None  # the answer itself tells what is wrong, if anything is
         if text is None:
-            scoring.prompt_text_unknown(exchange.notes)
+            probes.prompt_text_unknown(exchange.notes)
         found.append(text)
     return tuple(found)
 
@@ -149,7 +149,7 @@ async def score(
             param=param,
             code="prompt_too_long",
         )
-    scoring.prompt_logprobs_computed(exchange.notes)
+    probes.prompt_logprobs_computed(exchange.notes)
     async with call.service.scoring(target):
         for place in range(1, len(found.ids)):
             found.entries[place] = await _probe(call, target, exchange, found, place, k)
@@ -176,12 +176,12 @@ async def _probe(
     prefix, token = found.ids[:place], found.ids[place]
     context = Context(exchange.apart())  # what llama.cpp's own form needs is no repair here
     forced = token
-    for deeper in scoring.DEEPER:
+    for deeper in probes.DEEPER:
         if deeper and forced == token:
             forced = await _whole(call, target, exchange)
-        payload = scoring.probe(prefix, forced, max(k, deeper))
-        data = await asked(call, target, exchange, scoring.PROBE, payload)
-        entry = _understood(scoring.PROBE, scoring.read_probe, data, token, context)
+        payload = probes.probe(prefix, forced, max(k, deeper))
+        data = await asked(call, target, exchange, probes.PROBE, payload)
+        entry = _understood(probes.PROBE, probes.read_probe, data, token, context)
         if entry is not None:
             del entry.top_logprobs[max(k, 1) :]
             return entry
@@ -191,9 +191,9 @@ async def _probe(
 
 async def _whole(call: Call, target: Target, exchange: Exchange) -> int:
     """Return a token that is whole characters, after which an answer holds probabilities."""
-    path = scoring.TOKENIZE
-    data = await asked(call, target, exchange, path, scoring.tokenize_request("a", alone=True))
-    return _understood(path, scoring.read_whole, data)
+    path = probes.TOKENIZE
+    data = await asked(call, target, exchange, path, probes.tokenize_request("a", alone=True))
+    return _understood(path, probes.read_whole, data)
 
 
 def echoed(exchange: Exchange, found: Scored) -> list[Event]:
@@ -205,7 +205,7 @@ def echoed(exchange: Exchange, found: Scored) -> list[Event]:
     if not exchange.logprobs:
         return [Text(0, found.text)]
     entries: list[Entry] = []
-    lead = scoring.before_text(found.pieces, found.text)
+    lead = probes.before_text(found.pieces, found.text)
     for entry, piece in zip(found.entries[lead:], found.pieces[lead:], strict=True):
         row = Entry("", UNKNOWN, NULL, [])
         if entry is not None and entries:
@@ -218,7 +218,7 @@ def echoed(exchange: Exchange, found: Scored) -> list[Event]:
     text = Text(0, found.text, Logprobs(entries, plain))
     whole = copy(exchange)
     whole.stops = ()  # they end the generated text, and cut nothing of the prompt's tokens
-    events = Tiling(whole)([text, Finish(0, "stop")])
+    events = TilingStage(whole)([text, Finish(0, "stop")])
     return [event for event in events if isinstance(event, Text)]
 
 
@@ -236,8 +236,8 @@ def count_of(given: Raw) -> int:
 
 def prompt_logprobs(exchange: Exchange, found: Scored, k: int) -> Extra:
     """Return the answer's or choice's `prompt_logprobs`."""
-    rows = scoring.prompt_logprobs(found.entries, found.ids, found.pieces, k)
-    return scoring.as_extra("answer" if exchange.kind == "chat" else "choice", rows)
+    rows = probes.prompt_logprobs(found.entries, found.ids, found.pieces, k)
+    return probes.as_extra("answer" if exchange.kind == "chat" else "choice", rows)
 
 
 def _understood(path: str, read: Callable[..., _T], *arguments: object) -> _T:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from wellspoken.adapters.schema import ChatCompletion, ChatId, Count, Created, Text
+from wellspoken.adapters.answer_schema import ChatCompletion, ChatId, Count, Created, Text
 from wellspoken.adapters.servers import registry
 from wellspoken.proxy.store.rows import BESIDE, Row
 from wellspoken.proxy.transfer.converter import NO_MODEL, Converter, RejectedLine

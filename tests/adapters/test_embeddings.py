@@ -18,7 +18,6 @@ from openai.types import CreateEmbeddingResponse
 
 from tests.conformance.embeddings import check_embeddings
 from tests.embeddings import ROOT, Fixture, Replayed, fixtures, replay
-from wellspoken.adapters.embeddings_answer import translate_embeddings
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.embeddings import (
     decode_embeddings,
@@ -26,6 +25,7 @@ from wellspoken.adapters.requests.embeddings import (
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.adapters.tokens.vocabulary import from_tiktoken_file
+from wellspoken.adapters.translate_embeddings import translate_embeddings
 
 Json = dict[str, Any]
 FIXTURES = fixtures()

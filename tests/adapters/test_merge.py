@@ -22,7 +22,7 @@ from wellspoken.adapters.events import (
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.merge import Best, Merge, entries_in
 from wellspoken.adapters.tokens.table import NULL
-from wellspoken.adapters.translate import Source, StreamTranslator
+from wellspoken.adapters.translate import BackendAnswer, StreamTranslator
 
 
 def parts_of(exchange: Exchange, source: str = "backend") -> list[Exchange]:
@@ -192,7 +192,7 @@ def test_a_part_whose_end_comes_with_its_stop_string_ends_once() -> None:
     exchange = asked(n=2, stops=("END",), logprobs=False)
     exchange.enforced = True
     parts = parts_of(exchange)
-    sources = [Source(part, "completions") for part in parts]
+    sources = [BackendAnswer(part, "completions") for part in parts]
     merge = Merge(exchange, parts, 2)
     translator = StreamTranslator(exchange, "completions", sources=sources, merge=merge, fold=True)
     translator.feed(chunk("aEND") + chunk("b") + chunk("", "stop") + DONE, 0)

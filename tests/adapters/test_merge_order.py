@@ -16,7 +16,7 @@ from tests.fold import comparable, fold, payloads
 from tests.replay import exchange
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.merge import Merge
-from wellspoken.adapters.translate import Source, StreamTranslator
+from wellspoken.adapters.translate import BackendAnswer, StreamTranslator
 
 DONE = b"data: [DONE]\n\n"
 PROMPT = 7
@@ -56,7 +56,7 @@ def request(n: int, logprobs: bool, stream: bool) -> Json:
 
 def translator(asked: Json, *, fold: bool) -> StreamTranslator:
     whole = exchange(asked)
-    sources = [Source(whole.part(None)) for _ in range(whole.n)]
+    sources = [BackendAnswer(whole.part(None)) for _ in range(whole.n)]
     merge = Merge(whole, [source.exchange for source in sources], whole.n)
     return StreamTranslator(whole, sources=sources, merge=merge, fold=fold)
 

@@ -13,7 +13,7 @@ from tests.fakes.upstream import DONE, event
 from tests.fold import fold
 from tests.replay import exchange
 from wellspoken.adapters.rest import Rest
-from wellspoken.adapters.translate import Source, StreamTranslator
+from wellspoken.adapters.translate import BackendAnswer, StreamTranslator
 
 Json = dict[str, Any]
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
@@ -44,7 +44,7 @@ def test_any_interleaving_is_one_answer(data: st.DataObject) -> None:
     numbers = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=5, unique=True))
     asked = exchange({**ASKED, "n": n, "stream_options": {"include_usage": True}})
     rest = Rest(asked)
-    first = Source(asked)
+    first = BackendAnswer(asked)
     translator = StreamTranslator(asked, sources=[first], merge=rest)
     said = [pieces(number, f"a{number}", f"b{number}") for number in numbers]
     out = b""
@@ -56,7 +56,7 @@ def test_any_interleaving_is_one_answer(data: st.DataObject) -> None:
     parts = [asked.part(None) for _ in lacks]
     if parts:
         rest.expect(parts)
-        translator.sources = (first, *(Source(part) for part in parts))
+        translator.sources = (first, *(BackendAnswer(part) for part in parts))
         # A server that gives two choices where one was asked for is heard for the first.
         more = [[*pieces(0, f"x{place}", f"y{place}"), *pieces(1, "?"), *end()] for place in lacks]
         for place, piece in data.draw(st.composite(lambda draw: shuffled(draw, more))()):

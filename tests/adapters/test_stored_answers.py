@@ -13,8 +13,8 @@ from tests.conformance import check_body
 from tests.corpus import Fixture, fixtures
 from tests.fold import comparable, fold
 from tests.replay import SPLITS
+from wellspoken.adapters.answer_schema import ChatCompletion
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.schema import ChatCompletion
 from wellspoken.adapters.translate import StreamTranslator, translate_body
 
 CHATS = [x for x in fixtures() if x.status < 300]

@@ -20,7 +20,7 @@ from tests.bench.forms import CREATED, FORMS, MODEL, Form, Stream, asked
 from tests.bench.measure import interleaved, median, ratio
 from tests.conformance import check_body, check_stream
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.readers import wire
+from wellspoken.adapters.readers import strict
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.adapters.translate import StreamTranslator, translate_body
 
@@ -146,7 +146,7 @@ def event_cost(form: Form, answers: list[Answer], effort: Effort) -> EventCost:
         {
             "single": lambda: _feed(first, table, [stream.events for stream in streams]),
             "burst": lambda: _feed(first, table, bursts),
-            "typed": _decoding(wire.Chunk, streams),
+            "typed": _decoding(strict.WireChunk, streams),
             "generic": _decoding(Any, streams),
         },
         effort.rounds,
@@ -204,7 +204,7 @@ def body_speed(name: str, form: Form, answers: list[Answer], effort: Effort) -> 
             _translate(first, table, body)
 
     rounds = interleaved(
-        {"ours": ours, "typed": _parsing(wire.Body, given), "generic": _parsing(Any, given)},
+        {"ours": ours, "typed": _parsing(strict.WireBody, given), "generic": _parsing(Any, given)},
         effort.rounds,
     )
     size = sum(map(len, given))

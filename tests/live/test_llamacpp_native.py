@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 from tests.models.tiny import TEXT
 from wellspoken.adapters.events import End, Entry, Event, Finish, Text, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.readers.llamacpp import LlamaCppNative
+from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.completions import decode_completion, exchange_for_completion
 from wellspoken.adapters.servers.llamacpp_native import (

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from tests.openapi.parts import ANYWHERE, WITH_BODY, answered, got, operation, shaped
 from tests.openapi.requests import Schema, metadata
-from wellspoken.adapters import stored_answers
+from wellspoken.adapters import stored_schema
 from wellspoken.adapters.requests import stored as stored_requests
 
 ANSWERS: Final = (
-    stored_answers.ChatCompletionDeleted,
-    stored_answers.ChatCompletionList,
-    stored_answers.ChatCompletionMessageList,
+    stored_schema.ChatCompletionDeleted,
+    stored_schema.ChatCompletionList,
+    stored_schema.ChatCompletionMessageList,
 )
 _ERRORS: Final = ("400", "401", "404", "429", "4XX", "503")
 

@@ -19,7 +19,7 @@ from yarl import URL
 from tests.fakes.upstream import Upstream
 from tests.postgres import Server
 from tests.proxy.conftest import CHAT, Proxy, StartProxy, envelope
-from wellspoken.adapters.stored_answers import ChatCompletionList
+from wellspoken.adapters.stored_schema import ChatCompletionList
 from wellspoken.proxy.store.rows import Capture, Row, row_of
 
 Json = dict[str, Any]

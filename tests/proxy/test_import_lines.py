@@ -15,7 +15,7 @@ from tests import replay
 from tests.answers import CREATED, TOOL, USAGE, ask, call, choice, completion, entries, message
 from tests.conformance import check_body
 from tests.corpus import Fixture, checked_request, fixtures
-from wellspoken.adapters.schema import ChatCompletion
+from wellspoken.adapters.answer_schema import ChatCompletion
 from wellspoken.adapters.translate import translate_body
 from wellspoken.proxy.store.rows import Capture, Row, row_of
 from wellspoken.proxy.transfer.converter import RejectedLine

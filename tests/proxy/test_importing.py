@@ -16,7 +16,7 @@ import pytest
 
 from tests.postgres import Server
 from tests.proxy.storing import Run, fill, row, rows_of, runner
-from wellspoken.adapters.schema import ChatCompletion
+from wellspoken.adapters.answer_schema import ChatCompletion
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.store.database import StoreError

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from tests.proxy.stored import ANSWER, Json, id_of, row
-from wellspoken.adapters.schema import ErrorResponse
-from wellspoken.adapters.stored_answers import (
+from wellspoken.adapters.answer_schema import ErrorResponse
+from wellspoken.adapters.stored_schema import (
     ChatCompletionList,
     ChatCompletionMessageList,
     StoredChatCompletion,

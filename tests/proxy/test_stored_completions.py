@@ -26,7 +26,7 @@ from tests.proxy.stored import (
 )
 from tests.proxy.test_chat_body import PLAIN
 from tests.proxy.test_chat_stream import EVENTS
-from wellspoken.adapters.stored_answers import (
+from wellspoken.adapters.stored_schema import (
     ChatCompletionDeleted,
     ChatCompletionMessageList,
     StoredChatCompletion,

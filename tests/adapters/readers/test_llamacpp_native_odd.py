@@ -21,7 +21,7 @@ from tests.native import (
     tokens,
 )
 from wellspoken.adapters.events import UNKNOWN, End
-from wellspoken.adapters.readers.llamacpp import LlamaCppNative
+from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative
 
 
 @pytest.mark.parametrize(

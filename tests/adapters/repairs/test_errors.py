@@ -14,7 +14,7 @@ from tests.replay import exchange
 from tests.replay import stream as pieces
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.readers.near_openai import NearOpenAI
-from wellspoken.adapters.repairs import errors
+from wellspoken.adapters.repairs import faults
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.translate import StreamTranslator, translate_body, translate_stream_body
 
@@ -348,7 +348,7 @@ def test_an_error_body_where_a_stream_was_asked_for(payload: Any) -> None:
     ids=json.dumps,
 )
 def test_what_an_error_is(payload: Any, is_one: bool) -> None:
-    assert errors.is_error(payload) is is_one
+    assert faults.is_error(payload) is is_one
 
 
 JSON = st.recursive(
@@ -389,7 +389,7 @@ def test_a_stream_of_any_json_ends(parts: list[Any]) -> None:
 
 def test_a_fault_that_names_no_code_has_none() -> None:
     context = Context(exchange(ask()))
-    fault = errors.fault(400, "x", None, None, "", context)
+    fault = faults.fault(400, "x", None, None, "", context)
     assert (fault.code, fault.param, fault.type) == (None, None, "invalid_request_error")
     assert completion()["choices"]  # what a body is: no error
-    assert not errors.is_error(completion())
+    assert not faults.is_error(completion())

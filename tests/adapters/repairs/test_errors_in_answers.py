@@ -9,7 +9,7 @@ import pytest
 
 from tests.answers import USAGE, body, end, role, say, stream
 from tests.linear import linear
-from wellspoken.adapters.repairs import errors
+from wellspoken.adapters.repairs import faults
 
 LONG = "1" * 5_000
 
@@ -62,7 +62,7 @@ def test_a_failure_without_choices_is_an_error(name: str) -> None:
     ],
 )
 def test_what_is_no_error_is_none(payload: Any) -> None:
-    assert not errors.is_error(payload)
+    assert not faults.is_error(payload)
 
 
 def test_a_chunk_that_is_nothing_known_is_dropped_and_counted() -> None:

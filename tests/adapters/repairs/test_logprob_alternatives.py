@@ -27,7 +27,7 @@ from tests.answers import (
 from tests.replay import exchange
 from wellspoken.adapters.events import UNKNOWN
 from wellspoken.adapters.readers import legacy
-from wellspoken.adapters.readers.wire import WireLogprobs
+from wellspoken.adapters.readers.strict import WireLogprobs
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.logprobs import logprobs
 

@@ -18,7 +18,7 @@ from wellspoken.adapters.requests.shapes import ChatRequest
 from wellspoken.adapters.requests.vendor import admitted
 from wellspoken.adapters.servers.prepare import prepare
 from wellspoken.adapters.servers.registry import BACKENDS
-from wellspoken.adapters.tokens.counting import chat_request, sent_fields
+from wellspoken.adapters.tokens.tokenize import chat_request, sent_fields
 
 Made = TypeVar("Made")
 START = b'{"model":"m","messages":[{"role":"user","content":"Hi"%b}]%b}'

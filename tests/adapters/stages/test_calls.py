@@ -28,8 +28,8 @@ from tests.answers import (
 )
 from tests.fold import payloads
 from tests.replay import exchange
-from wellspoken.adapters.events import Call, End, Fault, Text
-from wellspoken.adapters.stages.calls import Calls
+from wellspoken.adapters.events import End, Fault, Text, ToolDelta
+from wellspoken.adapters.stages.tool_calls import ToolCallStage
 from wellspoken.adapters.translate import StreamTranslator
 
 ONE = ask(tools=[TOOL])
@@ -346,9 +346,9 @@ def test_arguments_are_out_before_the_next_event() -> None:
 
 
 def test_the_stage_leaves_all_else_alone() -> None:
-    stage = Calls(exchange(TWO))
+    stage = ToolCallStage(exchange(TWO))
     text: list[Any] = [Text(0, "Hi")]
     assert stage(text) == text
-    waiting: list[Any] = [Call(0, 0, "call_1", None, "{")]
+    waiting: list[Any] = [ToolDelta(0, 0, "call_1", None, "{")]
     assert stage(waiting) == []
     assert [type(x) for x in stage([Text(0, "Hi"), End(True)])] == [Text, Fault]

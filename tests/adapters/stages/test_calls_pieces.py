@@ -24,8 +24,8 @@ from tests.answers import (
 )
 from tests.linear import linear
 from tests.replay import exchange
-from wellspoken.adapters.events import Call, End, Event, Finish
-from wellspoken.adapters.stages.calls import Calls
+from wellspoken.adapters.events import End, Event, Finish, ToolDelta
+from wellspoken.adapters.stages.tool_calls import ToolCallStage
 
 
 def test_a_call_after_a_role_chunk_opens_the_choice_with_null() -> None:
@@ -106,7 +106,7 @@ def test_two_calls_of_one_id_have_two() -> None:
 
 def through(events: list[Event]) -> list[Event]:
     """Return what a fresh calls stage makes of these events, one at a time."""
-    stage = Calls(exchange(TWO))
+    stage = ToolCallStage(exchange(TWO))
     return [x for event in events for x in stage([event])]
 
 
@@ -118,20 +118,22 @@ def test_many_pieces_take_linear_time(named: bool) -> None:
         return ['{"a": [', *["{},"] * count, "{}", "]", "}"]
 
     def work(count: int) -> list[Event]:
-        events: list[Event] = [Call(0, 0, None, name, text) for text in pieces(count)]
-        return through([*events, Call(0, 0, "call_1", "f", ""), Finish(0, "tool_calls"), End(True)])
+        events: list[Event] = [ToolDelta(0, 0, None, name, text) for text in pieces(count)]
+        return through(
+            [*events, ToolDelta(0, 0, "call_1", "f", ""), Finish(0, "tool_calls"), End(True)]
+        )
 
-    written = [event for event in linear(work, 10_000) if type(event) is Call]
+    written = [event for event in linear(work, 10_000) if type(event) is ToolDelta]
     assert "".join(event.arguments for event in written) == "".join(pieces(10_000))
     assert {event.n for event in written} == {0}
 
 
 def test_many_calls_take_linear_time() -> None:
     def work(count: int) -> list[Event]:
-        return through([Call(0, n, f"call_{n}", "f", "{}") for n in range(count)])
+        return through([ToolDelta(0, n, f"call_{n}", "f", "{}") for n in range(count)])
 
     out = linear(work, 5_000)
-    assert [event.n for event in out if type(event) is Call] == list(range(5_000))
+    assert [event.n for event in out if type(event) is ToolDelta] == list(range(5_000))
 
 
 def test_a_tool_index_in_a_body_is_counted_beside_another_deviation() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.text_events import asked, entry, lp
 from wellspoken.adapters.events import End, Event, Fault, Finish, Text
-from wellspoken.adapters.stages.echo import Echo
-from wellspoken.adapters.stages.stop import Stop
+from wellspoken.adapters.stages.echo import EchoStage
+from wellspoken.adapters.stages.stop import StopStage
 
 PROMPT = "Say it: "
 
@@ -20,7 +20,7 @@ def run(
 ) -> tuple[str, dict[str, int]]:
     """Return the text that leaves for these pieces, and what was noted."""
     exchange = asked(echo=True, prompts=(prompt,), **more)
-    stage = Echo(exchange)
+    stage = EchoStage(exchange)
     events = [event for piece in pieces for event in stage([Text(0, piece)])]
     if end:
         events += stage([Finish(0, "stop"), End(True)])
@@ -68,7 +68,7 @@ def test_an_empty_or_unknown_prompt_is_not_looked_for(prompt: str | None) -> Non
 
 def test_each_choice_has_its_own_prompt() -> None:
     exchange = asked(echo=True, n=4, prompts=("a", "b"))
-    stage = Echo(exchange)
+    stage = EchoStage(exchange)
     events: list[Event] = [Text(n, text) for n, text in enumerate(("a1", "2", "b3", "a4"))]
     out = [*stage(events), *stage([End(True)])]
     joined = [
@@ -80,7 +80,7 @@ def test_each_choice_has_its_own_prompt() -> None:
 
 def test_with_logprobs_an_ignored_echo_is_an_error() -> None:
     exchange = asked(echo=True, prompts=(PROMPT,), logprobs=True)
-    stage = Echo(exchange)
+    stage = EchoStage(exchange)
     out = stage([Text(0, "hello", lp(entry("hello")))])
     (fault,) = out
     assert isinstance(fault, Fault)
@@ -94,12 +94,12 @@ def test_with_logprobs_an_echo_is_passed_on_with_its_entries() -> None:
     events: list[Event] = [
         Text(0, text, row) for text, row in zip(("Say", " it: ", "x"), rows, strict=True)
     ]
-    assert Echo(exchange)(list(events)) == events
+    assert EchoStage(exchange)(list(events)) == events
 
 
 def stopped(pieces: Sequence[str], prompt: str | None, stop: str, **more: Any) -> str:
     exchange = asked(echo=True, prompts=(prompt,), stops=(stop,), **more)
-    echo, stop_stage = Echo(exchange), Stop(exchange)
+    echo, stop_stage = EchoStage(exchange), StopStage(exchange)
     out = [event for piece in pieces for event in stop_stage(echo([Text(0, piece)]))]
     out += stop_stage(echo([Finish(0, "length"), End(True)]))
     assert sum(isinstance(event, Finish) for event in out) == 1

@@ -31,7 +31,7 @@ from tests.answers import (
 )
 from tests.replay import exchange
 from wellspoken.adapters.events import Reason
-from wellspoken.adapters.repairs.finish import FAILURES, REASONS
+from wellspoken.adapters.repairs.finish_reasons import FAILURES, REASONS
 from wellspoken.adapters.translate import StreamTranslator
 
 ENUM = ("stop", "length", "tool_calls", "content_filter", "function_call")

@@ -35,8 +35,8 @@ from tests.replay import exchange
 from wellspoken.adapters.events import Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.repairs.usage import from_timings
-from wellspoken.adapters.tokens.counting import NOTHING, Counted, Tokenize, Wanted
+from wellspoken.adapters.repairs.counts import from_timings
+from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Tokenize, Wanted
 from wellspoken.adapters.tokens.vocabulary import Vocabulary
 from wellspoken.adapters.translate import BodyTranslator, StreamTranslator
 

@@ -1,6 +1,6 @@
 """What servers are asked for a count, and what of their answers is one.
 
-The shapes are constructed from the sources that adapters/tokens/counting.py names, llama.cpp's from
+The shapes are constructed from the sources that adapters/tokens/tokenize.py names, llama.cpp's from
 what b11549 answers (tests/live/test_counting.py asks it).
 """
 
@@ -16,7 +16,7 @@ from wellspoken.adapters.servers.llama_cpp_python import LLAMA_CPP_PYTHON
 from wellspoken.adapters.servers.llamacpp import LLAMACPP
 from wellspoken.adapters.servers.llamacpp_native import LLAMACPP_NATIVE
 from wellspoken.adapters.servers.vllm import VLLM
-from wellspoken.adapters.tokens.counting import (
+from wellspoken.adapters.tokens.tokenize import (
     Tokenize,
     chat_request,
     prompts_in,

@@ -13,7 +13,7 @@ import pytest
 from tests.text_events import asked
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.tokens.scoring import (
+from wellspoken.adapters.tokens.probes import (
     DEEPER,
     FORCING,
     as_extra,

@@ -14,7 +14,6 @@ from openai.types import Completion
 from tests.fold import payloads
 from tests.text_events import HEAD, START, asked, body, entry, lp, row, scored, written
 from wellspoken.adapters.events import (
-    Call,
     End,
     Event,
     Extra,
@@ -26,6 +25,7 @@ from wellspoken.adapters.events import (
     Refusal,
     Start,
     Text,
+    ToolDelta,
     Usage,
 )
 from wellspoken.adapters.writers.completion_body import CompletionBody
@@ -214,8 +214,8 @@ def test_extras_that_come_too_late_are_counted() -> None:
 STRANGE: list[Event] = [
     Reasoning(0, "Hm"),
     Refusal(0, "No", lp(entry("No"))),
-    Call(0, 0, "call_1", "f", ""),
-    Call(0, 0, None, None, "{}"),
+    ToolDelta(0, 0, "call_1", "f", ""),
+    ToolDelta(0, 0, None, None, "{}"),
     Finish(0, "tool_calls"),
 ]
 

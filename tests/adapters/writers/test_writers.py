@@ -29,7 +29,6 @@ from tests.answers import (
 from tests.fold import payloads
 from tests.replay import exchange
 from wellspoken.adapters.events import (
-    Call,
     End,
     Event,
     Extra,
@@ -39,11 +38,12 @@ from wellspoken.adapters.events import (
     Reasoning,
     Start,
     Text,
+    ToolDelta,
     Usage,
 )
 from wellspoken.adapters.writers.chat_body import ChatBody
 from wellspoken.adapters.writers.chat_stream import ChatStream
-from wellspoken.adapters.writers.shapes import error_object, extra_keys, usage_object
+from wellspoken.adapters.writers.objects import error_object, extra_keys, usage_object
 
 HEAD = '"id":"chatcmpl-12345678","object":"chat.completion.chunk","created":1741570283,"model":"m",'
 START = Start("chatcmpl-12345678", 1_741_570_283, "m")
@@ -86,7 +86,9 @@ def test_an_envelope_alone_writes_nothing() -> None:
 
 
 def test_calls() -> None:
-    found = written(Call(0, 0, "call_1", "f", ""), Call(0, 0, None, None, "{}"), tools=[TOOL])
+    found = written(
+        ToolDelta(0, 0, "call_1", "f", ""), ToolDelta(0, 0, None, None, "{}"), tools=[TOOL]
+    )
     opened = '{"role":"assistant","content":null,"refusal":null}'
     first = '{"index":0,"id":"call_1","type":"function","function":{"name":"f","arguments":""}}'
     more = '{"index":0,"function":{"arguments":"{}"}}'
@@ -99,7 +101,9 @@ def test_calls() -> None:
 
 def test_functions() -> None:
     found = written(
-        Call(0, 0, "call_1", "f", ""), Call(0, 0, None, None, "{}"), functions=[{"name": "f"}]
+        ToolDelta(0, 0, "call_1", "f", ""),
+        ToolDelta(0, 0, None, None, "{}"),
+        functions=[{"name": "f"}],
     )
     assert found[1:] == [
         part('{"function_call":{"name":"f","arguments":""}}'),
