@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,9 @@ from aiohttp.web_protocol import RequestPayloadError
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config.values import is_loopback, parse_listen
-from wellspoken.proxy.endpoints import models as pages
+from wellspoken.proxy.endpoints import health, models, ui
 from wellspoken.proxy.endpoints import passthrough as passing
 from wellspoken.proxy.endpoints import stored as stored_completions
-from wellspoken.proxy.endpoints import ui
 from wellspoken.proxy.endpoints.backend_metrics import backend_metrics
 from wellspoken.proxy.endpoints.capabilities import capabilities
 from wellspoken.proxy.endpoints.chat import chat
@@ -24,13 +22,14 @@ from wellspoken.proxy.endpoints.completions import completions
 from wellspoken.proxy.endpoints.embeddings import embeddings
 from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.http.connection import Listener
-from wellspoken.proxy.http.requests import refuse, unknown_url
+from wellspoken.proxy.http.requests import refuse
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.http.sockets import BACKLOG
 from wellspoken.proxy.metrics.service import Metrics
-from wellspoken.proxy.relay.answer import OUR_FAULT
-from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.relay.call import Call, Hooks, unknown_url
+from wellspoken.proxy.state import State
+from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
+from wellspoken.proxy.upstream.readiness import Readiness
 from wellspoken.proxy.upstream.target import Router
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
     from wellspoken.proxy.config import Config
     from wellspoken.proxy.store.store import Store
-    from wellspoken.proxy.tracing.spans import Tracing
     from wellspoken.proxy.upstream.client import Upstream
     from wellspoken.proxy.upstream.target import Target
 
@@ -49,9 +47,6 @@ Answer = Reply | EventStream
 Handler = Callable[[Call], Awaitable[Answer]]
 Route = tuple[str, str, Handler]
 """A method, the route's label in metrics, and the handler."""
-
-Observer = Callable[[Call, int], None]
-"""Is told of each request when it is over, with its status: 499 where the client had left."""
 
 ROUTES: dict[str, Route] = {
     path: route
@@ -61,24 +56,24 @@ ROUTES: dict[str, Route] = {
             ("/v1/completions", "/completions", "/completion"),
             ("POST", "completions", completions),
         ),
-        (("/v1/models", "/models"), ("GET", "models", pages.models)),
+        (("/v1/models", "/models"), ("GET", "models", models.models)),
         (("/v1/capabilities",), ("GET", "capabilities", capabilities)),
-        (("/livez",), ("GET", "livez", pages.livez)),
-        (("/readyz", "/health"), ("GET", "readyz", pages.readyz)),
-        (("/metrics",), ("GET", "metrics", pages.metrics)),
+        (("/livez",), ("GET", "livez", health.livez)),
+        (("/readyz", "/health"), ("GET", "readyz", health.readyz)),
+        (("/metrics",), ("GET", "metrics", health.metrics)),
         (("/backend/metrics",), ("GET", "backend_metrics", backend_metrics)),
-        (("/openapi.json",), ("GET", "openapi", pages.openapi)),
+        (("/openapi.json",), ("GET", "openapi", health.openapi)),
     )
     for path in paths
 }
-_MODEL: Route = ("GET", "model", pages.model)
+_MODEL: Route = ("GET", "model", models.model)
 _PAGE: Route = ("GET", "ui", ui.page)
 _ASKING: frozenset[Handler] = frozenset(
     {chat, completions, embeddings, passing.passed, *stored_completions.HANDLERS}
 )
 """Handlers that ask a backend or the store, so that `limits.inflight` holds for them."""
 _OPEN: frozenset[Handler] = frozenset(
-    {pages.livez, pages.readyz, pages.metrics, backend_metrics, pages.openapi}
+    {health.livez, health.readyz, health.metrics, backend_metrics, health.openapi}
 )
 """Handlers of what needs no key: what machines look at, and a document that everybody may have."""
 
@@ -89,26 +84,23 @@ class Service:
     def __init__(
         self, config: Config, router: Router, metrics: Metrics, store: Store | None = None
     ) -> None:
-        self.config = config
-        self.store = store
-        self.router = router
-        self.keys = Keys.of(config)
-        self.metrics = metrics
-        self.loop = asyncio.get_running_loop()
-        self.log = logging.getLogger("wellspoken")
-        self.draining = False
-        self.stopping = False  # what is still open is cut off
-        self.readiness = pages.Readiness(self)
-        self.inflight = 0
-        metrics.watch_inflight(lambda: self.inflight)
-        self.observers: list[Observer] = [metrics.finished]
-        self.exposed: Callable[[], Awaitable[bytes]] = metrics.exposed
-        self.tracing: Tracing | None = None  # what makes spans of requests, set by tracing.begin
+        self.state = State(
+            config=config,
+            router=router,
+            readiness=Readiness(router.targets),
+            keys=Keys.of(config),
+            metrics=metrics,
+            store=store,
+            expose=metrics.exposed,
+            loop=asyncio.get_running_loop(),
+            log=logging.getLogger("wellspoken"),
+        )
+        self.hooks = Hooks([metrics.finished])
+        metrics.watch_inflight(lambda: self.state.inflight)
         self._idle = asyncio.Event()
         self._idle.set()
         self._hosts = _hosts(config)
         self._retired: list[Upstream] = []  # of removed backends, with requests on their way
-        self._scoring: dict[str, asyncio.Semaphore] = {}
         self._servers: list[asyncio.Server] = []
         self.listener = Listener(
             self.handle,
@@ -116,7 +108,7 @@ class Service:
             **_connection(config),
             access_log=None,
             auto_decompress=False,
-            logger=self.log,
+            logger=self.state.log,
         )
 
     def become(self, config: Config, targets: Sequence[Target], keys: Keys) -> None:
@@ -125,16 +117,17 @@ class Service:
         A request keeps the target that it has. What a client's connection is allowed holds for new
         ones; `server.listen` is not looked at again.
         """
-        gone = [target for target in self.router.targets if target not in targets]
-        known = [target.name for target in targets if target in self.router.targets]
-        keep = config.limits.scoring == self.config.limits.scoring
-        self._scoring = {
-            name: bound for name, bound in self._scoring.items() if keep and name in known
+        state = self.state
+        gone = [target for target in state.router.targets if target not in targets]
+        known = [target.name for target in targets if target in state.router.targets]
+        keep = config.limits.scoring == state.config.limits.scoring
+        state.scoring = {
+            name: bound for name, bound in state.scoring.items() if keep and name in known
         }
-        self.config = config
-        self.router = Router(targets)
-        self.keys = keys
-        self.readiness = pages.Readiness(self)  # what a probe under way finds is no longer asked
+        state.config = config
+        state.router = Router(targets)
+        state.keys = keys
+        state.readiness = Readiness(targets)  # what a probe under way finds is no longer asked
         self._hosts = _hosts(config)
         self.listener.settings.update(_connection(config))
         for target in targets:
@@ -146,18 +139,6 @@ class Service:
                 upstream.retire()
                 self._retired.append(upstream)
 
-    def scoring(self, target: Target) -> asyncio.Semaphore:
-        """Return what bounds how many prompts a backend scores at a time."""
-        bound = self._scoring.get(target.name)
-        if bound is None:
-            bound = self._scoring[target.name] = asyncio.Semaphore(self.config.limits.scoring)
-        return bound
-
-    @staticmethod
-    def new_id() -> str:
-        """Return a fresh random id of 24 characters."""
-        return secrets.token_hex(12)
-
     async def start(
         self, *, shared: bool = False, sockets: Sequence[socket.socket] = ()
     ) -> tuple[str, int]:
@@ -166,8 +147,8 @@ class Service:
         `shared`: other processes listen there too, and the system deals the connections out.
         `sockets`: those that listen already.
         """
-        host, port = parse_listen(self.config.server.listen)
-        create = self.loop.create_server
+        host, port = parse_listen(self.state.config.server.listen)
+        create = self.state.loop.create_server
         if sockets:
             self._servers = [
                 await create(self.listener, sock=each, backlog=BACKLOG) for each in sockets
@@ -184,33 +165,34 @@ class Service:
 
         Cancel it to stop at once.
         """
-        self.draining = True
-        await asyncio.sleep(self.config.server.drain_delay)
+        state = self.state
+        state.draining = True
+        await asyncio.sleep(state.config.server.drain_delay)
         for server in self._servers:
             server.close()
         self.listener.close_idle()
         try:
-            async with asyncio.timeout(self.config.server.drain_timeout):
+            async with asyncio.timeout(state.config.server.drain_timeout):
                 await self._idle.wait()
         except TimeoutError:
-            self.log.warning("%d requests did not end in time and are cut off", self.inflight)
+            state.log.warning("%d requests did not end in time and are cut off", state.inflight)
         await self.listener.flushed(1.0)
 
     async def stop(self) -> None:
         """Close the socket, every connection of a client and every one to a backend."""
-        self.draining = self.stopping = True
+        self.state.draining = self.state.stopping = True
         for server in self._servers:
             server.close()
         await self.listener.shutdown(0.01)
-        present = [target.upstream for target in self.router.targets]
+        present = [target.upstream for target in self.state.router.targets]
         for upstream in (*present, *self._retired):
             if upstream is not None:
                 await upstream.close()
 
     async def handle(self, request: BaseRequest) -> StreamResponse:
         """Answer one request (aiohttp calls this), whatever happens on the way."""
-        call = Call(self, request)
-        self.inflight += 1
+        call = Call(self.state, self.hooks, request)
+        self.state.inflight += 1
         self._idle.clear()
         code = 499  # until something was answered: the client has left
         try:
@@ -219,36 +201,36 @@ class Service:
             code = answer.status
             return answer.response()
         except (asyncio.CancelledError, ConnectionError):
-            if not self.draining:
-                self.metrics.disconnects.labels(call.phase).inc()
+            if not self.state.draining:
+                self.state.metrics.disconnects.labels(call.phase).inc()
             raise
         finally:
             if call.engine is not None:
                 call.engine.leave()
-            self.inflight -= 1
-            if not self.inflight:
+            self.state.inflight -= 1
+            if not self.state.inflight:
                 self._idle.set()
             self._over(call, code)
 
     def _refused(self, request: BaseRequest, code: int) -> str:
         """Count what was refused before it was a request; return the id of its answer."""
-        call = Call(self, request)
+        call = Call(self.state, self.hooks, request)
         self._over(call, code)
         return call.id
 
     def _over(self, call: Call, code: int) -> None:
         """Tell the observers of a request; what one fails at changes no answer and no other."""
-        for tell in self.observers:
+        for tell in self.hooks.observers:
             try:
                 tell(call, code)
             except Exception as error:
-                self.failed(error)
+                self._log_bug(error)
 
     async def _answer(self, call: Call) -> Answer:
         try:
             refuse(call.request, self._hosts)
             handler = self._route(call)
-            if self.inflight > self.config.limits.inflight and handler in _ASKING:
+            if self.state.inflight > self.state.config.limits.inflight and handler in _ASKING:
                 raise RequestError(
                     "The proxy is at its limit of open requests. Wait a moment, or raise "
                     "limits.inflight.",
@@ -270,12 +252,11 @@ class Service:
         except ConnectionError:
             raise
         except Exception as error:
-            self.failed(error)
+            self._log_bug(error)
             return call.fault(OUR_FAULT)
 
-    def failed(self, error: Exception) -> None:
-        """Log a failure of the proxy's own."""
-        self.log.error("a request failed in the proxy itself", exc_info=error)
+    def _log_bug(self, error: Exception) -> None:
+        self.state.log.error("a request failed in the proxy itself", exc_info=error)
 
     def _route(self, call: Call) -> Handler:
         """Return the handler of a request that may have it, and note its owner.
@@ -296,7 +277,7 @@ class Service:
         if routes:
             call.route = next(iter(routes.values()))[0]
         if found is None or not _needs_no_key(found, call.path):
-            call.owner = self.keys.owner(call.request.headers)
+            call.owner = self.state.keys.owner(call.request.headers)
         if not routes:
             raise unknown_url(call)
         return _by_method(call, routes)
@@ -305,9 +286,10 @@ class Service:
         """Return what answers a path that is not the proxy's own by its whole name."""
         if path.startswith(("/v1/models/", "/models/")):
             return _MODEL
-        if passing.reachable(self, path):
+        if passing.reachable(self.state.router, path):
             return "POST", passing.label(path), embeddings if path in EMBEDDINGS else passing.passed
-        return _PAGE if method in ("GET", "HEAD") and ui.target_of(self) is not None else None
+        shown = method in ("GET", "HEAD") and ui.target_of(self.state.router) is not None
+        return _PAGE if shown else None
 
 
 def _needs_no_key(route: Route, path: str) -> bool:

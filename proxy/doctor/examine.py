@@ -107,7 +107,7 @@ async def _sides(options: Options) -> AsyncIterator[tuple[Service, Side, Side]]:
         key = read_key(options.key) if options.key is not None else None
         service = build(config)
         stack.push_async_callback(service.stop)
-        detectors = [target.detector for target in service.router.targets if target.detector]
+        detectors = [target.detector for target in service.state.router.targets if target.detector]
         stack.push_async_callback(stop_all, detectors)
         host, port = await service.start()
         raw = Upstream(normal_url(options.url), config.timeouts, key=key)
@@ -145,7 +145,7 @@ def _config(options: Options, guard: str) -> Config:
 
 
 def _described(service: Service) -> str:
-    target = service.router.targets[0]
+    target = service.state.router.targets[0]
     if target.detector is not None:
         return target.detector.described
     return f"adapter {target.backend.name}"

@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl
 
 from wellspoken.adapters.requests.errors import RequestError, missing, short
 from wellspoken.adapters.translate import error_of
-from wellspoken.proxy.endpoints.models import unloaded
 from wellspoken.proxy.endpoints.passthrough import exchange_of
 from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.relay.headers import explained
@@ -53,7 +52,7 @@ async def backend_metrics(call: Call) -> Reply:
         answer, data = await _read(call, upstream)
     except UpstreamError as error:
         # Not by `call.backend`: a scrape is no request whose time belongs to the backend's latency.
-        call.service.metrics.upstream_errors.labels(target.name, error.reason).inc()
+        call.state.metrics.upstream_errors.labels(target.name, error.reason).inc()
         return call.fault(error.fault)
     if 200 <= answer.status < 300:
         kind = answer.content_type_header.encode("utf-8", "replace")
@@ -70,7 +69,7 @@ async def backend_metrics(call: Call) -> Reply:
 
 def _asked(call: Call) -> Target:
     """Return the backend that `?backend=` names, else the engine, else the only one there is."""
-    targets = call.service.router.targets
+    targets = call.state.router.targets
     query = call.request.raw_path.partition("?")[2]
     name = dict(parse_qsl(query, keep_blank_values=True)).get("backend")
     names = ", ".join(target.name for target in targets[:_LISTED])
@@ -94,7 +93,7 @@ def _asked(call: Call) -> Target:
 
 def _away(target: Target) -> RequestError:
     """Return the error for an engine that is not there."""
-    if unloaded(target):
+    if target.unloaded:
         return RequestError(
             f"The engine has no metrics now: {target.state().rstrip('.')}. A request to its model "
             "loads it; to ask for its metrics does not.",
@@ -109,7 +108,7 @@ def _away(target: Target) -> RequestError:
 
 async def _read(call: Call, upstream: Upstream) -> tuple[Answer, bytes]:
     """Return the backend's answer and its body. Raises UpstreamError."""
-    config = call.service.config
+    config = call.state.config
     seconds = max(SECONDS, config.timeouts.probe)
     accept = ", ".join(call.request.headers.getall("Accept", ()))
     extra = f"Accept: {accept}\r\n".encode("ascii") if _ACCEPT.fullmatch(accept) else b""
@@ -129,5 +128,5 @@ def _failed(call: Call, target: Target, answer: Answer, data: bytes) -> Reply:
     """Return a backend's error; llama.cpp's 501 says which flag it needs."""
     exchange = exchange_of(call, "")
     fault = error_of(exchange, answer.status, data)
-    call.service.metrics.translated(target.name, OTHER, exchange)
+    call.state.metrics.translated(target.name, OTHER, exchange)
     return call.fault(fault, explained(exchange, fault.retry, answer))

@@ -31,8 +31,8 @@ async def capabilities(call: Call) -> Reply:
     configured names does not answer, RequestError 503 for such an engine that never was there.
     """
     found = []
-    for name in await listed(call.service):
-        target = call.service.router.find(name)
+    for name in await listed(call.state.router):
+        target = call.state.router.find(name)
         await target.ready()
         found.append(of_model(name, target))
     return call.reply(200, _encode(Capabilities(data=found)))

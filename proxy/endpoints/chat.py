@@ -21,10 +21,9 @@ from wellspoken.adapters.servers.llamacpp_native import (
 )
 from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare
 from wellspoken.adapters.translate import BackendAnswer
-from wellspoken.proxy.http.requests import body_of, exchanged
 from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay import storing as keeping
-from wellspoken.proxy.relay.admission import admit, enter
+from wellspoken.proxy.relay.admission import admit, enter, make_exchange
 from wellspoken.proxy.relay.answer import respond, untouched
 from wellspoken.proxy.relay.plan import Ask, Plan, streamed, without_stops
 
@@ -42,18 +41,18 @@ TEMPLATE = "/apply-template"
 
 async def chat(call: Call) -> Reply | EventStream:
     """Answer one chat completion. Raises RequestError, UpstreamError: then nothing was sent."""
-    service = call.service
-    body = await body_of(call)
-    wanted = decode_chat(body, bounds=service.router.bounds)
-    target = service.router.find(wanted.model)
-    if target.bounds != service.router.bounds:
+    state = call.state
+    body = await call.read_body()
+    wanted = decode_chat(body, bounds=state.router.bounds)
+    target = state.router.find(wanted.model)
+    if target.bounds != state.router.bounds:
         openai_bounds.check(wanted, strict=target.bounds == "openai")
     streams = bool(wanted.stream)
     call.routed(target, wanted.model, streams)
     keeping.begin(call, wanted, body)
     await call.ready(target)
     wanted = await admit(call, target, wanted)
-    exchange = exchanged(call, target, partial(exchange_for, wanted))
+    exchange = make_exchange(call, target, partial(exchange_for, wanted))
     if call.kept is not None:
         exchange.stored = True
         wanted = keeping.with_usage(target, wanted)

@@ -25,9 +25,8 @@ from wellspoken.adapters.servers.parameters import refuse, used
 from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare_completion
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
 from wellspoken.adapters.translate import BackendAnswer
-from wellspoken.proxy.http.requests import body_of, exchanged
 from wellspoken.proxy.relay import scoring
-from wellspoken.proxy.relay.admission import admit, enter
+from wellspoken.proxy.relay.admission import admit, enter, make_exchange
 from wellspoken.proxy.relay.answer import respond, untouched
 from wellspoken.proxy.relay.counting import Counter
 from wellspoken.proxy.relay.plan import Ask, Merging, Plan, streamed, without_stops
@@ -47,18 +46,18 @@ COMPUTED = frozenset({"prompt_logprobs"})  # what a backend that cannot do it is
 
 async def completions(call: Call) -> Reply | EventStream:
     """Answer one completion. Raises RequestError, UpstreamError: then nothing was sent."""
-    service = call.service
-    body = await body_of(call)
-    bounds = service.router.bounds
+    state = call.state
+    body = await call.read_body()
+    bounds = state.router.bounds
     wanted = decode_completion(body, bounds=bounds, native_names=call.path != OPENAI_PATH)
-    target = service.router.find(wanted.model)
+    target = state.router.find(wanted.model)
     if target.bounds != bounds:
         completions_bounds.check(wanted, strict=target.bounds == "openai")
     streams = bool(wanted.stream)
     call.routed(target, wanted.model, streams)
     await call.ready(target)
     wanted = await admit(call, target, wanted)
-    exchange = exchanged(call, target, partial(exchange_for_completion, wanted))
+    exchange = make_exchange(call, target, partial(exchange_for_completion, wanted))
     endpoint = _endpoint(target)
     if wanted.oai_compat is False:
         native = target.backend.native is not None and call.path != OPENAI_PATH

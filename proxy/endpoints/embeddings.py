@@ -18,7 +18,7 @@ from wellspoken.adapters.requests.embeddings import (
 from wellspoken.adapters.requests.shapes import OUR_KEYS
 from wellspoken.adapters.translate_embeddings import translate_embeddings
 from wellspoken.proxy.endpoints.passthrough import ask, exchange_of, missing, unchanged
-from wellspoken.proxy.http.requests import body_of, extensions_of, keep_of
+from wellspoken.proxy.http.requests import extensions_of, keep_of
 from wellspoken.proxy.relay.admission import admit_passing, count_vendors, enter_passing
 from wellspoken.proxy.relay.headers import explained
 from wellspoken.proxy.relay.send import KEY_REFUSED, LARGE, clients_key
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 async def embeddings(call: Call) -> Reply | EventStream:
     """Answer one request for embeddings. Raises RequestError, UpstreamError."""
-    service, request = call.service, call.request
-    body = await body_of(call)
-    wanted = decode_embeddings(body, bounds=service.router.bounds)
-    target = service.router.find(wanted.model)
-    if target.bounds != service.router.bounds:
+    state, request = call.state, call.request
+    body = await call.read_body()
+    wanted = decode_embeddings(body, bounds=state.router.bounds)
+    target = state.router.find(wanted.model)
+    if target.bounds != state.router.bounds:
         requests.check(wanted, strict=target.bounds == "openai")
     call.routed(target, wanted.model, False)
     exchange = exchange_of(call, wanted.model)
@@ -88,7 +88,7 @@ async def _asked(
 
     A backend that refuses base64 is asked for floats (`embedding_base64_refused`).
     """
-    limit = call.service.config.limits.response
+    limit = call.state.config.limits.response
     model = target.model_for(wanted.model)
     vendors = tuple(key for key in wanted.fields if key not in EMBEDDING_KEYS | OUR_KEYS)
     count_vendors(call, target, vendors)

@@ -26,13 +26,12 @@ from wellspoken.adapters.requests.renaming import asks_stream, decode_named, wit
 from wellspoken.adapters.servers import registry
 from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.http.requests import body_of, forwarded
 from wellspoken.proxy.metrics.passing import PassingUsage
 from wellspoken.proxy.relay.admission import admit_passing, enter_passing
 from wellspoken.proxy.relay.answer import relayed
 from wellspoken.proxy.relay.headers import delays, explained
 from wellspoken.proxy.relay.plan import Ask
-from wellspoken.proxy.relay.send import KEY_REFUSED, clients_key, reached
+from wellspoken.proxy.relay.send import KEY_REFUSED, clients_key, forward_headers, reached
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -41,9 +40,8 @@ if TYPE_CHECKING:
 
     from wellspoken.proxy.http.responses import EventStream, Reply
     from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.server import Service
     from wellspoken.proxy.upstream.client import Answer
-    from wellspoken.proxy.upstream.target import Target
+    from wellspoken.proxy.upstream.target import Router, Target
 
 EVENTS: Final = "text/event-stream"
 STREAMS: Final = frozenset({EVENTS, "application/x-ndjson", "application/jsonl"})
@@ -95,10 +93,10 @@ def refuse_endpoints(paths: Sequence[str], taken: Collection[str]) -> None:
             raise ConfigError(f"endpoints: {path!r} {why}.")
 
 
-def reachable(service: Service, path: str) -> bool:
+def reachable(router: Router, path: str) -> bool:
     """Say whether some backend may have a path; one that is not recognised yet may have any."""
     wanted = set(EMBEDDINGS) if path in EMBEDDINGS else {path}
-    for target in service.router.targets:
+    for target in router.targets:
         unsure = target.detector is not None and not target.detector.settled
         listed = _NAMED if unsure and target.endpoints is None else target.passes
         if not wanted.isdisjoint(listed):
@@ -124,12 +122,12 @@ def missing(target: Target, path: str) -> RequestError:
 
 async def passed(call: Call) -> Reply | EventStream:
     """Pass one request through. Raises RequestError, UpstreamError: then nothing was sent."""
-    service = call.service
-    body = await body_of(call)
+    state = call.state
+    body = await call.read_body()
     model, fields = decode_named(body)
-    if model is None and len(service.router.targets) > 1:
+    if model is None and len(state.router.targets) > 1:
         raise required("model", "It says which of this proxy's backends is asked.")
-    target = service.router.find(model or "")
+    target = state.router.find(model or "")
     stream = asks_stream(fields)
     call.routed(target, model or "", stream)
     await call.ready(target)
@@ -162,7 +160,7 @@ def _changes(
 
 def exchange_of(call: Call, model: str) -> Exchange:
     """Return what notes the repairs of an error."""
-    exchange = Exchange(model=model, now=int(time.time()), new_id=call.service.new_id)
+    exchange = Exchange(model=model, now=int(time.time()), new_id=call.state.new_id)
     exchange.origin = f"backend {call.backend}, request {call.id}"
     return exchange
 
@@ -172,7 +170,7 @@ async def ask(call: Call, target: Target, path: str, body: bytes, stream: bool) 
 
     The client's key goes along only with `auth = "pass"`.
     """
-    timeouts, headers = call.service.config.timeouts, call.request.headers
+    timeouts, headers = call.state.config.timeouts, call.request.headers
     names = list(ANTHROPIC_HEADERS) if path.startswith(ANTHROPIC) else []
     if target.auth_pass:
         names.append("x-api-key")
@@ -190,7 +188,7 @@ async def ask(call: Call, target: Target, path: str, body: bytes, stream: bool) 
             "POST",
             path,
             body,
-            extra=forwarded(call, kind, context) + lines.encode("ascii"),
+            extra=forward_headers(call, kind, context) + lines.encode("ascii"),
             authorization=authorization.encode("ascii"),
             first=timeouts.first_token_stream if stream else timeouts.first_token_body,
             between=timeouts.between_chunks,
@@ -202,7 +200,7 @@ async def unchanged(call: Call, answer: Answer) -> Reply | EventStream:
     """Return a good answer as it is: a stream as it comes, anything else whole."""
     if answer.content_type in STREAMS:
         return await relayed(call, answer)
-    data = await answer.read(call.service.config.limits.response)
+    data = await answer.read(call.state.config.limits.response)
     counts = PassingUsage()
     counts.body(data)
     call.passed(counts)
@@ -213,7 +211,7 @@ async def unchanged(call: Call, answer: Answer) -> Reply | EventStream:
 async def _failed(call: Call, target: Target, answer: Answer, exchange: Exchange) -> Reply:
     """Return an error: as sent where it is Anthropic's, else in OpenAI's envelope."""
     status = answer.status
-    data = await answer.read(call.service.config.limits.response)
+    data = await answer.read(call.state.config.limits.response)
     if status in KEY_REFUSED and target.auth_pass:
         return call.fault(clients_key(status))
     if 400 <= status < 600 and status not in KEY_REFUSED and call.path.startswith(ANTHROPIC):

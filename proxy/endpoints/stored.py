@@ -22,7 +22,6 @@ from wellspoken.adapters.requests.stored import (
     decode_update,
 )
 from wellspoken.proxy.endpoints import stored_views as presenting
-from wellspoken.proxy.http.requests import body_of
 from wellspoken.proxy.http.responses import JSON
 from wellspoken.proxy.relay.send import LARGE
 from wellspoken.proxy.store.database import StoreError, Unreadable, Unusable
@@ -68,7 +67,7 @@ def _stored(handler: Callable[[Call, Store], Awaitable[Reply | EventStream]]) ->
 
     @wraps(handler)
     async def handle(call: Call) -> Reply | EventStream:
-        store = call.service.store
+        store = call.state.store
         if store is None:
             raise RequestError(
                 "This server stores no completions. Configure store.path (SQLite) or store.url "
@@ -82,7 +81,7 @@ def _stored(handler: Callable[[Call, Store], Awaitable[Reply | EventStream]]) ->
             again = {"x-should-retry": "false"} if isinstance(error, Unusable) else {}
             why = str(error)
             if not isinstance(error, Unreadable):  # paths and hosts are nothing for a client
-                call.service.log.warning("%s: the store cannot be used: %s", call.id, error)
+                call.state.log.warning("%s: the store cannot be used: %s", call.id, error)
                 why = "the server's log says why"
             raise RequestError(
                 f"The store of completions cannot be used now: {why}.",
@@ -98,7 +97,7 @@ def _stored(handler: Callable[[Call, Store], Awaitable[Reply | EventStream]]) ->
 @_stored
 async def completions(call: Call, store: Store) -> Reply | EventStream:
     """List stored completions, a page at a time. Raises RequestError, StoreError."""
-    wanted = decode_completions(_query(call), bounds=call.service.router.bounds)
+    wanted = decode_completions(_query(call), bounds=call.state.router.bounds)
     position = None
     if wanted.after is not None:
         if len(wanted.after) <= _LONGEST:
@@ -141,7 +140,7 @@ async def completion(call: Call, store: Store) -> Reply:
 async def update(call: Call, store: Store) -> Reply:
     """Replace the metadata of a completion and return it. Raises RequestError, StoreError."""
     id = _id(call)
-    body = await body_of(call)
+    body = await call.read_body()
     if len(body) > _CHANGE:
         raise RequestError(
             f"The request's body has more than {_CHANGE} bytes. Send less metadata.",
@@ -149,7 +148,7 @@ async def update(call: Call, store: Store) -> Reply:
             param="metadata",
             code="request_too_large",
         )
-    metadata = decode_update(body, bounds=call.service.router.bounds)
+    metadata = decode_update(body, bounds=call.state.router.bounds)
     row = _found(await store.set_metadata(call.owner, id, metadata), id)
     return await _reply(call, [row], partial(presenting.completion, row))
 

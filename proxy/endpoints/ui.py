@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from wellspoken.proxy.http.requests import unknown_url
 from wellspoken.proxy.http.responses import Reply
+from wellspoken.proxy.relay.call import unknown_url
 from wellspoken.proxy.relay.send import reached
 
 if TYPE_CHECKING:
     from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.server import Service
-    from wellspoken.proxy.upstream.target import Target
+    from wellspoken.proxy.upstream.target import Router, Target
 
 KEPT = (
     "cache-control",
@@ -31,9 +30,9 @@ _LIMIT = 32 * 1024 * 1024
 _FILE = re.compile(r"/(_app/.+|[^/]+\.\w+)?", re.ASCII)
 
 
-def target_of(service: Service) -> Target | None:
+def target_of(router: Router) -> Target | None:
     """Return the target whose page is shown, None if no route shows one."""
-    return next((target for target in service.router.targets if target.ui), None)
+    return next((target for target in router.targets if target.ui), None)
 
 
 def is_file(path: str) -> bool:
@@ -43,7 +42,7 @@ def is_file(path: str) -> bool:
 
 async def page(call: Call) -> Reply:
     """Return a file of the page as the server has it. Raises RequestError 404, UpstreamError."""
-    target = target_of(call.service)
+    target = target_of(call.state.router)
     if target is None:
         raise unknown_url(call)
     await target.ready()
@@ -52,7 +51,7 @@ async def page(call: Call) -> Reply:
         raise unknown_url(call)
     call.backend = target.name
     gzip = "gzip" in call.request.headers.get("Accept-Encoding", "")
-    timeouts = call.service.config.timeouts
+    timeouts = call.state.config.timeouts
     await call.enter(target)
     answer = await reached(
         call,

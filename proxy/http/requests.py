@@ -6,31 +6,20 @@ import asyncio
 import ipaddress
 import re
 import secrets
-import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
-from wellspoken.adapters.exchange import Exchange, Extensions
+from wellspoken.adapters.exchange import Extensions
 from wellspoken.adapters.requests.errors import RequestError
 
 if TYPE_CHECKING:
     from aiohttp.web_request import BaseRequest
     from multidict import CIMultiDictProxy
 
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.target import Target
-
 TRACE_PARENT: Final = "traceparent"
 TRACE_STATE: Final = "tracestate"
 EXTENSIONS: tuple[Extensions, ...] = ("none", "known", "all")
 
-_EXISTING = (
-    "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{id}, "
-    "GET /v1/chat/completions, GET, POST and DELETE /v1/chat/completions/{id}, "
-    "GET /v1/chat/completions/{id}/messages, "
-    "GET /livez, GET /readyz, GET /health, GET /metrics, GET /backend/metrics, "
-    "GET /openapi.json, GET /v1/capabilities"
-)
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _DOTS = re.compile(r"/\.{1,2}(?:/|$)|%2e", re.IGNORECASE)
@@ -119,33 +108,6 @@ def _local(header: str, hosts: Collection[str]) -> bool:
     return True
 
 
-def unknown_url(call: Call) -> RequestError:
-    """Return the error for a path that is not here."""
-    passing = sorted({path for target in call.service.router.targets for path in target.passes})
-    also = "".join(f", POST {path}" for path in passing)
-    return RequestError(
-        f"Unknown request URL: {call.request.method[:16]} {call.path[:200]}. This proxy answers "
-        f"{_EXISTING}{also}.",
-        status=404,
-        code="unknown_url",
-    )
-
-
-async def body_of(call: Call) -> bytes:
-    """Return the body of a call's request, as `read_body` does; then the call waits for a backend.
-
-    Raises RequestError.
-    """
-    config = call.service.config
-    call.phase = "request"
-    with call.waiting():
-        body = await read_body(call.request, config.limits.body, config.timeouts.client_body)
-    if call.tap is not None:
-        call.tap.request(body)
-    call.phase = "waiting"
-    return body
-
-
 async def read_body(request: BaseRequest, limit: int, idle: float) -> bytes:
     """Return the body of a JSON request.
 
@@ -231,34 +193,6 @@ def keep_of(request: BaseRequest, default: frozenset[str]) -> frozenset[str]:
             code="invalid_value",
         )
     return frozenset(names)
-
-
-def exchanged(call: Call, target: Target, make: Callable[..., Exchange]) -> Exchange:
-    """Return the exchange that `make` gives of a request to `target`.
-
-    Raises RequestError for x-wellspoken headers that cannot be followed.
-    """
-    exchange = make(
-        now=int(time.time()),
-        new_id=call.service.new_id,
-        tokens=target.tokens,
-        extensions=extensions_of(call.request, target.extensions),
-        keep=keep_of(call.request, target.keep),
-    )
-    exchange.origin = f"backend {target.name}, request {call.id}"
-    exchange.pairs_best = target.backend.pairs_best
-    return exchange
-
-
-def forwarded(call: Call, accept: str, context: bytes | None = None) -> bytes:
-    """Return the header lines that a backend gets because of the client's request.
-
-    `context`: those of a trace in which the proxy takes part; without, the client's go on.
-    """
-    lines = f"Accept: {accept}\r\nx-request-id: {call.id}\r\n".encode("ascii")
-    if context is None:
-        context = context_lines(call.request.headers, (TRACE_PARENT, TRACE_STATE))
-    return lines + context
 
 
 def context_lines(headers: CIMultiDictProxy[str], names: Iterable[str]) -> bytes:

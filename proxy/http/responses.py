@@ -13,7 +13,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from wellspoken.adapters.requests.errors import error_json
 
@@ -268,3 +268,17 @@ class EventStream:
 def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> bytes:
     """Return OpenAI's error envelope as JSON."""
     return error_json(message, kind, param, code)
+
+
+class TappedStream(EventStream):
+    """A stream whose pieces are noted as they leave."""
+
+    __slots__ = ("_tap",)
+
+    def __init__(self, tap: Callable[[bytes], None], *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._tap = tap
+
+    def _put(self, data: bytes, *, last: bool) -> None:
+        self._tap(data)
+        super()._put(data, last=last)

@@ -6,7 +6,8 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from wellspoken.proxy.endpoints import models as pages
+from wellspoken.proxy.endpoints.health import why_unready
+from wellspoken.proxy.endpoints.models import listed
 from wellspoken.proxy.lifecycle.build import version
 
 if TYPE_CHECKING:
@@ -20,15 +21,15 @@ async def banner(service: Service, host: str, port: int) -> str:
     shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{port}"
     lines = [f"wellspoken {version()} listens on {base}"]
-    known = [target.detector.known() for target in service.router.targets if target.detector]
-    reason, *_ = await asyncio.gather(service.readiness.reason(), *known)
-    lines += [_line(target) for target in service.router.targets[:4]]
-    if len(service.router.targets) > 4:
-        lines.append(f"  and {len(service.router.targets) - 4} more backends")
+    known = [target.detector.known() for target in service.state.router.targets if target.detector]
+    reason, *_ = await asyncio.gather(why_unready(service.state), *known)
+    lines += [_line(target) for target in service.state.router.targets[:4]]
+    if len(service.state.router.targets) > 4:
+        lines.append(f"  and {len(service.state.router.targets) - 4} more backends")
     if reason:
         lines.append(f"  not ready yet: {' '.join(reason.split())}")
-    names = list(await pages.listed(service)) if not reason else []
-    names += [name for target in service.router.targets for name in target.names]
+    names = list(await listed(service.state.router)) if not reason else []
+    names += [name for target in service.state.router.targets for name in target.names]
     body = json.dumps(
         {
             "model": names[0] if names else "MODEL",
@@ -37,7 +38,7 @@ async def banner(service: Service, host: str, port: int) -> str:
             "top_logprobs": 2,
         }
     ).replace("'", "'\\''")
-    key = ['    -H "Authorization: Bearer $OPENAI_API_KEY" \\'] if len(service.keys) else []
+    key = ['    -H "Authorization: Bearer $OPENAI_API_KEY" \\'] if len(service.state.keys) else []
     lines += [
         f"  health {base}/readyz, metrics {base}/metrics; OPENAI_BASE_URL={base}/v1",
         "Try:",

@@ -14,9 +14,9 @@ from wellspoken.engine.settings import Settings
 from wellspoken.engine.supervisor import Supervisor
 from wellspoken.proxy.config import Auth
 from wellspoken.proxy.config.values import ConfigError, read_key
-from wellspoken.proxy.endpoints.models import PROBE_PATH
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.readiness import PROBE_PATH
 
 if TYPE_CHECKING:
     import logging

@@ -64,7 +64,7 @@ class Reloader:
 
     async def prepare(self, config: Config) -> Change:
         """Read all that a configuration needs, and change nothing. Raises ConfigError."""
-        basis = self._service.config
+        basis = self._service.state.config
         return await aside(lambda: _read(config, basis))
 
     def take(self, change: Change) -> list[str]:
@@ -73,11 +73,12 @@ class Reloader:
         Raises ConfigError where another one was taken over since.
         """
         service = self._service
-        if service.config is not change.basis:
+        present = service.state.router.targets
+        if service.state.config is not change.basis:
             raise ConfigError("another configuration was taken over meanwhile. Reload again.")
         before = {
             backend.name: (backend, target)
-            for backend, target in zip(change.basis.backend, service.router.targets, strict=False)
+            for backend, target in zip(change.basis.backend, present, strict=False)
         }
         targets: list[Target] = []
         for backend, found in zip(change.config.backend, change.backends, strict=True):
@@ -87,9 +88,9 @@ class Reloader:
             elif target.upstream is not None:
                 target.upstream.use(found.key)
             targets.append(target)
-        targets += service.router.targets[len(before) :]  # the engine's, which stays
+        targets += present[len(before) :]  # the engine's, which stays
         self.described = _described(service, change, targets)
-        gone = [target for target in service.router.targets if target not in targets]
+        gone = [target for target in present if target not in targets]
         service.become(change.config, targets, change.keys)
         if self._hosted is not None:
             self._hosted.timeouts = change.config.timeouts  # of the connections to its next start
@@ -102,7 +103,7 @@ class Reloader:
 
     async def close(self) -> None:
         """Stop looking at the present backends, and wait until that is so for removed ones."""
-        targets = self._service.router.targets
+        targets = self._service.state.router.targets
         await stop_all([target.detector for target in targets if target.detector is not None])
         await asyncio.gather(*self._ending)
 
@@ -148,7 +149,7 @@ def _described(service: Service, change: Change, targets: list[Target]) -> str:
         changed=sum(old[name] != new[name] for name in old.keys() & new.keys()),
         gone=len(old.keys() - new.keys()),
     )
-    came, went = change.keys.compared(service.keys)
+    came, went = change.keys.compared(service.state.keys)
     keys = _counted(f"client keys: {len(change.keys)}", new=came, gone=went)
     others = msgspec.structs.replace(change.config, backend=change.basis.backend) != change.basis
     return "; ".join(filter(None, (said, keys, "settings changed" if others else "")))

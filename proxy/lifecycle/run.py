@@ -109,13 +109,14 @@ async def serve(
     progress = progress if progress is not None else Progress(sys.stderr)
     try:
         service = build(config)
+        state = service.state
         hosted = _hosted(config, service, progress)
-        traces = tracing.begin(config.traces, service)
+        traces = tracing.begin(config.traces, service.hooks)
     except ConfigError as error:
         log.error("%s", error)
         return 2
     if output is not None:
-        logs.observe(service, output)
+        logs.observe(service.hooks, output)
     signals = Signals()
     reloader = Reloader(service, hosted)
     watcher = _watcher(config, source, service, reloader, signals)
@@ -130,16 +131,16 @@ async def serve(
         except OSError as error:
             log.error("%s", cannot_listen(config, error))
             return 1
-        if service.store is not None:
-            service.store.start()  # beside the rest: a database that hangs delays nothing
-        start_all(service.router.targets)
+        if state.store is not None:
+            state.store.start()  # beside the rest: a database that hangs delays nothing
+        start_all(state.router.targets)
         if link is None:
             watcher.start()
         if hosted is not None:
             work.append(asyncio.create_task(progress.follow(hosted.supervisor, log)))
             starting = asyncio.create_task(_came_up(hosted, service))
             work.append(starting)
-            if len(service.router.targets) == 1:
+            if len(state.router.targets) == 1:
                 await _either(starting, signals.first)
                 if starting.done() and not starting.result():
                     return 1
@@ -153,7 +154,7 @@ async def serve(
         await watcher.stop()
         if hosted is not None and hosted.supervisor.first:  # a start that nobody waits for
             work.append(asyncio.create_task(hosted.stop(signals.second)))
-        log.info("draining: %d open requests; a second signal stops at once", service.inflight)
+        log.info("draining: %d open requests; a second signal stops at once", state.inflight)
         await _until(service.drain(), signals.second)
         return 0
     finally:
@@ -182,7 +183,7 @@ def _watcher(
         reloader.apply,
         signals.reload,
         file=source.file if source is not None else None,
-        told=service.metrics.reloaded.set,
+        told=service.state.metrics.reloaded.set,
         describe=lambda: reloader.described,
     )
 
@@ -196,8 +197,8 @@ def _hosted(config: Config, service: Service, progress: Progress) -> Hosted | No
         return None
     from wellspoken.proxy.lifecycle.hosted import Hosted
 
-    target = next(t for t in service.router.targets if t.name == config.engine.name)
-    return Hosted(config, target, service.metrics, service.log, progress.line)
+    target = next(t for t in service.state.router.targets if t.name == config.engine.name)
+    return Hosted(config, target, service.state.metrics, service.state.log, progress.line)
 
 
 async def _came_up(hosted: Hosted, service: Service) -> bool:
@@ -208,7 +209,7 @@ async def _came_up(hosted: Hosted, service: Service) -> bool:
     try:
         await hosted.start()
     except EngineError as error:
-        return not error.lasting or len(service.router.targets) > 1
+        return not error.lasting or len(service.state.router.targets) > 1
     return True
 
 
@@ -216,8 +217,8 @@ async def _stopped(service: Service, hosted: Hosted | None, now: asyncio.Event) 
     """End what clients have open, then the engine, and the store beside it; `now`: at once."""
     await service.stop()
     ends = [hosted.stop(now)] if hosted is not None else []
-    if service.store is not None:
-        ends.append(service.store.close(now))
+    if service.state.store is not None:
+        ends.append(service.state.store.close(now))
     await asyncio.gather(*ends)
 
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from wellspoken.proxy.config.tables import Log
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.server import Service
+    from wellspoken.proxy.relay.call import Call, Hooks
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 SECONDS: Final = 2.0
@@ -186,7 +185,7 @@ def _unraisable(failed: sys.UnraisableHookArgs) -> None:
 
 
 class Access:
-    """Writes a line for each request that is over: an observer of `Service` (see `observe`)."""
+    """Writes a line for each request that is over: an observer (see `observe`)."""
 
     def __init__(self, config: Log, log: Logs) -> None:
         self._put = log.put
@@ -259,9 +258,10 @@ def set_up(config: Log, screen: Screen) -> Logs:
     return logs
 
 
-def observe(service: Service, log: Logs) -> None:
-    """Have the service's requests logged, as far as that is wanted."""
+def observe(hooks: Hooks, log: Logs) -> None:
+    """Have a service's requests logged, as far as that is wanted."""
     if log.config.access:
-        service.observers.append(Access(log.config, log))
+        hooks.observers.append(Access(log.config, log))
     if log.config.bodies:
-        service.observers.append(bodies.log_answer)
+        hooks.tap = bodies.tap_call
+        hooks.observers.append(bodies.log_answer)

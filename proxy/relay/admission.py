@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Final
 
 from wellspoken.adapters.requests.caps import (
@@ -14,18 +15,37 @@ from wellspoken.adapters.requests.caps import (
 )
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.vendor import UNKNOWN, admitted, refuse_variants, vendor_keys
+from wellspoken.proxy.http.requests import extensions_of, keep_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from msgspec import Raw
 
+    from wellspoken.adapters.exchange import Exchange
     from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.upstream.target import Target
 
 _OUTCOMES: Final = {"pass": "passed", "strip": "stripped", "reject": "rejected"}
 LISTED: Final = 32  # names that the header lists at most
 _NAME: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)  # a client's key may hold anything
+
+
+def make_exchange(call: Call, target: Target, make: Callable[..., Exchange]) -> Exchange:
+    """Return the exchange that `make` gives of a request to `target`.
+
+    Raises RequestError for x-wellspoken headers that cannot be followed.
+    """
+    exchange = make(
+        now=int(time.time()),
+        new_id=call.state.new_id,
+        tokens=target.tokens,
+        extensions=extensions_of(call.request, target.extensions),
+        keep=keep_of(call.request, target.keep),
+    )
+    exchange.origin = f"backend {target.name}, request {call.id}"
+    exchange.pairs_best = target.backend.pairs_best
+    return exchange
 
 
 async def admit(call: Call, target: Target, wanted: Asked) -> Asked:
@@ -82,7 +102,7 @@ def count_vendors(call: Call, target: Target, names: tuple[str, ...]) -> None:
     """
     if names:
         outcome = _OUTCOMES[target.vendor]
-        counter = call.service.metrics.vendor_parameters.labels(target.name, outcome)
+        counter = call.state.metrics.vendor_parameters.labels(target.name, outcome)
         counter.inc(1 if outcome == "rejected" else len(names))
         if outcome == "stripped":
             call.stripped = _stripped(names)
@@ -90,7 +110,7 @@ def count_vendors(call: Call, target: Target, names: tuple[str, ...]) -> None:
 
 def _count_refused(call: Call, target: Target, error: RequestError) -> None:
     outcome = "rejected" if error.code == UNKNOWN else "capped"
-    call.service.metrics.vendor_parameters.labels(target.name, outcome).inc()
+    call.state.metrics.vendor_parameters.labels(target.name, outcome).inc()
 
 
 async def admit_passing(call: Call, target: Target, model: str, fields: Mapping[str, Raw]) -> None:

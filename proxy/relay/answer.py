@@ -20,15 +20,13 @@ from wellspoken.proxy.relay.headers import DONE, broken, explained, told_in, wit
 from wellspoken.proxy.relay.send import KEY_REFUSED, LARGE, clients_key, opened, send
 from wellspoken.proxy.relay.storing import keep, keep_stream
 from wellspoken.proxy.relay.waiting import doubt
-from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
 
 if TYPE_CHECKING:
     from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.relay.plan import Ask, Plan, Planning
     from wellspoken.proxy.upstream.client import Answer
     from wellspoken.proxy.upstream.target import Target
-
-OUR_FAULT = Fault(500, "The proxy failed; this is a bug in it. Its log has the details.")
 
 
 async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> Reply | EventStream:
@@ -39,7 +37,7 @@ async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> 
         if made.simple:
             return await _whole(call, target, made)
         return await several.folded(call, target, made)
-    stream = call.stream(heartbeat=call.service.config.timeouts.heartbeat)
+    stream = call.stream(heartbeat=call.state.config.timeouts.heartbeat)
     try:
         made = await plan()
         counting.enable(target, made)
@@ -59,7 +57,7 @@ async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> 
         if isinstance(error, ConnectionError) or not isinstance(error, Exception):
             stream.abort()  # the client has gone, or the proxy is ending
             raise
-        call.service.failed(error)
+        call.state.log.error("a request failed in the proxy itself", exc_info=error)
         return await broken(call, stream, OUR_FAULT)
 
 
@@ -78,7 +76,7 @@ def _lines(error: RequestError | UpstreamError) -> bytes:
 async def _whole(call: Call, target: Target, plan: Plan) -> Reply:
     exchange = plan.exchange
     answer = await send(call, target, plan.asks[0])
-    data = await answer.read(call.service.config.limits.response)
+    data = await answer.read(call.state.config.limits.response)
     if target.auth_pass and answer.status in KEY_REFUSED:
         return call.fault(clients_key(answer.status))
     translator = translate.BodyTranslator(exchange, plan.dialect)
@@ -106,7 +104,7 @@ async def _stream(
     call: Call, target: Target, plan: Plan, stream: EventStream
 ) -> Reply | EventStream:
     answer = await send(call, target, plan.asks[0])
-    events, data = await opened(answer, call.service.config.limits.response)
+    events, data = await opened(answer, call.state.config.limits.response)
     if events:
         return await _relay(call, target, answer, data, plan, stream)
     if target.auth_pass and answer.status in KEY_REFUSED:
@@ -219,7 +217,7 @@ async def untouched(call: Call, target: Target, ask: Ask) -> Reply | EventStream
     if ask.stream and answer.status < 400:
         return await relayed(call, answer)
     kind = answer.content_type_header.encode("utf-8", "replace")
-    data = await answer.read(call.service.config.limits.response)
+    data = await answer.read(call.state.config.limits.response)
     counts = PassingUsage()
     counts.body(data)
     call.passed(counts)

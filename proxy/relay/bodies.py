@@ -10,10 +10,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from wellspoken.proxy.config.secrets import HIDDEN, redact
-from wellspoken.proxy.http.responses import EventStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from wellspoken.proxy.relay.call import Call
@@ -33,12 +31,6 @@ class Tap:
         self._answer = bytearray()
         self._size = 0
 
-    @classmethod
-    def of(cls, call: Call) -> Tap | None:
-        """Return what notes the bodies of a request, if these are wanted."""
-        wanted = call.service.config.log.bodies and call.service.log.isEnabledFor(logging.DEBUG)
-        return cls(call) if wanted else None
-
     def request(self, body: bytes) -> None:
         """Log the body of the request."""
         self._log("request_body", body[: SHOWN + _BEYOND], len(body))
@@ -56,13 +48,13 @@ class Tap:
         call = self._call
         for secret in _keys_of(call):
             start = start.replace(secret, HIDDEN.encode())
-        for target in call.service.router.targets:  # where it goes may not be known yet
+        for target in call.state.router.targets:  # where it goes may not be known yet
             if target.upstream is not None:
                 start = target.upstream.hide(start)
         text = redact(start.decode("utf-8", "replace"))
         fields: dict[str, Any] = {"event": event, "id": call.id, "size": size, "body": text[:SHOWN]}
         what = event.replace("_", " ")
-        call.service.log.debug("%s of %s, %d bytes", what, call.id, size, extra={"fields": fields})
+        call.state.log.debug("%s of %s, %d bytes", what, call.id, size, extra={"fields": fields})
 
 
 def _keys_of(call: Call) -> list[bytes]:
@@ -73,21 +65,12 @@ def _keys_of(call: Call) -> list[bytes]:
     return sorted(found, key=len, reverse=True)
 
 
-class TappedStream(EventStream):
-    """A stream whose pieces are noted as they leave."""
-
-    __slots__ = ("_tap",)
-
-    def __init__(self, tap: Callable[[bytes], None], *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._tap = tap
-
-    def _put(self, data: bytes, *, last: bool) -> None:
-        self._tap(data)
-        super()._put(data, last=last)
+def tap_call(call: Call) -> Tap | None:
+    """Return what notes the bodies of a request, where the log's level lets them through."""
+    return Tap(call) if call.state.log.isEnabledFor(logging.DEBUG) else None
 
 
 def log_answer(call: Call, code: int) -> None:
-    """Log the answer of a request that is over: an observer of `Service`."""
+    """Log the answer of a request that is over: an observer."""
     if call.tap is not None:
         call.tap.end()

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.requests.errors import RequestError, error_json
 from wellspoken.proxy.http.connection import Connection
-from wellspoken.proxy.http.requests import request_id
-from wellspoken.proxy.http.responses import EVENTS, JSON, EventStream, Reply, identifying
+from wellspoken.proxy.http.requests import read_body, request_id
+from wellspoken.proxy.http.responses import (
+    EVENTS,
+    JSON,
+    EventStream,
+    Reply,
+    TappedStream,
+    identifying,
+)
 from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.relay import storing as keeping
-from wellspoken.proxy.relay.bodies import Tap, TappedStream
 from wellspoken.proxy.relay.headers import NO_RETRY, retrying, told_in
 from wellspoken.proxy.relay.waiting import entered
 
@@ -27,10 +34,77 @@ if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
     from wellspoken.proxy.metrics.passing import PassingUsage
     from wellspoken.proxy.metrics.series import Times
-    from wellspoken.proxy.server import Service
-    from wellspoken.proxy.tracing.spans import Trace
+    from wellspoken.proxy.relay.plan import Ask
+    from wellspoken.proxy.state import State
+    from wellspoken.proxy.upstream.client import Answer
     from wellspoken.proxy.upstream.failures import UpstreamError
     from wellspoken.proxy.upstream.target import Target
+
+_EXISTING = (
+    "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{id}, "
+    "GET /v1/chat/completions, GET, POST and DELETE /v1/chat/completions/{id}, "
+    "GET /v1/chat/completions/{id}/messages, "
+    "GET /livez, GET /readyz, GET /health, GET /metrics, GET /backend/metrics, "
+    "GET /openapi.json, GET /v1/capabilities"
+)
+
+
+class Tap(Protocol):
+    """Who is told the bodies of one request: the client's, and the answer or its pieces."""
+
+    def request(self, body: bytes) -> None:
+        """Note the client's body."""
+
+    def answer(self, data: bytes) -> None:
+        """Note the answer's body, or a piece of it."""
+
+    def end(self) -> None:
+        """Note the end of the answer."""
+
+
+class Trace(Protocol):
+    """The spans of one request of a client."""
+
+    @property
+    def id(self) -> str:
+        """The trace's id, in hex."""
+
+
+class BackendSpan(Protocol):
+    """The span of one request to a backend; `lines` are the header lines that name it there."""
+
+    lines: bytes
+
+    def answered(self, answer: Answer) -> None:
+        """Note an answer whose head has come, and watch the rest."""
+
+    def over(self) -> None:
+        """Note the end, the first time."""
+
+    def failed(self, error: UpstreamError) -> None:
+        """Note why the request failed."""
+
+
+class Tracing(Protocol):
+    """What makes the spans of a service's requests."""
+
+    def asks(
+        self, call: Call, target: Target, url: str, ask: Ask, *, resent: bool = False
+    ) -> BackendSpan:
+        """Begin the span of a request to the backend at `url`."""
+
+
+Observer = Callable[["Call", int], None]
+"""Is told of each request when it is over, with its status: 499 where the client had left."""
+
+
+@dataclass(slots=True, eq=False)
+class Hooks:
+    """Who looks on while a service answers: set up before the first request, none of it needed."""
+
+    observers: list[Observer] = field(default_factory=list)
+    tracing: Tracing | None = None
+    tap: Callable[[Call], Tap | None] | None = None
 
 
 class Call:
@@ -45,6 +119,7 @@ class Call:
         "first",
         "gaps",
         "hide",
+        "hooks",
         "id",
         "kept",
         "label",
@@ -57,8 +132,8 @@ class Call:
         "request",
         "route",
         "sent",
-        "service",
         "started",
+        "state",
         "streamed",
         "streams",
         "stripped",
@@ -71,12 +146,13 @@ class Call:
         "worked",
     )
 
-    def __init__(self, service: Service, request: BaseRequest) -> None:
-        self.service = service
+    def __init__(self, state: State, hooks: Hooks, request: BaseRequest) -> None:
+        self.state = state
+        self.hooks = hooks
         self.request = request
         self.id = request_id(request)
         self.path = request.raw_path.partition("?")[0]
-        self.started = service.loop.time()
+        self.started = state.loop.time()
         self.began = perf_counter()  # the same moment; the loop's own clock counts milliseconds
         self.waited = 0.0  # seconds for the client's body or an engine, before a backend was asked
         self.sent = 0.0  # when the backend was first asked, 0.0 before
@@ -103,7 +179,8 @@ class Call:
         self.failure = ""  # why a backend could not be asked or broke off: `UpstreamError.reason`
         self.told: Fault | None = None  # the failure that the client is told of, also in a stream
         self.refusal = False  # the proxy itself refused the request
-        self.tap = Tap.of(self)  # notes the bodies for the log, where these are wanted
+        # Notes the bodies for the log, where these are wanted.
+        self.tap = hooks.tap(self) if hooks.tap is not None else None
 
     def routed(self, target: Target, model: str, streams: bool) -> None:
         """Note where the request goes."""
@@ -111,7 +188,7 @@ class Call:
         if target.upstream is not None:
             self.hide = target.upstream.hide
         self.model = model
-        self.label = self.service.router.label(model)
+        self.label = self.state.router.label(model)
         self.streams = streams
 
     async def enter(self, target: Target) -> None:
@@ -123,6 +200,20 @@ class Call:
             with self.waiting():
                 await entered(target)
             self.engine = target.engine
+
+    async def read_body(self) -> bytes:
+        """Return the body of the request; then the call waits for a backend. Raises RequestError.
+
+        As `http.requests.read_body` does.
+        """
+        config = self.state.config
+        self.phase = "request"
+        with self.waiting():
+            body = await read_body(self.request, config.limits.body, config.timeouts.client_body)
+        if self.tap is not None:
+            self.tap.request(body)
+        self.phase = "waiting"
+        return body
 
     async def ready(self, target: Target) -> None:
         """Wait for what is found out once of a target. Raises RequestError 500 as that does."""
@@ -152,7 +243,7 @@ class Call:
         now = perf_counter()
         self.worked += now - since
         if self.gaps is None:
-            self.gaps = self.service.metrics.gaps(self.backend)
+            self.gaps = self.state.metrics.gaps(self.backend)
             self.first = now
         else:
             self.gaps.add(now - self.last)
@@ -164,22 +255,22 @@ class Call:
             self.streamed = True
             self.phase = "streaming"
             waited = (self.first or perf_counter()) - self.began
-            self.service.metrics.first_token.labels(self.backend).observe(waited)
+            self.state.metrics.first_token.labels(self.backend).observe(waited)
 
     def translated(self, exchange: Exchange) -> None:
         """Count what the answer needed."""
         self.exchange = exchange
-        self.service.metrics.translated(self.backend, self.label, exchange)
+        self.state.metrics.translated(self.backend, self.label, exchange)
 
     def passed(self, counts: PassingUsage) -> None:
         """Count the tokens of an answer that passed through."""
         self.usage = counts.usage
-        self.service.metrics.passed(self.backend, self.label, counts.usage)
+        self.state.metrics.passed(self.backend, self.label, counts.usage)
 
     def upstream_failed(self, error: UpstreamError) -> None:
         """Count a backend's failure."""
         self.failure = error.reason
-        self.service.metrics.upstream_errors.labels(self.backend, error.reason).inc()
+        self.state.metrics.upstream_errors.labels(self.backend, error.reason).inc()
 
     def refuses(self, error: RequestError) -> None:
         """Note that the proxy itself refuses the request."""
@@ -188,7 +279,7 @@ class Call:
 
     def lines(self) -> bytes:
         """Return the header lines of an answer that begins now."""
-        line = identifying(self.id, self.service.loop.time() - self.started)
+        line = identifying(self.id, self.state.loop.time() - self.started)
         return line + self.stripped + keeping.warned(self) if self.warning else line + self.stripped
 
     def reply(
@@ -212,7 +303,7 @@ class Call:
             body,
             content_type=content_type,
             extra=self.lines() + extra,
-            close=close or self.service.draining,
+            close=close or self.state.draining,
         )
 
     def stream(
@@ -226,7 +317,7 @@ class Call:
             content_type=content_type,
             lines=self.lines,
             heartbeat=heartbeat,
-            close=self.service.draining,
+            close=self.state.draining,
         )
 
     def fault(self, fault: Fault, extra: bytes = b"") -> Reply:
@@ -243,3 +334,15 @@ class Call:
         if error.status == 408 and isinstance(self.request.protocol, Connection):
             self.request.protocol.end_now()
         return self.reply(error.status, error.body(), lines.encode("ascii"), close=unread)
+
+
+def unknown_url(call: Call) -> RequestError:
+    """Return the error for a path that is not here."""
+    passing = sorted({path for target in call.state.router.targets for path in target.passes})
+    also = "".join(f", POST {path}" for path in passing)
+    return RequestError(
+        f"Unknown request URL: {call.request.method[:16]} {call.path[:200]}. This proxy answers "
+        f"{_EXISTING}{also}.",
+        status=404,
+        code="unknown_url",
+    )

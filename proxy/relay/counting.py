@@ -67,7 +67,7 @@ class Counter:
         texts: int | None = None
         reasoning: int | None = None
         try:
-            async with asyncio.timeout(self.call.service.config.timeouts.probe), self.lock:
+            async with asyncio.timeout(self.call.state.config.timeouts.probe), self.lock:
                 fields = tokenize.sent_fields(ask.payload)
                 model = fields.get("model")
                 if wanted.reasoning:
@@ -86,7 +86,7 @@ class Counter:
         if form is None:
             return None
         try:
-            async with asyncio.timeout(self.call.service.config.timeouts.probe), self.lock:
+            async with asyncio.timeout(self.call.state.config.timeouts.probe), self.lock:
                 named = Raw(json.encode(model)) if model else None
                 return await self._text(form, prompt, named, prompt=True)
         except TimeoutError:
@@ -95,7 +95,7 @@ class Counter:
     def _form(self) -> Tokenize | None:
         """Return how the backend is asked, None where it is not to be."""
         # Where another request ends the one that runs, a count must not cost a client its answer.
-        alone = self.target.backend.together > 1 or self.call.service.inflight == 1
+        alone = self.target.backend.together > 1 or self.call.state.inflight == 1
         return self.target.backend.tokenize if alone and not self.target.away else None
 
     async def _prompt(self, form: Tokenize, fields: dict[str, Raw]) -> int | None:
@@ -163,7 +163,7 @@ class Counter:
         try:
             answer = await send(self.call, self.target, Ask(path, body, False))
             try:
-                limit = self.call.service.config.limits.response
+                limit = self.call.state.config.limits.response
                 data = await answer.read(min(limit, 65_536 + MOST_ANSWERED * len(body)))
             finally:
                 answer.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from wellspoken.proxy.relay.answer import OUR_FAULT
+from wellspoken.proxy.upstream.failures import OUR_FAULT
 
 if TYPE_CHECKING:
     from wellspoken.proxy.relay.call import Call
@@ -26,7 +26,7 @@ def outcome_of(call: Call, code: int) -> str:
     """
     told = call.told
     if code == 499:
-        return f"{'stopped' if call.service.stopping else 'disconnected'}:{call.phase}"
+        return f"{'stopped' if call.state.stopping else 'disconnected'}:{call.phase}"
     if told is None and code < 400:
         return "ok"
     if told is OUR_FAULT:

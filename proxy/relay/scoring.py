@@ -6,6 +6,7 @@ a time (`limits.scoring`); a client that leaves ends it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from copy import copy
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -28,6 +29,7 @@ from wellspoken.proxy.relay.send import KEY_REFUSED, clients_key, send
 if TYPE_CHECKING:
     from wellspoken.adapters.exchange import Exchange
     from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.state import State
     from wellspoken.proxy.upstream.target import Target
 
 _T = TypeVar("_T")
@@ -51,7 +53,7 @@ class Scored:
 async def asked(call: Call, target: Target, exchange: Exchange, path: str, payload: bytes) -> bytes:
     """Return the body of a helping request. Raises UpstreamError, or RequestError for a refusal."""
     answer = await send(call, target, Ask(path, payload, False))
-    data = await answer.read(call.service.config.limits.response)
+    data = await answer.read(call.state.config.limits.response)
     if answer.status >= 300:
         fault = error_of(exchange, answer.status, call.hide(data))
         message = f"The backend refused POST {path}, which this request needs: {fault.message}"
@@ -140,7 +142,7 @@ async def score(
     Raises RequestError 400 (naming `param`) for a prompt that is too long.
     """
     found = await split(call, target, exchange, prompt)
-    most = call.service.config.limits.scored_tokens
+    most = call.state.config.limits.scored_tokens
     if len(found.ids) > most:
         raise RequestError(
             f"'{param}' on this backend is computed with a request for each token of the prompt, "
@@ -150,12 +152,20 @@ async def score(
             code="prompt_too_long",
         )
     probes.prompt_logprobs_computed(exchange.notes)
-    async with call.service.scoring(target):
+    async with bound_of(call.state, target):
         for place in range(1, len(found.ids)):
             found.entries[place] = await _probe(call, target, exchange, found, place, k)
         if not isinstance(prompt, str):
             await _spell_controls(call, target, exchange, found)
     return found
+
+
+def bound_of(state: State, target: Target) -> asyncio.Semaphore:
+    """Return what bounds how many prompts a backend scores at a time."""
+    bound = state.scoring.get(target.name)
+    if bound is None:
+        bound = state.scoring[target.name] = asyncio.Semaphore(state.config.limits.scoring)
+    return bound
 
 
 async def _spell_controls(call: Call, target: Target, exchange: Exchange, found: Scored) -> None:

@@ -6,14 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from wellspoken.adapters.events import Fault
-from wellspoken.proxy.http.requests import forwarded
+from wellspoken.proxy.http.requests import TRACE_PARENT, TRACE_STATE, context_lines
 from wellspoken.proxy.relay.waiting import entered_again
 from wellspoken.proxy.upstream.failures import UpstreamError
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.relay.call import Call, Tracing
     from wellspoken.proxy.relay.plan import Ask
-    from wellspoken.proxy.tracing.spans import Tracing
     from wellspoken.proxy.upstream.client import Answer, Upstream
     from wellspoken.proxy.upstream.target import Target
 
@@ -30,7 +29,7 @@ _SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")
 
 async def send(call: Call, target: Target, ask: Ask) -> Answer:
     """Send one request and return its answer once the head has come. Raises UpstreamError."""
-    timeouts = call.service.config.timeouts
+    timeouts = call.state.config.timeouts
     request = call.request
     kind = "text/event-stream" if ask.stream else "application/json"
     authorization = b""
@@ -44,7 +43,7 @@ async def send(call: Call, target: Target, ask: Ask) -> Answer:
             "POST",
             ask.path,
             ask.payload,
-            extra=forwarded(call, kind, context),
+            extra=forward_headers(call, kind, context),
             authorization=authorization,
             first=timeouts.first_token_stream if ask.stream else timeouts.first_token_body,
             between=timeouts.between_chunks,
@@ -60,7 +59,7 @@ async def reached(call: Call, target: Target, ask: Ask | None, send: Send) -> An
     run is never repeated.
     """
     call.asks()
-    tracing = call.service.tracing
+    tracing = call.hooks.tracing
     if tracing is not None and ask is not None:
         send = _traced(tracing, call, target, ask, send)
     if target.engine is None:
@@ -96,6 +95,17 @@ def _traced(tracing: Tracing, call: Call, target: Target, ask: Ask, send: Send) 
         return answer
 
     return sends
+
+
+def forward_headers(call: Call, accept: str, context: bytes | None = None) -> bytes:
+    """Return the header lines that a backend gets because of the client's request.
+
+    `context`: those of a trace in which the proxy takes part; without, the client's go on.
+    """
+    lines = f"Accept: {accept}\r\nx-request-id: {call.id}\r\n".encode("ascii")
+    if context is None:
+        context = context_lines(call.request.headers, (TRACE_PARENT, TRACE_STATE))
+    return lines + context
 
 
 async def opened(answer: Answer, limit: int) -> tuple[bool, bytes]:

@@ -96,7 +96,7 @@ class _Gathering:
         answer = await send(self.call, self.target, ask)
         source = self.translator.sources[place]
         try:
-            limit = self.call.service.config.limits.response
+            limit = self.call.state.config.limits.response
             events, data = await opened(answer, limit) if ask.stream else (False, b"")
             if events:
                 await self._streamed(place, answer, data)

@@ -30,7 +30,7 @@ def begin(call: Call, wanted: ChatRequest, body: bytes) -> None:
     """
     if not wanted.store:
         return
-    store, config = call.service.store, call.service.config.store
+    store, config = call.state.store, call.state.config.store
     if store is None and config.missing == "refuse":
         raise RequestError(
             "This server keeps no completions. Leave out 'store', or configure store.path or "
@@ -67,7 +67,7 @@ async def keep(call: Call, answer: bytes) -> None:
 
     Returns once the store has it as surely as `store.durability` wants.
     """
-    store, request = call.service.store, call.kept
+    store, request = call.state.store, call.kept
     if store is None or request is None:
         return
     call.kept = None

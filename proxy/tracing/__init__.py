@@ -8,18 +8,18 @@ OTEL_* variables, as everywhere. No span holds a prompt, an answer, a key or a h
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from wellspoken.proxy.config.values import ConfigError
 
 if TYPE_CHECKING:
     from wellspoken.proxy.config import Traces
-    from wellspoken.proxy.server import Service
+    from wellspoken.proxy.relay.call import Hooks
     from wellspoken.proxy.tracing.spans import Tracing
-    from wellspoken.proxy.upstream.failures import UpstreamError
 
 MISSING: Final = (
     "traces.enabled needs OpenTelemetry, which is not installed ({error}). Install it with "
@@ -27,22 +27,7 @@ MISSING: Final = (
 )
 
 
-class Watch(Protocol):
-    """Who is told how a backend's answer comes in; see `Answer.watched`."""
-
-    def begun(self) -> None:
-        """Note that the first piece of the body was read."""
-
-    def over(self) -> None:
-        """Note that the last byte has come or the connection was closed; more than once maybe."""
-
-    def failed(self, error: UpstreamError) -> None:
-        """Note that the answer broke off."""
-
-
-def begin(
-    traces: Traces, service: Service, environ: Mapping[str, str] = os.environ
-) -> Tracing | None:
+def begin(traces: Traces, hooks: Hooks, environ: Mapping[str, str] = os.environ) -> Tracing | None:
     """Have a service's requests traced from now on; None where that is not wanted.
 
     It also is not with OTEL_SDK_DISABLED=true and OTEL_TRACES_EXPORTER=none. Close what is returned
@@ -51,9 +36,10 @@ def begin(
     """
     if not traces.enabled:
         return None
+    log = logging.getLogger("wellspoken")
     for name, value in (("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")):
         if environ.get(name, "").strip().lower() == value:
-            service.log.info("%s is %s: no request is traced", name, value)
+            log.info("%s is %s: no request is traced", name, value)
             return None
     _check(environ)
     try:
@@ -62,12 +48,12 @@ def begin(
     except ImportError as error:
         raise ConfigError(MISSING.format(error=error)) from error
     try:
-        export = tracing_export.Export(service.log, environ)
+        export = tracing_export.Export(log, environ)
     except ValueError as error:  # of a number or a name in one of the exporter's own variables
         raise ConfigError(f"traces: an OTEL_EXPORTER_OTLP_* variable is wrong: {error}") from error
     made = Tracing(export.provider, export)
-    service.tracing = made
-    service.observers.append(made.over)
+    hooks.tracing = made
+    hooks.observers.append(made.over)
     return made
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter
@@ -160,10 +160,10 @@ class Tracing:
     ) -> Asked:
         """Begin the span of a request to the backend at `url`, to which `lines` are to go."""
         began = perf_counter()
-        trace = call.trace
+        trace = cast("Trace | None", call.trace)  # nobody else sets it
         if trace is None:
             headers = call.request.headers
-            trace = call.trace = self._begun(call, context_lines(headers, (TRACE_STATE,)))
+            trace = self._begun(call, context_lines(headers, (TRACE_STATE,)))
         trace.count += 1
         if trace.count > MOST:
             return Asked(trace.span, trace.lines(trace.span), ask)
@@ -200,18 +200,19 @@ class Tracing:
             start_time=base + int(call.began * 1e9),
         )
         # A state without its parent, or with one that cannot be read, belongs to no trace.
-        return Trace(span, parent, state if parent.is_valid else b"", base)
+        made = call.trace = Trace(span, parent, state if parent.is_valid else b"", base)
+        return made
 
     def over(self, call: Call, code: int) -> None:
         """End the spans of a request that was answered with a status, 499: whose client has left.
 
-        One of `Service.observers`.
+        One of `Hooks.observers`.
         """
-        trace = call.trace
+        trace = cast("Trace | None", call.trace)  # nobody else sets it
         if trace is None:
             if call.route in QUIET:
                 return
-            trace = call.trace = self._begun(call)
+            trace = self._begun(call)
         now = perf_counter()
         told = tracing_attributes.told(call.exchange)
         answers = [asked for asked in trace.asked if asked.operation and 0 < asked.status < 300]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from aiohttp import ClientPayloadError
 from aiohttp.streams import EMPTY_PAYLOAD
@@ -28,13 +28,25 @@ if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
     from wellspoken.proxy.config import Timeouts
-    from wellspoken.proxy.tracing import Watch
     from wellspoken.proxy.upstream.failures import UpstreamError
 
 READ_SIZE = 65_536  # bytes a connection buffers before it stops reading, twice at most
 SETTLE = 0.02  # seconds in which a server may close, unsaid, the connection of a stream it ended
 _SECRETS = 8  # keys of one backend that are remembered, the newest ones
 LINGER = 0.25  # seconds for the last bytes of an answer that is no longer needed
+
+
+class Watch(Protocol):
+    """Who is told how a backend's answer comes in; see `Answer.watched`."""
+
+    def begun(self) -> None:
+        """Note that the first piece of the body was read."""
+
+    def over(self) -> None:
+        """Note that the last byte has come or the connection was closed; more than once maybe."""
+
+    def failed(self, error: UpstreamError) -> None:
+        """Note that the answer broke off."""
 
 
 class Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from aiohttp import ClientError, EofStream
 from aiohttp.http_exceptions import HttpProcessingError
@@ -15,6 +15,8 @@ Reason = Literal[
     "dns", "refused", "unreachable", "tls", "connect_timeout", "first_byte_timeout",
     "chunk_timeout", "cut", "protocol", "too_large", "encoding",
 ]  # fmt: skip
+
+OUR_FAULT: Final = Fault(500, "The proxy failed; this is a bug in it. Its log has the details.")
 
 LASTING: frozenset[Reason] = frozenset({"tls", "too_large", "encoding"})
 """What the same request meets again, however often it is sent."""

@@ -140,6 +140,11 @@ class Target:
             return False
         return self.upstream is None or engine.state != "ready"
 
+    @property
+    def unloaded(self) -> bool:
+        """Whether its engine is away only because nobody had asked it for long."""
+        return self.engine is not None and self.engine.unloaded
+
     def model_for(self, name: str) -> str | None:
         """Return what the backend calls the model that a client called `name`; None: the same."""
         return self.upstream_model or self.aliases.get(name)

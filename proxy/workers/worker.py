@@ -85,10 +85,10 @@ class Link:
     def attach(self, service: Service, signals: Signals, reloader: Reloader) -> None:
         """Begin: what the parent says reaches these, and a scrape gets the sum of all workers."""
         self._service, self._signals, self._reloader = service, signals, reloader
-        service.observers.append(self._noticed)
-        service.exposed = self._exposed
-        if service.store is not None:
-            service.store.others = self._settle
+        service.hooks.observers.append(self._noticed)
+        service.state.expose = self._exposed
+        if service.state.store is not None:
+            service.state.store.others = self._settle
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._report())]
 
     def listens(self) -> None:
@@ -110,7 +110,7 @@ class Link:
 
     def _counted(self) -> list[Family]:
         self._told += 1
-        return list(counted(self._service.metrics.registry))
+        return list(counted(self._service.state.metrics.registry))
 
     async def _exposed(self) -> bytes:
         """Return what all workers count. Raises RequestError 503 where that cannot be had.
@@ -152,8 +152,8 @@ class Link:
 
     async def _written(self, number: int) -> None:
         """Write what is to be stored here, and say so."""
-        if self._service.store is not None:
-            await self._service.store.settle()
+        if self._service.state.store is not None:
+            await self._service.state.store.settle()
         self._channel.send(Settled(number))
 
     async def _report(self) -> None:
@@ -164,13 +164,13 @@ class Link:
         while not self._gone:
             spent = 0.0
             if not self._channel.unsent:  # else the parent does not read
-                if not self._changed and not self._service.inflight:
+                if not self._changed and not self._service.state.inflight:
                     self._channel.send(Alive())
                 else:
                     self._changed = False
                     told, families = self._told, []
                     began = perf_counter()
-                    for family in counted(self._service.metrics.registry):
+                    for family in counted(self._service.state.metrics.registry):
                         families.append(family)
                         spent += perf_counter() - began
                         await asyncio.sleep(0)
@@ -240,8 +240,8 @@ class Link:
         try:
             warnings = self._reloader.take(change)
         except ConfigError as error:
-            return Taken(number, self._service.config, [], "", str(error))
-        return Taken(number, self._service.config, warnings, self._reloader.described, "")
+            return Taken(number, self._service.state.config, [], "", str(error))
+        return Taken(number, self._service.state.config, warnings, self._reloader.described, "")
 
 
 def main() -> int:

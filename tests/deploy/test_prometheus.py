@@ -123,7 +123,7 @@ async def test_hostile_names_make_no_series(
     assert statuses == ({200, 404} if lone else {404})
     await series(proxy)  # a scrape is a request too
     before = await series(proxy)
-    held = len(proxy.service.metrics._finished)
+    held = len(proxy.service.state.metrics._finished)
     assert await flood(proxy, 50, names) == statuses
     assert await series(proxy) == before
-    assert len(proxy.service.metrics._finished) == held
+    assert len(proxy.service.state.metrics._finished) == held

@@ -85,7 +85,7 @@ async def left_asking(proxy: Proxy) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
     writer.write(head.encode() + b"{")
-    while not proxy.service.inflight:
+    while not proxy.service.state.inflight:
         await asyncio.sleep(0.002)
     writer.close()
     await ended(proxy)
@@ -93,7 +93,7 @@ async def left_asking(proxy: Proxy) -> None:
 
 async def ended(proxy: Proxy) -> None:
     """Wait until no request is open."""
-    while proxy.service.inflight:
+    while proxy.service.state.inflight:
         await asyncio.sleep(0.002)
 
 

@@ -128,7 +128,7 @@ class EngineProxy:
 
     async def settled(self) -> None:
         """Wait until no request is under way, in the proxy and at the engine."""
-        while self.proxy.service.inflight or self.supervisor.open:
+        while self.proxy.service.state.inflight or self.supervisor.open:
             await asyncio.sleep(0.002)
 
 
@@ -156,8 +156,8 @@ async def engine_proxy(
         async with Upstream(*scripts, path=Path(folder) / "api.sock") as upstream:
             await upstream.refuse()
             service = build(config)
-            target = next(one for one in service.router.targets if one.name == "engine")
-            hosted = Hosted(config, target, service.metrics, LOG, lambda line: None)
+            target = next(one for one in service.state.router.targets if one.name == "engine")
+            hosted = Hosted(config, target, service.state.metrics, LOG, lambda line: None)
             client: TestClient[Any, Any] = TestClient(ProxyServer(service))
             await client.start_server()
             assert client.port is not None

@@ -37,9 +37,9 @@ async def storing(llama_server: str, tmp_path: Path) -> AsyncIterator[str]:
         "store": {"path": str(tmp_path / "store.db")},
     }
     service = build(load(None, tables, {}))
-    assert service.store is not None
-    service.store.start()
+    assert service.state.store is not None
+    service.state.store.start()
     host, port = await service.start()
     yield f"http://{host}:{port}"
     await service.stop()
-    await service.store.close()
+    await service.state.store.close()

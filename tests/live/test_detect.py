@@ -12,7 +12,7 @@ from wellspoken.proxy.lifecycle.build import build
 async def test_llamacpp_is_recognised(llamacpp: str) -> None:
     flags = {"server": {"listen": "127.0.0.1:0"}, "backend": [{"url": llamacpp}]}
     service = build(load(None, flags, {}))
-    target = service.router.targets[0]
+    target = service.state.router.targets[0]
     host, port = await service.start()
     try:
         asked = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
@@ -32,7 +32,7 @@ async def test_llamacpp_is_recognised(llamacpp: str) -> None:
 async def test_it_is_recognised_behind_a_prefix_of_the_url(llamacpp: str) -> None:
     """The URL may end in /v1, as in OpenAI's clients; the questions go to the server's root."""
     service = build(load(None, {"backend": [{"url": f"{llamacpp}/v1"}]}, {}))
-    target = service.router.targets[0]
+    target = service.state.router.targets[0]
     await target.ready()
     assert target.backend is LLAMACPP
     await service.stop()

@@ -66,14 +66,14 @@ class ProxyServer(BaseTestServer):
 
     async def start_server(self, loop: Any = None, **kwargs: Any) -> None:
         host, self.port = await self.service.start()
-        if self.service.store is not None:
-            self.service.store.start()
+        if self.service.state.store is not None:
+            self.service.state.store.start()
         self._root = URL(f"http://{host}:{self.port}")
 
     async def close(self) -> None:
         await self.service.stop()
-        if self.service.store is not None:
-            await self.service.store.close()
+        if self.service.state.store is not None:
+            await self.service.state.store.close()
 
     async def _make_runner(self, **kwargs: Any) -> Any:
         raise AssertionError("the service listens by itself, and no runner is asked for")

@@ -73,9 +73,9 @@ def storing(
 
     async def start(*captures: Any, **more: Any) -> Proxy:
         proxy = await start_proxy(upstream, store=table, **more)
-        assert proxy.service.store is not None
+        assert proxy.service.state.store is not None
         for one in captures:
-            assert await proxy.service.store.add(one) == ""
+            assert await proxy.service.state.store.add(one) == ""
         return proxy
 
     return start

@@ -252,7 +252,11 @@ async def test_no_secret_is_told(
     asyncio.get_running_loop().slow_callback_duration = 0.0
     upstream.scripts = [whole(PLAIN), stream(*EVENTS, DONE), whole({"error": "no"}, 500)]
     proxy = await guarded(upstream)
-    seen = [repr(proxy.service.keys), repr(vars(proxy.service.keys)), repr(proxy.service.config)]
+    seen = [
+        repr(proxy.service.state.keys),
+        repr(vars(proxy.service.state.keys)),
+        repr(proxy.service.state.config),
+    ]
     wrong: list[Any] = [{"x-api-key": f"{KEY}x"}, [*MINE.items()] * 2, {**MINE, "Host": "a.b"}]
     for one in (MINE, MINE, MINE, *wrong):
         async with await proxy.chat(one) as response:

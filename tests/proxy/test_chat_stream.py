@@ -337,7 +337,7 @@ async def test_the_upstream_is_closed_when_the_client_leaves(
     named = "streaming" if phase == "streaming" and wants_stream else "waiting"
     scraped = await proxy.metrics()
     assert scraped[f'wellspoken_client_disconnects_total{{phase="{named}"}}'] == 1
-    assert proxy.service.inflight == 0
+    assert proxy.service.state.inflight == 0
 
 
 async def test_a_client_that_does_not_read_stops_the_backend(

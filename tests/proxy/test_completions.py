@@ -362,10 +362,10 @@ async def test_the_limit_of_open_requests_counts_completions(
     upstream.scripts = [whole(PLAIN)]
     proxy = await start_proxy(upstream, limits={"inflight": 1})
     await answered(proxy)
-    proxy.service.inflight += 1
+    proxy.service.state.inflight += 1
     async with await post(proxy) as response:
         assert (response.status, response.headers["Retry-After"]) == (429, "1")
-    proxy.service.inflight -= 1
+    proxy.service.state.inflight -= 1
     assert len(upstream.requests) == 1
 
 
@@ -375,7 +375,7 @@ async def test_an_engine_that_is_not_ready_says_when_to_ask_again(
     start_proxy: StartProxy, more: Json, stream: bool
 ) -> None:
     proxy = await start_proxy("http://127.0.0.1:1", adapter="llamacpp")
-    (target,) = proxy.service.router.targets
+    (target,) = proxy.service.state.router.targets
     target.upstream = None
     async with await post(proxy, stream=stream, **more) as response:
         assert (response.status, response.headers["Retry-After"]) == (503, "2")

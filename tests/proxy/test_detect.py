@@ -44,7 +44,7 @@ def everywhere(upstream: Upstream, script: Script, paths: Iterable[str] = PATHS)
 
 
 def target_of(proxy: Proxy, at: int = 0) -> Target:
-    return proxy.service.router.targets[at]
+    return proxy.service.state.router.targets[at]
 
 
 def detector_of(proxy: Proxy) -> Detector:

@@ -136,7 +136,7 @@ async def test_readiness_notices_that_a_backend_went_away(
     assert (await proxy.get("/readyz"))[0] == 200
     assert detector_of(proxy).settled
     await upstream.refuse()
-    proxy.service.readiness.forget()
+    proxy.service.state.readiness.forget()
     assert (await proxy.get("/readyz"))[0] == 503
     assert not detector_of(proxy).settled
 

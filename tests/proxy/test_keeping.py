@@ -43,8 +43,8 @@ def path(tmp_path: Path) -> str:
 
 async def kept(proxy: Proxy) -> list[Row]:
     """Return all that is stored, once it is."""
-    assert proxy.service.store is not None
-    return await proxy.service.store.find(Query(owner=None, limit=100))
+    assert proxy.service.state.store is not None
+    return await proxy.service.state.store.find(Query(owner=None, limit=100))
 
 
 async def only(proxy: Proxy) -> tuple[Row, Json]:
@@ -169,8 +169,8 @@ async def test_in_commit_durability_it_is_there_before_the_answer_ends(
     monkeypatch.setattr("wellspoken.proxy.store.writer.SECONDS", 3600.0)
     upstream.script("/v1/chat/completions", STREAM if streams else whole(body()))
     proxy = await start_proxy(upstream, store={"path": path, "durability": durability})
-    assert proxy.service.store is not None
-    await proxy.service.store.open()
+    assert proxy.service.state.store is not None
+    await proxy.service.state.store.open()
     async with await proxy.chat(**KEEP, stream=streams) as response:
         await response.read()
     with sqlite3.connect(path) as db:
@@ -247,13 +247,13 @@ async def scripted(proxy: Proxy, **keys: Any) -> Memory:
     """Put a store on a database that holds every row back into the proxy's place."""
     database = Memory()
     database.gate.clear()
-    proxy.service.store = Store(
+    proxy.service.state.store = Store(
         config.Store(path="unused", queue=1, **keys),
         StoreMetrics(),
-        proxy.service.log,
+        proxy.service.state.log,
         database=database,
     )
-    await proxy.service.store.open()
+    await proxy.service.state.store.open()
     return database
 
 
@@ -306,8 +306,8 @@ async def test_a_store_that_is_broken_stops_no_answer(
     Path(path).write_bytes(b"this is no database" * 100)
     upstream.script("/v1/chat/completions", whole(body()), STREAM)
     proxy = await start_proxy(upstream, store={"path": path})
-    assert proxy.service.store is not None
-    await proxy.service.store.open()
+    assert proxy.service.state.store is not None
+    await proxy.service.state.store.open()
     status, answer = await proxy.get("/readyz")
     assert status == 503
     assert answer["reason"].startswith("The store of completions fails: ")

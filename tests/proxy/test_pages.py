@@ -161,7 +161,7 @@ def test_model_lists_of_every_form(body: bytes, names: list[str]) -> None:
 async def test_live_whatever_happens(upstream: Upstream, start_proxy: StartProxy) -> None:
     await upstream.refuse()
     proxy = await start_proxy(upstream)
-    proxy.service.draining = True
+    proxy.service.state.draining = True
     assert await proxy.get("/livez") == (200, {"status": "ok"})
 
 
@@ -304,7 +304,7 @@ async def test_not_ready_while_draining(upstream: Upstream, start_proxy: StartPr
     upstream.script("/health", OK)
     proxy = await start_proxy(upstream)
     assert (await proxy.get("/readyz"))[0] == 200
-    proxy.service.draining = True
+    proxy.service.state.draining = True
     status, answer = await proxy.get("/readyz")
     assert (status, answer["reason"]) == (503, "the proxy is shutting down")
 
@@ -322,7 +322,7 @@ async def test_probes_are_shared_and_kept(upstream: Upstream, start_proxy: Start
 
 def forget(proxy: Proxy) -> None:
     """Let the last probe's result be out of date."""
-    proxy.service.readiness.forget()
+    proxy.service.state.readiness.forget()
 
 
 async def test_metrics_count_and_are_bounded(upstream: Upstream, start_proxy: StartProxy) -> None:

@@ -28,7 +28,7 @@ async def test_it_is_counted_once_and_has_an_id(
 ) -> None:
     proxy = await start_proxy(upstream, timeouts={"client_header": 0.2})
     told: list[tuple[Call, int]] = []
-    proxy.service.observers.append(lambda call, code: told.append((call, code)))
+    proxy.service.hooks.observers.append(lambda call, code: told.append((call, code)))
     answer = await raw(proxy.port, sent)
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
@@ -38,7 +38,7 @@ async def test_it_is_counted_once_and_has_an_id(
     assert f"x-request-id: {call.id}".encode() in head
     labels = f'backend="",code="{status}",model="_other",route="other",stream="false"'
     assert (await proxy.metrics())[f"wellspoken_requests_total{{{labels}}}"] == 1
-    assert proxy.service.inflight == 0
+    assert proxy.service.state.inflight == 0
 
 
 async def test_a_request_before_it_is_counted_by_itself(
@@ -46,7 +46,7 @@ async def test_a_request_before_it_is_counted_by_itself(
 ) -> None:
     proxy = await start_proxy(upstream)
     told: list[int] = []
-    proxy.service.observers.append(lambda call, code: told.append(code))
+    proxy.service.hooks.observers.append(lambda call, code: told.append(code))
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(HEAD + b"\r\n")
     assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")

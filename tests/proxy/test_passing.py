@@ -221,7 +221,7 @@ async def test_a_client_that_leaves_ends_the_backends_work(
     response.close()
     seen = await upstream.request()
     await asyncio.wait_for(seen.closed.wait(), 2)
-    assert seen.by_peer and proxy.service.inflight == 0
+    assert seen.by_peer and proxy.service.state.inflight == 0
 
 
 async def test_a_cut_stream_is_passed_on_cut(upstream: Upstream, start_proxy: StartProxy) -> None:
@@ -350,7 +350,9 @@ async def test_until_a_server_is_recognised_its_paths_may_be_any(
     upstream.script("/v1/models", whole({"data": [{"id": "m", "owned_by": "vllm"}]}))
     upstream.script("/score", whole({"ok": 1}))
     proxy = await start_proxy(upstream, adapter="auto")
-    assert reachable(proxy.service, "/score") and not reachable(proxy.service, "/slots")
+    assert reachable(proxy.service.state.router, "/score") and not reachable(
+        proxy.service.state.router, "/slots"
+    )
     async with await post(proxy, "/score") as response:
         assert await response.json() == {"ok": 1}
     error = await refused(proxy, "/reranking", 404)  # llama.cpp's spelling, and this is vLLM

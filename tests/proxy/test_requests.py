@@ -361,7 +361,7 @@ async def test_a_client_that_leaves_before_a_whole_answer_is_written(
         writer.write(post())
         assert await reader.read() == b""
     writer.close()
-    while proxy.service.inflight:
+    while proxy.service.state.inflight:
         await asyncio.sleep(0.01)
     assert "Traceback" not in caplog.text
     scraped = await proxy.metrics()
@@ -402,10 +402,10 @@ async def test_a_client_that_leaves_while_sending_costs_nothing(
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(post()[:-10])
     await writer.drain()
-    while not proxy.service.inflight:
+    while not proxy.service.state.inflight:
         await asyncio.sleep(0.01)
     writer.close()
-    while proxy.service.inflight:
+    while proxy.service.state.inflight:
         await asyncio.sleep(0.01)
     scraped = await proxy.metrics()
     assert scraped['wellspoken_client_disconnects_total{phase="request"}'] == 1

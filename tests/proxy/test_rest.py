@@ -141,7 +141,7 @@ async def test_a_failure_of_the_rest_fails_the_answer(
     proxy = await start_proxy(upstream, adapter="general")
     error = await proxy.error(502, n=2)
     assert error["type"] == "server_error"
-    assert not proxy.service.router.targets[0].lone
+    assert not proxy.service.state.router.targets[0].lone
 
 
 async def test_a_failure_of_the_rest_ends_the_stream(

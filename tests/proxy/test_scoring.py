@@ -241,7 +241,7 @@ async def test_a_client_that_leaves_stops_the_probes(
     assert stalled.by_peer and stalled.closed_at - left < 0.25
     await answered(proxy, prompt="ab", echo=True, logprobs=1)  # and the place is free again
     assert len(llamacpp.probed_prefixes) == 2 + 2
-    assert proxy.service.inflight == 0
+    assert proxy.service.state.inflight == 0
 
 
 BROKEN: dict[str, tuple[str, Script, int, str]] = {
@@ -274,7 +274,7 @@ async def test_a_backend_that_fails_in_the_middle_is_a_clean_error(
         path = "/completion" if at == "probe" else at
         assert f"POST {path}" in error["message"]
     assert llamacpp.asked("/v1/completions") == []
-    assert proxy.service.inflight == 0
+    assert proxy.service.state.inflight == 0
 
 
 PROBE = '{"prompt":[1],"logit_bias":[[97,1]],"n_probs":1}'

@@ -103,7 +103,7 @@ async def test_choices_first_appear_in_order_whichever_is_faster(
 
 async def test_a_few_at_a_time(upstream: Upstream, start_proxy: StartProxy) -> None:
     proxy = await start_proxy(upstream, adapter="llamacpp")
-    (target,) = proxy.service.router.targets
+    (target,) = proxy.service.state.router.targets
     together = target.backend.together
     gates = [Gate() for _ in range(together)]
     upstream.scripts = [[gate, *whole(one("x"))] for gate in gates]
@@ -174,7 +174,7 @@ async def test_one_failure_is_one_clean_error_and_cancels_the_rest(
 async def settled(proxy: Proxy) -> None:
     """Wait until nothing is left of a request: no handler, and none of its parts' tasks."""
     async with asyncio.timeout(1):
-        while proxy.service.inflight or parts():
+        while proxy.service.state.inflight or parts():
             await asyncio.sleep(0.005)
 
 

@@ -41,8 +41,8 @@ async def test_anothers_is_answered_as_one_that_never_was(storing: Storing) -> N
     never = await every_way_refused(proxy, id_of(9))
     assert theirs["message"].replace(id_of(1), id_of(9)) == never["message"]
     assert await ids(proxy) == [2]
-    assert proxy.service.store is not None
-    there = await proxy.service.store.get("another", id_of(1))
+    assert proxy.service.state.store is not None
+    there = await proxy.service.state.store.get("another", id_of(1))
     assert there is not None and there.metadata == {}
 
 
@@ -155,7 +155,7 @@ async def test_a_store_that_fails_is_503(
     upstream: Upstream, start_proxy: StartProxy, error: StoreError, retry: str | None
 ) -> None:
     proxy = await start_proxy(upstream)
-    proxy.service.store = Failing(error)  # type: ignore[assignment]
+    proxy.service.state.store = Failing(error)  # type: ignore[assignment]
     paths = [("GET", f"{CHAT}?after=x"), ("GET", CHAT), ("GET", ONE), ("DELETE", ONE)]
     for method, path in [*paths, ("POST", ONE), ("GET", f"{ONE}/messages")]:
         body: Json | None = {"metadata": {}} if method == "POST" else None
@@ -167,7 +167,7 @@ async def test_a_store_that_fails_is_503(
         assert (told["code"], told["type"]) == ("store_unavailable", "server_error")
         assert ("chatcmpl-1" in told["message"]) == isinstance(error, Unreadable)
         assert "/path" not in told["message"]
-    proxy.service.store = None
+    proxy.service.state.store = None
 
 
 @SQLITE
@@ -212,7 +212,7 @@ async def test_the_rows_of_a_page_are_read_some_at_a_time(
     storing: Storing, monkeypatch: pytest.MonkeyPatch, size: int, limit: int
 ) -> None:
     proxy = await storing(*(capture(n, text="x" * size) for n in range(30)))
-    store, most = proxy.service.store, 0
+    store, most = proxy.service.state.store, 0
     assert store is not None
     find = store.find
 
@@ -272,16 +272,16 @@ async def test_metrics_name_the_routes_and_no_id(storing: Storing) -> None:
 async def test_open_requests_are_bounded(upstream: Upstream, storing: Storing) -> None:
     proxy = await storing(capture(1), limits={"inflight": 1})
     held = asyncio.Event()
-    assert proxy.service.store is not None
-    find = proxy.service.store.find
+    assert proxy.service.state.store is not None
+    find = proxy.service.state.store.find
 
     async def waiting(query: Any) -> Any:
         await held.wait()
         return await find(query)
 
-    proxy.service.store.find = waiting  # type: ignore[method-assign]
+    proxy.service.state.store.find = waiting  # type: ignore[method-assign]
     first = asyncio.create_task(ids(proxy))
-    while not proxy.service.inflight:
+    while not proxy.service.state.inflight:
         await asyncio.sleep(0.01)
     error = await refused(proxy, 429, "GET", CHAT)
     assert error["code"] == "rate_limit_exceeded"

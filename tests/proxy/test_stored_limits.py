@@ -31,7 +31,7 @@ HEAD = f"HEAD {CHAT}?limit=100 HTTP/1.1\r\nHost: x\r\n"
 
 def reading(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the list to which every read of a page adds how many rows it brought."""
-    store, counts = proxy.service.store, []
+    store, counts = proxy.service.state.store, []
     assert store is not None
     find = store.find
 

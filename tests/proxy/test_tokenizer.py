@@ -58,7 +58,7 @@ async def test_the_vocabulary_is_the_backends_own(
         {"name": "a", "url": upstream.url, "models": ["a"], "tokenizer": str(ranks)},
         {"name": "b", "url": upstream.url, "models": ["b"]},
     )
-    one, two = proxy.service.router.targets
+    one, two = proxy.service.state.router.targets
     assert one.tokens.vocabulary is None
     for model in ("a", "b"):
         async with await proxy.chat(model=model) as response:

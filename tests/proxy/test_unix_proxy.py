@@ -109,7 +109,7 @@ async def test_a_real_llamacpp(tiny_model: Path, place: Path, start_proxy: Start
             place.unlink(missing_ok=True)
             with pytest.raises(openai.InternalServerError, match="does not run"):
                 await sdk.chat.completions.create(**asked)
-        detector = proxy.service.router.targets[0].detector
+        detector = proxy.service.state.router.targets[0].detector
         assert detector is not None and "llama.cpp" in detector.described
 
 

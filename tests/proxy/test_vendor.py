@@ -273,7 +273,7 @@ async def test_what_was_learned_is_forgotten_with_the_server(
         assert response.status == 502
     answering.script(MODELS, whole(models(1000), headers=headers))
     await answering.listen()
-    target = proxy.service.router.targets[0]
+    target = proxy.service.state.router.targets[0]
     assert target.detector is not None
     monkeypatch.setattr(target.detector, "_again", 0.0)
     await accepted(proxy, CHAT, logit_bias=BIAS)

@@ -147,7 +147,7 @@ async def start_proxy() -> AsyncIterator[StartProxy]:
         }
         services.append(build(load(None, tables, {})))
         if version is not None:
-            services[-1].router.targets[0].backend = for_version(VLLM, version)
+            services[-1].state.router.targets[0].backend = for_version(VLLM, version)
         host, port = await services[-1].start()
         return f"http://{host}:{port}"
 

@@ -210,7 +210,7 @@ async def test_auto_finds_vllm(vllm: str, tokens: Tokens) -> None:
     try:
         async with ClientSession() as session:
             out = await Asking(session, vllm, f"http://{host}:{port}").both(asked)
-        target = service.router.targets[0]
+        target = service.state.router.targets[0]
     finally:
         await service.stop()
     assert out.body["choices"][0]["finish_reason"] in ("stop", "length")

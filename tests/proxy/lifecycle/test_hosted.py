@@ -80,7 +80,7 @@ async def test_what_it_lists_is_routed_to_it_among_several(make: Make) -> None:
     other = {"name": "other", "url": "http://127.0.0.1:9", "models": ["x"], "adapter": "openai"}
     facts = Facts(models=("listed", "x"))
     async with make(whole(body()), backends=(other,), facts=facts) as running:
-        router = running.proxy.service.router
+        router = running.proxy.service.state.router
         assert router.find("m") is running.target
         await running.ready()
         assert router.find("listed") is running.target

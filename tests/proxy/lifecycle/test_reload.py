@@ -21,6 +21,7 @@ from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.lifecycle.build import build
 from wellspoken.proxy.lifecycle.reload import Reloader
 from wellspoken.proxy.lifecycle.watch import aside
+from wellspoken.proxy.relay.scoring import bound_of
 from wellspoken.proxy.server import Service
 from wellspoken.proxy.upstream.target import Target
 
@@ -39,7 +40,7 @@ def config(*backends: Table, **tables: Any) -> Config:
 
 
 def named(service: Service) -> dict[str, Target]:
-    return {target.name: target for target in service.router.targets}
+    return {target.name: target for target in service.state.router.targets}
 
 
 def at(upstream: Upstream, path: str = CHAT) -> list[Request]:
@@ -60,13 +61,13 @@ async def test_the_same_configuration_changes_nothing(
     upstream.script(CHAT, stream(*EVENTS, DONE))
     proxy = await start_proxy(upstream)
     service, reloader = proxy.service, Reloader(proxy.service)
-    (target,) = service.router.targets
+    (target,) = service.state.router.targets
     for _ in range(3):
         async with await proxy.chat(stream=True) as response:
             assert await response.read() == b"".join(EVENTS) + DONE
         assert await reloader.apply(config(table(upstream))) == []
         assert reloader.described == ""
-        assert service.router.targets == (target,)
+        assert service.state.router.targets == (target,)
         await asyncio.sleep(0.05)
     assert upstream.opened == 1  # the connection was kept, too
 
@@ -150,7 +151,7 @@ async def test_settings_hold_for_the_next_request(
     large = b"GET /livez HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 2100
     assert (await raw(proxy.port, large)).startswith(b"HTTP/1.1 431 ")
     assert (await raw(proxy.port, b"GET /livez HT")).startswith(b"HTTP/1.1 408 ")
-    (target,) = proxy.service.router.targets
+    (target,) = proxy.service.state.router.targets
     assert target.upstream is not None
     await reloader.apply(config(table(upstream), timeouts={"connect": 0.125}))
     assert target.upstream.timeouts.connect == 0.125
@@ -169,12 +170,12 @@ async def test_names_readiness_and_scoring_follow(
     await reloader.apply(config(table(upstream), server={"hosts": ["LLM.example"]}))
     assert (await proxy.get("/readyz"))[0] == 200  # what was found of the other one is not kept
     assert (await raw(proxy.port, named_request)).startswith(b"HTTP/1.1 200 ")
-    (target,) = proxy.service.router.targets
-    bound = proxy.service.scoring(target)
+    (target,) = proxy.service.state.router.targets
+    bound = bound_of(proxy.service.state, target)
     await reloader.apply(config(table(upstream)))
-    assert proxy.service.scoring(target) is bound
+    assert bound_of(proxy.service.state, target) is bound
     await reloader.apply(config(table(upstream), limits={"scoring": 1}))
-    assert proxy.service.scoring(target) is not bound
+    assert bound_of(proxy.service.state, target) is not bound
 
 
 async def test_a_backends_key_is_read_again_and_the_old_one_stays_hidden(
@@ -187,12 +188,12 @@ async def test_a_backends_key_is_read_again_and_the_old_one_stays_hidden(
     upstream.script(CHAT, [gate, *refusal], refusal)
     backend = table(upstream, key=f"file:{file}")
     proxy = await start_proxy(backend)
-    (target,) = proxy.service.router.targets
+    (target,) = proxy.service.state.router.targets
     old = asyncio.create_task(proxy.error(400))
     await gate.reached.wait()
     file.write_text("sk-canary-1\n")
     assert await Reloader(proxy.service).apply(config(backend)) == []
-    assert proxy.service.router.targets == (target,)
+    assert proxy.service.state.router.targets == (target,)
     errors = [await proxy.error(400)]
     gate.open()
     errors.append(await old)
@@ -223,7 +224,13 @@ async def test_what_cannot_be_used_changes_nothing(
 
     def state() -> list[object]:
         listened = dict(service.listener.settings)
-        return [service.config, service.router, service.keys, service.readiness, listened]
+        return [
+            service.state.config,
+            service.state.router,
+            service.state.keys,
+            service.state.readiness,
+            listened,
+        ]
 
     before = state()
     for tables, words in broken(upstream, tmp_path):
@@ -253,12 +260,12 @@ async def test_what_needs_a_restart_is_named_and_the_rest_taken_over(
     upstream: Upstream, start_proxy: StartProxy, tables: Table, named: str
 ) -> None:
     proxy = await start_proxy(upstream)
-    before = proxy.service.config
+    before = proxy.service.state.config
     wanted = config(table(upstream), **tables, limits={"inflight": 7})
     for _ in range(2):  # it is said each time
         (warning,) = await Reloader(proxy.service).apply(wanted)
         assert warning.startswith(named) and "the old one holds until then" in warning
-    after = proxy.service.config
+    after = proxy.service.state.config
     assert after.limits.inflight == 7
     assert (after.server, after.log, after.traces, after.store, after.engine) == (
         before.server,
@@ -274,19 +281,19 @@ ENGINE = {"kind": "llamacpp", "model": "own.gguf"}
 
 async def test_an_engine_stays_what_it_is(upstream: Upstream) -> None:
     service = build(config(table(upstream, models=["a"]), engine=ENGINE))
-    (before, engine), reloader = service.router.targets, Reloader(service)
+    (before, engine), reloader = service.state.router.targets, Reloader(service)
     one, two = table(upstream, name="one", models=["a"]), table(upstream, name="two", models=["b"])
     assert await reloader.apply(config(one, two, engine=ENGINE)) == []
     assert reloader.described == "backends: 2 (2 new, 1 gone)"
-    assert service.router.targets[2] is engine and before not in service.router.targets
+    assert service.state.router.targets[2] is engine and before not in service.state.router.targets
     for other in ({}, {"engine": {**ENGINE, "context": 512}}):
         (warning,) = await reloader.apply(config(one, **other))
         assert warning.startswith("[engine]: a change needs a restart")
-        assert service.router.targets[1:] == (engine,)
+        assert service.state.router.targets[1:] == (engine,)
     with pytest.raises(ConfigError) as caught:  # sound without the engine, which is still there
         await reloader.apply(config(table(upstream, name="engine")))
     assert "[engine] needs a restart" in str(caught.value)
-    assert [target.name for target in service.router.targets] == ["one", "engine"]
+    assert [target.name for target in service.state.router.targets] == ["one", "engine"]
     await service.stop()
 
 
@@ -295,7 +302,7 @@ async def test_an_engine_does_not_come(upstream: Upstream, start_proxy: StartPro
     wanted = config(table(upstream, models=["m"]), engine=ENGINE)
     (warning,) = await Reloader(proxy.service).apply(wanted)
     assert warning.startswith("[engine]: a change needs a restart")
-    assert len(proxy.service.router.targets) == 1
+    assert len(proxy.service.state.router.targets) == 1
 
 
 async def test_an_address_that_others_reach_does_not_lose_its_keys(
@@ -324,18 +331,18 @@ async def test_only_one_of_two_prepared_changes_is_taken(
         await reloader.prepare(config(table(upstream), limits={"inflight": size}))
         for size in (1, 2)
     ]
-    assert proxy.service.config.limits.inflight == 1000
+    assert proxy.service.state.config.limits.inflight == 1000
     assert reloader.take(two) == []
     with pytest.raises(ConfigError, match="Reload again"):
         reloader.take(one)
-    assert proxy.service.config.limits.inflight == 2
+    assert proxy.service.state.config.limits.inflight == 2
     await asyncio.gather(
         *(
             reloader.apply(config(table(upstream), limits={"inflight": size}))
             for size in range(3, 23)
         )
     )
-    assert proxy.service.config.limits.inflight == 22
+    assert proxy.service.state.config.limits.inflight == 22
 
 
 async def test_detectors_come_and_go_with_their_backends(start_proxy: StartProxy) -> None:
@@ -374,7 +381,7 @@ async def test_a_request_that_waits_for_its_body_gets_the_new_backends(
         body %= MODEL.encode()
         head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body[:10])
-        await until(lambda: proxy.service.inflight == 1)
+        await until(lambda: proxy.service.state.inflight == 1)
         await Reloader(proxy.service).apply(config(table(other)))
         writer.write(body[10:])
         assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")

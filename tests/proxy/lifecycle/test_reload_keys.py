@@ -51,14 +51,14 @@ async def test_a_backends_key_file_is_watched(upstream: Upstream, tmp_path: Path
     key.write_text("sk-1")
     backend = {"url": upstream.url, "adapter": "openai", "key": f"file:{key}"}
     async with watched(None, {"backend": [backend]}) as it:
-        (target,) = it.service.router.targets
+        (target,) = it.service.state.router.targets
         assert target.upstream is not None
         await until(lambda: bool(it.applied))
         replaced(key, KEY)
         await until(lambda: len(it.applied) == 2)
         await target.upstream.probe("/health")
         assert upstream.requests[-1].header("Authorization") == f"Bearer {KEY}"
-        assert it.service.router.targets == (target,)
+        assert it.service.state.router.targets == (target,)
 
 
 async def test_a_bad_configuration_is_not_made_good_by_good_keys(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class Watched:
             self._apply,
             self.asked,
             file=file,
-            told=self.service.metrics.reloaded.set,
+            told=self.service.state.metrics.reloaded.set,
             describe=lambda: self.reloader.described,
             every=0.02,
             settled=0.03,
@@ -80,12 +80,12 @@ class Watched:
     @property
     def names(self) -> list[str]:
         """The backends in use."""
-        return [target.name for target in self.service.router.targets]
+        return [target.name for target in self.service.state.router.targets]
 
     @property
     def good(self) -> float:
         """The metric that says whether the configuration was good when it was last read."""
-        value = self.service.metrics.registry.get_sample_value(
+        value = self.service.state.metrics.registry.get_sample_value(
             "wellspoken_config_last_reload_success"
         )
         assert value is not None
@@ -95,7 +95,7 @@ class Watched:
         """Say whether a key is let in."""
         headers = CIMultiDictProxy(CIMultiDict({"Authorization": f"Bearer {key}"}))
         try:
-            self.service.keys.owner(headers)
+            self.service.state.keys.owner(headers)
         except RequestError:
             return False
         return True
@@ -185,7 +185,7 @@ async def test_without_watch_only_sighup_reads(tmp_path: Path) -> None:
         await until(lambda: it.names == ["b"])
         replaced(file, text("b"))  # which begins to watch
         await it.ask()
-        await until(lambda: it.service.config.server.watch)
+        await until(lambda: it.service.state.config.server.watch)
         replaced(file, text("c", watch=False))
         await until(lambda: it.names == ["c"])
         replaced(file, text("d"))
@@ -251,7 +251,7 @@ async def test_a_bad_file_changes_nothing_and_says_so_once(
     file = tmp_path / "w.toml"
     file.write_text(text("a", watch=watch))
     async with watched(file) as it:
-        before = it.service.config
+        before = it.service.state.config
         await asyncio.sleep(0.05)
         if bad is None:
             file.unlink()
@@ -261,7 +261,7 @@ async def test_a_bad_file_changes_nothing_and_says_so_once(
             await it.ask()
         await until(lambda: it.good == 0)
         await asyncio.sleep(0.15)
-        assert it.service.config is before
+        assert it.service.state.config is before
         (line,) = said(caplog)
         assert line.startswith("ERROR the configuration stays as before: ") and words in line
         await it.ask()

@@ -44,8 +44,8 @@ class Written:
 
     def observe(self, service: Service) -> None:
         """Have this log told of a service's requests, as `serve` does."""
-        service.config = msgspec.structs.replace(service.config, log=self.log.config)
-        logs.observe(service, self.log)
+        service.state.config = msgspec.structs.replace(service.state.config, log=self.log.config)
+        logs.observe(service.hooks, self.log)
 
 
 @contextmanager

@@ -235,7 +235,7 @@ async def test_a_client_that_leaves_while_the_proxy_drains(
     written.observe(proxy.service)
     async with await proxy.chat(stream=True) as response:
         await until(response, WORDS[0])
-        proxy.service.draining = True
+        proxy.service.state.draining = True
         response.close()
         assert await outcome(written) == "info 499 disconnected:streaming"
 
@@ -394,7 +394,7 @@ async def test_a_trace_is_found_from_its_request(
     def traced(call: Any, code: int) -> None:
         call.trace = SimpleNamespace(id="0af7651916cd43dd8448eb211c80319c")
 
-    proxy.service.observers.append(traced)
+    proxy.service.hooks.observers.append(traced)
     written.observe(proxy.service)
     async with await proxy.chat() as response:
         await response.read()

@@ -47,7 +47,7 @@ async def hosting(proxy: Proxy, engine: Engine, number: int = 0) -> None:
 
     So does proxy/lifecycle/hosted.py with a real one.
     """
-    target = proxy.service.router.targets[number]
+    target = proxy.service.state.router.targets[number]
     target.engine = cast(Supervisor, engine)
     target.state = lambda: engine.reason or "it is ending"
     if engine.state != "ready" and target.upstream is not None:
@@ -133,5 +133,5 @@ async def test_a_proxy_without_an_engine_has_none(
 ) -> None:
     proxy = await start_proxy(upstream)
     assert not [name for name in await proxy.metrics() if "engine" in name]
-    proxy.service.metrics.of_engines().watch("engine", Engine())
+    proxy.service.state.metrics.of_engines().watch("engine", Engine())
     assert (await proxy.metrics())['wellspoken_engine_up{backend="engine"}'] == 1

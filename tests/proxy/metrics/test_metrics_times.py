@@ -149,7 +149,7 @@ async def test_waiting_for_others_is_no_overhead(
     writer.write(data[10:])
     assert await reader.readuntil(b"[DONE]")
     writer.close()
-    while proxy.service.inflight:
+    while proxy.service.state.inflight:
         await asyncio.sleep(0.01)
     request, answer = await overhead(proxy)
     assert request < 0.25 and answer < 0.25

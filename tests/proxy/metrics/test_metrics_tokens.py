@@ -188,7 +188,7 @@ async def test_a_cut_stream_has_what_it_told(upstream: Upstream, start_proxy: St
     with pytest.raises(Exception, match="payload"):
         async with proxy.session.post(proxy.url("/v1/messages"), json=ask) as response:
             await response.read()
-    while proxy.service.inflight:
+    while proxy.service.state.inflight:
         await asyncio.sleep(0.01)
     assert await tokens(proxy) == {"prompt": 30, "cached": 16, "completion": 1}
 

@@ -58,16 +58,16 @@ async def started(
     upstream.script("/v1/chat/completions", whole(body()))
     store = {"url": url, "spool": str(path / "spool.db"), "durability": durability}
     proxy = await start_proxy(upstream, store=store)
-    assert proxy.service.store is not None
-    await proxy.service.store.open()
-    assert (proxy.service.store.trouble, proxy.service.store.down) == ("", "")
+    assert proxy.service.state.store is not None
+    await proxy.service.state.store.open()
+    assert (proxy.service.state.store.trouble, proxy.service.state.store.down) == ("", "")
     return proxy
 
 
 async def checked(proxy: Proxy, postgres: Server, url: str, load: Load) -> None:
     """Wait until the spool is replayed, then compare what is in PostgreSQL itself."""
-    assert proxy.service.store is not None
-    store = proxy.service.store
+    assert proxy.service.state.store is not None
+    store = proxy.service.state.store
     await until(lambda: not store.down)
     assert await store.get("", load.ids[-1]) is not None  # behind all that was added
     stored = postgres.run(
@@ -152,7 +152,7 @@ async def test_a_postgres_that_comes_later(
             assert response.headers["Retry-After"]
     finally:
         await postgres.start_beside()
-    store = proxy.service.store
+    store = proxy.service.state.store
     assert store is not None
     await until(lambda: not store.down)
     assert (await proxy.get(f"/v1/chat/completions/{id}"))[1]["id"] == id
@@ -169,8 +169,8 @@ async def test_a_wrong_password_is_one_line_and_no_end(
     name = (await asyncio.to_thread(postgres.database)).rpartition("/")[2]
     url = postgres.url(name, password="canary-wrong")
     proxy = await start_proxy(upstream, store={"url": url, "spool": str(tmp_path / "spool.db")})
-    assert proxy.service.store is not None
-    await proxy.service.store.open()
+    assert proxy.service.state.store is not None
+    await proxy.service.state.store.open()
     await asyncio.sleep(1.5)  # it is tried again, and not told again
     async with await proxy.chat(store=True) as response:
         assert response.status == 200

@@ -103,7 +103,7 @@ async def test_a_stream_tells_when_its_first_token_came(
         await asyncio.sleep(0.05)
         gates[1].open()
         await response.read()
-    while proxy.service.inflight:
+    while proxy.service.state.inflight:
         await asyncio.sleep(0.001)
     spans = traced.one()
     (asked,) = spans.asked
@@ -229,7 +229,7 @@ async def test_a_client_that_leaves_is_no_error(
         response.close()
     else:
         asking.cancel()
-    while not traced.all() or proxy.service.inflight:
+    while not traced.all() or proxy.service.state.inflight:
         await asyncio.sleep(0.002)
     spans = traced.one()
     phase = "streaming" if streams else "waiting"

@@ -28,10 +28,10 @@ async def main():
     config = load(None, given, {})
     service = build(config)
     try:
-        tracing.begin(config.traces, service)
+        tracing.begin(config.traces, service.hooks)
     except tracing.ConfigError as error:
         print(error)
-    assert service.tracing is None and len(service.observers) == 1
+    assert service.hooks.tracing is None and len(service.hooks.observers) == 1
 
 asyncio.run(main())
 """
@@ -47,11 +47,11 @@ def test_without_the_extra_it_says_what_to_install() -> None:
 
 async def test_it_is_off_unless_it_is_wanted(upstream: Upstream, start_proxy: StartProxy) -> None:
     service = (await start_proxy(upstream)).service
-    before = list(service.observers)
-    assert tracing.begin(Traces(), service, {}) is None
+    before = list(service.hooks.observers)
+    assert tracing.begin(Traces(), service.hooks, {}) is None
     for name, value in (("OTEL_SDK_DISABLED", "True"), ("OTEL_TRACES_EXPORTER", "none")):
-        assert tracing.begin(ON, service, {name: value}) is None
-    assert service.tracing is None and service.observers == before
+        assert tracing.begin(ON, service.hooks, {name: value}) is None
+    assert service.hooks.tracing is None and service.hooks.observers == before
 
 
 WRONG = [
@@ -71,7 +71,7 @@ async def test_a_variable_that_cannot_be_followed_is_refused(
 ) -> None:
     service = (await start_proxy(upstream)).service
     with pytest.raises(ConfigError) as caught:
-        tracing.begin(ON, service, {name: value})
+        tracing.begin(ON, service.hooks, {name: value})
     assert name in str(caught.value) and hint in str(caught.value)
     assert "secret" not in str(caught.value)
-    assert service.tracing is None
+    assert service.hooks.tracing is None

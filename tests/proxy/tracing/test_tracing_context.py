@@ -270,8 +270,8 @@ async def test_a_request_that_met_no_engine_and_was_sent_again_has_two_spans(
         asking = running.proxy.session.post(
             running.proxy.url(CHAT), json={"model": "m", "messages": MESSAGES}
         )
-        running.proxy.service.loop.call_later(0.1, running.end_process)
-        running.proxy.service.loop.call_later(0.2, running.gate.set)
+        running.proxy.service.state.loop.call_later(0.1, running.end_process)
+        running.proxy.service.state.loop.call_later(0.2, running.gate.set)
         async with asking as response:
             assert response.status == 200
         spans = traced.one()
@@ -294,7 +294,7 @@ async def test_the_wait_for_an_engine_is_before_the_backends_span(
         await running.ready()
         await running.end()
         traced = Traced(running.proxy)
-        running.proxy.service.loop.call_later(0.1, running.gate.set)
+        running.proxy.service.state.loop.call_later(0.1, running.gate.set)
         async with await running.proxy.chat() as response:
             assert response.status == 200
         spans = traced.one()
@@ -336,7 +336,7 @@ async def test_an_observer_that_fails_changes_no_answer_and_no_other(
         raise ValueError("as a bug has it")
 
     proxy = await start_proxy(upstream)
-    proxy.service.observers.insert(0, fails)
+    proxy.service.hooks.observers.insert(0, fails)
     traced = Traced(proxy)
     request = b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     answer = await raw(proxy.port, request)

@@ -101,7 +101,7 @@ async def begun(
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         upstream.scripts = [whole(body())]
         proxy = await start_proxy(upstream)
-        made = tracing.begin(ON, proxy.service)
+        made = tracing.begin(ON, proxy.service.hooks)
         assert made is not None
         all_made.append(made)
         return proxy, made
@@ -286,7 +286,7 @@ tracing_export.FLUSH = 0.3
 async def main():
     given = {"server": {"listen": "127.0.0.1:0"}, "backend": [{"url": "http://127.0.0.1:1"}]}
     service = build(load(None, given, {}))
-    made = tracing.begin(Traces(enabled=True), service)
+    made = tracing.begin(Traces(enabled=True), service.hooks)
     with made._tracer.start_as_current_span("x"):
         pass
     await made.close()

@@ -31,8 +31,8 @@ class Traced:
         self.exporter = InMemorySpanExporter()
         provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        proxy.service.tracing = made = Tracing(provider)
-        proxy.service.observers.append(made.over)
+        proxy.service.hooks.tracing = made = Tracing(provider)
+        proxy.service.hooks.observers.append(made.over)
 
     def all(self) -> list[ReadableSpan]:
         return list(self.exporter.get_finished_spans())

@@ -1,0 +1,47 @@
+"""What a request may ask of the service that answers it: data, which the service alone changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.config import Config
+    from wellspoken.proxy.http.auth import Keys
+    from wellspoken.proxy.metrics.service import Metrics
+    from wellspoken.proxy.store.store import Store
+    from wellspoken.proxy.upstream.readiness import Readiness
+    from wellspoken.proxy.upstream.target import Router
+
+
+def new_id() -> str:
+    """Return a fresh random id of 24 characters."""
+    return secrets.token_hex(12)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class State:
+    """The present state of one service; what a reload replaces is replaced in one step of the loop.
+
+    `expose` gives the metrics in Prometheus' text format. `scoring` bounds, by a backend's name,
+    how many prompts it scores at a time. `stopping`: what is still open is cut off.
+    """
+
+    config: Config
+    router: Router
+    readiness: Readiness
+    keys: Keys
+    metrics: Metrics
+    store: Store | None
+    expose: Callable[[], Awaitable[bytes]]
+    loop: asyncio.AbstractEventLoop
+    log: logging.Logger
+    new_id: Callable[[], str] = new_id
+    scoring: dict[str, asyncio.Semaphore] = field(default_factory=dict)
+    inflight: int = 0
+    draining: bool = False
+    stopping: bool = False
