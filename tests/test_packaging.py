@@ -148,6 +148,16 @@ MUTANTS = [
     ("adapters/writers/chat_body.py", "import wellspoken.adapters.stages", "readers, stages"),
     ("adapters/readers/near_openai.py", "import wellspoken.adapters.writers", "readers, stages"),
     ("adapters/repairs/finish_reasons.py", "import wellspoken.adapters.stages", "repairs serve"),
+    (
+        "adapters/tokens/table.py",
+        "import wellspoken.adapters.exchange",
+        "the floors of adapters/",
+    ),
+    (
+        "adapters/requests/shapes.py",
+        "if TYPE_CHECKING:\n    import wellspoken.adapters.servers.backend",
+        "the floors of adapters/",
+    ),
     ("proxy/config/values.py", "import vllm", "nothing else imports xllamacpp, and nothing vllm"),
     (
         "proxy/config/values.py",

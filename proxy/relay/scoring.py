@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from msgspec import Meta, Raw, ValidationError, json
 from msgspec.structs import replace
 
+from wellspoken.adapters import probes
 from wellspoken.adapters.events import UNKNOWN, Entry, Event, Extra, Finish, Logprobs, Text
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.token_bytes import settle
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.stages.tiling import TilingStage
-from wellspoken.adapters.tokens import probes
 from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
 from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.relay.headers import delays

@@ -12,8 +12,7 @@ import pytest
 
 from tests.text_events import asked
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
-from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.tokens.probes import (
+from wellspoken.adapters.probes import (
     DEEPER,
     FORCING,
     as_extra,
@@ -26,6 +25,7 @@ from wellspoken.adapters.tokens.probes import (
     read_whole,
     tokenize_request,
 )
+from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
 
 TOKENS = {
