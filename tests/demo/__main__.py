@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
     from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-SECONDS = 55
+SECONDS = 280
 K = 3
 QUESTION: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Say hello."}],

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 from tests.demo.replay import NEWER, OLDEST
 
 TINY = "tiny"
-START_SECONDS = 30
+START_SECONDS = 240
 POLL_SECONDS = 0.05
 
 CONFIG = """\
@@ -78,12 +78,17 @@ async def wellspoken(model: Path, vllm: str) -> AsyncIterator[Served]:
                 async with asyncio.timeout(START_SECONDS):
                     served = await _addresses(process.stdout, folder)
             except (TimeoutError, _Silent) as error:
+                await _end(process)  # its last lines are written by then
                 raise StartError(log.read_text().strip() or "it said nothing") from error
             yield served
         finally:
-            with suppress(ProcessLookupError):
-                process.terminate()
-            await process.wait()
+            await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.terminate()
+    await process.wait()
 
 
 async def _addresses(stdout: asyncio.StreamReader, folder: Path) -> Served:
