@@ -5,6 +5,12 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	done; echo python3)
 BIN := .venv/bin
 PACKAGES := adapters engine proxy
+BEGAN := $(shell date +%s)
+
+# Many tests wait for processes, so there is one more worker than there are cores. A file's tests run
+# one after the other in one of them; the long files come first (tests/conftest.py).
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # What would send pip elsewhere than into .venv, or change what Python imports. A mirror, a proxy and
 # certificates stay as they are.
@@ -27,8 +33,8 @@ install: .venv/.installed ## create .venv with the pinned dependencies and the p
 demo: install ## a real llama.cpp and an old vLLM's answers, raw and through the proxy
 	@$(BIN)/python -m tests.demo
 
-test: install ## run the tests
-	@$(BIN)/python -m pytest $(ARGS)
+test: install ## run the tests (ARGS=tests/file.py::test_name: just that)
+	@$(BIN)/python -m pytest $(or $(ARGS),$(PARALLEL))
 
 check: .venv-openapi/.installed .venv-deploy/.installed
 check: install .venv-llamacpp-old/.installed ## ruff, mypy, import rules, tests, coverage gates
@@ -37,13 +43,13 @@ check: install .venv-llamacpp-old/.installed ## ruff, mypy, import rules, tests,
 	$(BIN)/mypy
 	$(BIN)/mypy tests
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest --cov --cov-report= $(ARGS)
+	$(BIN)/python -m pytest --cov --cov-report= --durations=10 $(PARALLEL) $(ARGS)
 	$(BIN)/coverage report --include='adapters/*' --fail-under=97
 	$(BIN)/coverage report --omit='adapters/*' --fail-under=90
+	@echo "make check took $$(($$(date +%s) - $(BEGAN))) s"
 
 fuzz: install ## the property tests with new and many examples
-	@FUZZ_EXAMPLES=400 $(BIN)/python -m pytest tests/adapters/test_properties.py \
-		tests/adapters/test_properties_text.py tests/adapters/stages/test_tiling_splits.py
+	@FUZZ_EXAMPLES=400 $(BIN)/python -m pytest -m hypothesis $(or $(ARGS),$(PARALLEL))
 
 bench: install ## microseconds per event, MB/s of bodies, and the proxy beside a bare pass-through
 	@$(BIN)/python -m tests.bench $(ARGS)

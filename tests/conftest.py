@@ -8,17 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
+from tests.examples import load_profile
 from tests.models.tiny import Tokenizer, write_model
 from tests.postgres import pgbouncer, postgres
 
 __all__ = ["pgbouncer", "postgres"]  # fixtures
 
-# The same examples each time, so that a change alone can make a property fail; `make fuzz` draws
-# new ones.
-settings.register_profile("steady", derandomize=not os.environ.get("FUZZ_EXAMPLES"))
-settings.load_profile("steady")
+load_profile()
+
+# What waits or builds comes first, so that beside its last files the others still keep the workers
+# of `make check` busy.
+FIRST = ("deploy", "demo", "live", "proxy", "engine", "bench")
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the folders, where several are run; the files in them stay in order."""
+    items.sort(key=_folder)
+
+
+def _folder(item: pytest.Item) -> int:
+    name = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+    return FIRST.index(name) if name in FIRST else len(FIRST)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,10 +9,11 @@ from hypothesis.errors import NoSuchExample
 from tests.conformance import Violation, check_body, check_stream
 from tests.corpus import checked_request
 from tests.deviations import DEVIATIONS, TOGETHER
+from tests.examples import examples
 from tests.generators import Case, cases
 
 quick = settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -18,6 +18,7 @@ from openai.types import CreateEmbeddingResponse
 
 from tests.conformance.embeddings import check_embeddings
 from tests.embeddings import ROOT, Fixture, Replayed, fixtures, replay
+from tests.examples import examples
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.embeddings import (
     decode_embeddings,
@@ -201,7 +202,7 @@ def test_what_is_not_finite_is_an_error_in_each_form(bad: float | None, form: st
         assert "input 1" in error["message"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.text(max_size=4),

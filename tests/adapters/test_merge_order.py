@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.answers import Json, ask, chunk, counted, data, end, entry, role, say
 from tests.conformance import check_body, check_stream
 from tests.corpus import checked_request
+from tests.examples import examples
 from tests.fold import comparable, fold, payloads
 from tests.replay import exchange
 from wellspoken.adapters.events import Fault
@@ -73,7 +74,7 @@ def pieces(draw: st.DataObject, streams: list[bytes]) -> list[tuple[int, bytes]]
     return [(place, queues[place].pop(0)) for place in draw.draw(st.permutations(order))]
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=examples(150), deadline=None, database=None)
 @given(answers(), st.booleans(), st.data())
 def test_any_interleaving_is_one_answer(
     said: list[tuple[list[str], str | None]], logprobs: bool, draw: st.DataObject
@@ -104,7 +105,7 @@ def test_any_interleaving_is_one_answer(
 FAILURES = st.sampled_from(["error event", "cut", "connection"])
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=examples(150), deadline=None, database=None)
 @given(answers(), FAILURES, st.data())
 def test_one_that_fails_fails_the_answer_cleanly(
     said: list[tuple[list[str], str | None]], how: str, draw: st.DataObject

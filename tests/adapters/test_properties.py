@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
@@ -13,14 +12,13 @@ from hypothesis import strategies as st
 from tests.conformance import check_body, check_stream
 from tests.corpus import checked_request
 from tests.deviations import DEVIATIONS, TOGETHER
+from tests.examples import examples
 from tests.fold import comparable, fold
 from tests.generators import Case, cases
 from tests.replay import at_random, body, stream
 
 few = settings(
-    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "40")),
-    deadline=None,
-    derandomize="FUZZ_EXAMPLES" not in os.environ,  # a build does not fail by chance: `make fuzz`
+    max_examples=examples(40),
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +19,13 @@ from tests.conformance import (
 )
 from tests.corpus import checked_request
 from tests.deviations_text import TEXT_DEVIATIONS, TEXT_TOGETHER
+from tests.examples import examples
 from tests.fold import comparable, fold, fold_completion, payloads
 from tests.generators_native import NATIVE
 from tests.generators_text import TextCase, text_cases
 from tests.replay import Outcome, as_other, at_random, replay
 
-fewer = settings(few, max_examples=int(os.environ.get("FUZZ_EXAMPLES", "15")))
+fewer = settings(few, max_examples=examples(15))
 CHECKS = {
     (False, False): check_completion_body,
     (False, True): check_completion_stream,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.conformance import Request, check_stream
 from tests.conforming import MODEL, chunk, finish, role
+from tests.examples import examples
 from tests.fakes.upstream import DONE, event
 from tests.fold import fold
 from tests.replay import exchange
@@ -37,7 +38,7 @@ def shuffled(draw: st.DrawFn, queues: list[list[bytes]]) -> list[tuple[int, byte
     return [(place, left[place].pop(0)) for place in draw(st.permutations(places))]
 
 
-@settings(max_examples=120, deadline=None, database=None)
+@settings(max_examples=examples(120), deadline=None, database=None)
 @given(st.data())
 def test_any_interleaving_is_one_answer(data: st.DataObject) -> None:
     n = data.draw(st.integers(2, 4))

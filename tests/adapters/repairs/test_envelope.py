@@ -26,6 +26,7 @@ from tests.answers import (
     say,
     stream,
 )
+from tests.examples import examples
 from tests.fold import payloads
 from tests.replay import NOW, exchange
 from wellspoken.adapters.repairs.context import Context
@@ -180,7 +181,7 @@ def test_a_service_tier_is_default_where_one_was_asked_for(
 # --- extensions -----------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None, database=None)
+@settings(max_examples=examples(100), deadline=None, database=None)
 @given(st.text(max_size=20), st.sampled_from(["", "chatcmpl-", "cmpl-"]))
 def test_any_id_is_a_proper_one(text: str, prefix: str) -> None:
     context = Context(exchange(ask()))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.answers import DONE, Said, ask, body, completion, data, end, role, say, stream
+from tests.examples import examples
 from tests.replay import exchange
 from tests.replay import stream as pieces
 from wellspoken.adapters.events import Fault
@@ -367,20 +368,20 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=examples(200), deadline=None, database=None)
 @given(JSON, st.sampled_from([200, 302, 400, 401, 404, 429, 500, 599, 600]))
 def test_any_json_is_an_answer_or_openais_error(payload: Any, status: int) -> None:
     said = body(json.dumps(payload).encode(), status=status)  # checks the error object
     assert said.status == 200 or 400 <= said.status <= 599
 
 
-@settings(max_examples=100, deadline=None, database=None)
+@settings(max_examples=examples(100), deadline=None, database=None)
 @given(st.binary(max_size=40), st.sampled_from([200, 500]))
 def test_any_bytes_are_openais_error(raw: bytes, status: int) -> None:
     assert body(raw, status=status).status in (500, 502)
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=examples(150), deadline=None, database=None)
 @given(st.lists(JSON, max_size=4))
 def test_a_stream_of_any_json_ends(parts: list[Any]) -> None:
     said = stream([role(), say("Hi"), *parts, end()])

@@ -26,6 +26,7 @@ from tests.answers import (
     scored,
     stream,
 )
+from tests.examples import examples
 from tests.replay import exchange
 from wellspoken.adapters.events import UNKNOWN
 from wellspoken.adapters.repairs.context import Context
@@ -63,7 +64,7 @@ def test_a_number_is_finite_and_not_above_0(number: Any, wanted: float, repair: 
         assert (said.repairs == {}) == (repair is None)
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=examples(200), deadline=None, database=None)
 @given(st.one_of(st.floats(), st.integers(), st.text(max_size=5), st.none()))
 def test_any_number_is_of_the_scale(number: Any) -> None:
     context = Context(exchange(ask()))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
 from tests.answers import ask, bare, body, choice, completion, entry, lp, scored
+from tests.examples import examples
 from tests.replay import body as translate
 from tests.replay import exchange
 from wellspoken.adapters.events import Alternative, Entry
@@ -224,7 +225,7 @@ def test_an_alternative_of_unknown_text_is_blank() -> None:
     assert said.repairs == {"logprobs_alternative_blank": 1}
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=examples(200), deadline=None, database=None)
 @given(
     st.text(max_size=6), st.one_of(st.none(), st.binary(max_size=6).map(list), st.text(max_size=3))
 )

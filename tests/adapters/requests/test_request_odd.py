@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.sending import USER, chat, refused, text, tool
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.chat_bounds import INT64, seed_of_choice
@@ -113,7 +114,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=examples(150), deadline=None, database=None)
 @given(st.sampled_from(CHATS), JSON, JSON)
 def test_no_form_of_allowed_tools_is_a_crash(backend: Backend, given: Any, custom: Any) -> None:
     tools = [tool("f"), {"type": "custom", "custom": {"name": custom}}]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from wellspoken.adapters.stages.alignment import PARTIAL, WIDTH, Budget, Cover, Option
 from wellspoken.adapters.stages.alignment import cover as cover_within
 
@@ -149,7 +150,7 @@ def test_replacements_beside_a_choice_of_tokens(content: str) -> None:
     assert [piece.row for piece in found.pieces] == [0, 1]
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=examples(200), deadline=None, database=None)
 @given(st.text(min_size=1, max_size=12), st.lists(st.integers(0, 30), max_size=8), st.data())
 def test_any_split_is_covered_exactly(text: str, cuts: list[int], data: st.DataObject) -> None:
     content = text.encode()

@@ -29,6 +29,7 @@ from tests.answers import (
     say,
     stream,
 )
+from tests.examples import examples
 from tests.replay import exchange
 from wellspoken.adapters.events import Reason
 from wellspoken.adapters.repairs.finish_reasons import FAILURES, REASONS
@@ -357,7 +358,7 @@ REASON_VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=examples(150), deadline=None, database=None)
 @given(REASON_VALUES, st.booleans())
 def test_any_reason_is_of_the_enum_or_a_failure(given: Any, called: bool) -> None:
     asked = WITH_TOOL if called else ask()

@@ -25,6 +25,7 @@ from tests.answers import (
     scored,
     stream,
 )
+from tests.examples import examples
 from tests.fold import payloads
 from tests.replay import exchange
 from wellspoken.adapters.translate import StreamTranslator
@@ -164,7 +165,7 @@ def test_llamacpps_own_name_of_n_asks_for_them() -> None:
     assert "n_cmpl" not in part.switches  # it is one choice, whatever that says
 
 
-@settings(max_examples=80, deadline=None, database=None)
+@settings(max_examples=examples(80), deadline=None, database=None)
 @given(st.permutations([0, 0, 0, 1, 1, 1, 2, 2, 2]))
 def test_of_too_many_any_two_stay_whole(turns: list[int]) -> None:
     made: dict[int, list[Json]] = {
@@ -176,7 +177,7 @@ def test_of_too_many_any_two_stay_whole(turns: list[int]) -> None:
     assert said.repairs["choice_unasked"] == 1
 
 
-@settings(max_examples=80, deadline=None, database=None)
+@settings(max_examples=examples(80), deadline=None, database=None)
 @given(st.permutations([0, 0, 0, 1, 1, 1, 2, 2, 2]))
 def test_any_order_gives_the_same_answer(turns: list[int]) -> None:
     made: dict[int, list[Json]] = {

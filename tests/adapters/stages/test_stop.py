@@ -23,6 +23,7 @@ from tests.answers import (
     scored,
     stream,
 )
+from tests.examples import examples
 from tests.fold import fold
 from tests.replay import exchange
 from wellspoken.adapters.translate import StreamTranslator
@@ -120,7 +121,7 @@ def test_of_two_that_overlap_the_first_that_is_whole_stops() -> None:
         assert said.message["content"] == "b"
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=examples(200), deadline=None, database=None)
 @given(PIECES, STOPS)
 def test_any_split_stops_alike_and_holds_less_than_a_stop_string(
     pieces: list[str], stops: list[str]
@@ -166,7 +167,7 @@ def ends(text: str, stops: list[str]) -> list[tuple[int, int]]:
     return sorted((text.find(x) + len(x), text.find(x)) for x in stops if x in text)
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=examples(200), deadline=None, database=None)
 @given(TOKENS, STOPS)
 def test_entries_end_with_the_text_whatever_the_tokens(tokens: list[str], stops: list[str]) -> None:
     """No number before the stop string is lost; none waits longer than the text it covers."""
@@ -204,7 +205,7 @@ def test_entries_end_with_the_text_whatever_the_tokens(tokens: list[str], stops:
 KEEPING = {"include_stop_str_in_output": True}
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=examples(200), deadline=None, database=None)
 @given(TOKENS, STOPS, st.booleans(), st.sampled_from(["stop", "length"]))
 def test_a_kept_stop_string_ends_the_text_and_holds_nothing_back(
     tokens: list[str], stops: list[str], logprobs: bool, reason: str

@@ -24,6 +24,7 @@ from tests.answers import (
     scored,
     stream,
 )
+from tests.examples import examples
 from wellspoken.adapters.stages.spelling import BYTE_LEVEL
 
 CHARACTER = {byte: character for character, byte in BYTE_LEVEL.items()}
@@ -112,7 +113,10 @@ def answers(draw: st.DrawFn, name: str) -> tuple[str, list[Json], list[Json]]:
 
 @pytest.mark.parametrize("name", FORMS)
 @settings(
-    max_examples=120, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(120),
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 @given(drawn=st.data())
 def test_the_bytes_rebuild_the_content(name: str, drawn: st.DataObject) -> None:

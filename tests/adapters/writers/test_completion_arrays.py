@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from tests.examples import examples
 from tests.text_events import (
     NAMES,
     arrays,
@@ -237,7 +238,7 @@ def entries_of(draw: st.DrawFn, pieces: Sequence[bytes], k: int) -> list[Entry]:
     return found
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)
 @given(st.data())
 def test_a_streams_arrays_are_the_bodys(data: st.DataObject) -> None:
     pieces = data.draw(pieces_of_text())
