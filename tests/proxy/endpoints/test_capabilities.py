@@ -10,7 +10,7 @@ from msgspec import json as strict
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy
 from tests.proxy.metrics.test_engine_metrics import Engine, hosting
-from tests.proxy.test_detect import play
+from tests.proxy.upstream.test_detector import play
 from wellspoken.adapters.answer_schema import Capabilities
 from wellspoken.adapters.servers.registry import find
 from wellspoken.engine.kind import Facts

@@ -23,7 +23,7 @@ from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest
 from wellspoken.proxy.endpoints.stored import routes
 from wellspoken.proxy.server import ROUTES
 
-FILE = Path(__file__).parents[2] / "proxy" / "endpoints" / "openapi.json"
+FILE = Path(__file__).parents[3] / "proxy" / "endpoints" / "openapi.json"
 DOCUMENT = json.loads(FILE.read_bytes())
 SCHEMAS = DOCUMENT["components"]["schemas"]
 ONE = "/v1/chat/completions/{completion_id}"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.upstream import DONE, Upstream, stream, whole
 from tests.proxy.conftest import CHAT
-from tests.proxy.stored import (
+from tests.proxy.endpoints.stored import (
     ONE,
     SQLITE,
     Json,

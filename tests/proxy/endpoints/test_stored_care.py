@@ -13,7 +13,7 @@ from aiohttp import ClientError
 
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import CHAT, StartProxy, envelope, raw
-from tests.proxy.stored import (
+from tests.proxy.endpoints.stored import (
     CREATED,
     ONE,
     SQLITE,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import CHAT, Proxy, raw
-from tests.proxy.stored import (
+from tests.proxy.endpoints.stored import (
     CREATED,
     ONE,
     SQLITE,

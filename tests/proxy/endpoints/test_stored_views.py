@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.proxy.stored import ANSWER, Json, id_of, row
+from tests.proxy.endpoints.stored import ANSWER, Json, id_of, row
 from wellspoken.adapters.answer_schema import ErrorResponse
 from wellspoken.adapters.stored_schema import (
     ChatCompletionList,

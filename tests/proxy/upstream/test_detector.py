@@ -24,7 +24,7 @@ from wellspoken.proxy.upstream.detector import Detector
 from wellspoken.proxy.upstream.target import Target
 
 PATHS = [path for paths in ROUNDS for path in paths]
-CAPTURED = Path(__file__).parents[1] / "fixtures" / "detection"
+CAPTURED = Path(__file__).parents[2] / "fixtures" / "detection"
 
 
 def play(upstream: Upstream, name: str) -> None:

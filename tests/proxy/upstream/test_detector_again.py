@@ -16,7 +16,7 @@ from tests.fakes.upstream import Cut, Pause, Stall, Upstream, whole
 from tests.proxy.conftest import CHAT, StartProxy
 from tests.proxy.lifecycle.test_run import Running
 from tests.proxy.test_chat_body import PLAIN
-from tests.proxy.test_detect import (
+from tests.proxy.upstream.test_detector import (
     PATHS,
     asked,
     chat,

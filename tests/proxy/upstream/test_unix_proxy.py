@@ -19,7 +19,7 @@ from tests.models.tiny import TEXT
 from tests.proxy.conftest import MESSAGES, StartProxy
 from tests.proxy.test_chat_body import PLAIN
 from tests.proxy.test_chat_stream import EVENTS
-from tests.proxy.test_unix_upstream import place
+from tests.proxy.upstream.test_unix import place
 from wellspoken.proxy.lifecycle.banner import banner
 from wellspoken.proxy.upstream.client import SETTLE
 
