@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from wellspoken.engine.child import Child
 from wellspoken.engine.failure import EngineError
-from wellspoken.engine.http import Client, Silent
-from wellspoken.engine.place import Place
-from wellspoken.engine.relay import Log
+from wellspoken.engine.log_relay import Log
+from wellspoken.engine.run_folder import RunFolder
+from wellspoken.engine.unix_http import Client, Silent
 
 if TYPE_CHECKING:
     from wellspoken.engine.kind import Command, Facts, Kind
@@ -38,14 +38,14 @@ class Running:
     """An engine that answers: its process, its folder, and what it says it is."""
 
     child: Child
-    place: Place
+    place: RunFolder
     client: Client
     facts: Facts
     log: Log
 
     async def end(self) -> int:
         """Make sure that nothing is left of it; return its exit code (negative: signal)."""
-        return await _ended(self.child, self.place, self.log)
+        return await _end_all(self.child, self.place, self.log)
 
 
 async def attempt(kind: Kind, settings: Settings, host: Host, log: Log, said: Said) -> Running:
@@ -56,7 +56,7 @@ async def attempt(kind: Kind, settings: Settings, host: Host, log: Log, said: Sa
     said("checking what it needs")
     for warning in await asyncio.to_thread(kind.check):
         log(f"{kind.name}: {warning}")
-    place = await _made(kind.name)
+    place = await _make_folder(kind.name)
     start = _Start(kind, place, said)
     child: Child | None = None
     try:
@@ -77,13 +77,13 @@ async def attempt(kind: Kind, settings: Settings, host: Host, log: Log, said: Sa
         return Running(child, place, start.client, facts, log)
     except BaseException:
         # Also a caller that gave the start up: the process must not outlive it.
-        await asyncio.shield(_ended(child, place, log))
+        await asyncio.shield(_end_all(child, place, log))
         raise
 
 
-async def _made(name: str) -> Place:
+async def _make_folder(name: str) -> RunFolder:
     """Return a place; one that is made while nobody wants it any more is removed."""
-    making = asyncio.create_task(asyncio.to_thread(Place.make, name))
+    making = asyncio.create_task(asyncio.to_thread(RunFolder.make, name))
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:
@@ -96,7 +96,7 @@ async def _made(name: str) -> Place:
 class _Start:
     """What is known of one start while it goes on."""
 
-    def __init__(self, kind: Kind, place: Place, said: Said) -> None:
+    def __init__(self, kind: Kind, place: RunFolder, said: Said) -> None:
         self.client = Client(place.socket)
         self._kind = kind
         self._said = said
@@ -160,7 +160,7 @@ class _Start:
                 return working.result()
             await asyncio.wait({ending}, timeout=LAST_SECONDS)
             if ending.done():
-                raise self._kind.died(ending.result(), tuple(child.tail))
+                raise self._kind.explain_end(ending.result(), tuple(child.tail))
             raise EngineError(f"{self._kind.title} did not answer its first request: {silent}")
         finally:
             self._starting = False
@@ -180,7 +180,7 @@ class _Start:
     async def until_ready(self, child: Child, command: Command, log: Log) -> Facts:
         """Wait until it answers, warm it up, and return what it says of itself."""
         if command.reports:
-            await self._reported(child)
+            await self._await_report(child)
         await self._answers()
         facts = await self._kind.facts(self.client, command.argv, tuple(child.tail))
         self.say("warming up")
@@ -191,16 +191,16 @@ class _Start:
             log(f"{self._kind.name}: not warmed up, since POST {path} answered {status}: {text}")
         return facts
 
-    async def _reported(self, child: Child) -> None:
+    async def _await_report(self, child: Child) -> None:
         try:
             said = json.loads(await child.status_line())
         except ValueError:  # none came, or it is something else that was written there
-            raise self._kind.died(await child.kill(), tuple(child.tail)) from None
+            raise self._kind.explain_end(await child.kill(), tuple(child.tail)) from None
         if not isinstance(said, dict):
-            raise self._kind.died(await child.kill(), tuple(child.tail))
+            raise self._kind.explain_end(await child.kill(), tuple(child.tail))
         if "ready" not in said:
             await child.wait()  # the last lines of its log belong into the message
-            raise self._kind.refused(said, tuple(child.tail))
+            raise self._kind.explain_report(said, tuple(child.tail))
 
     async def _answers(self) -> None:
         pause, longest = POLL_SECONDS
@@ -215,7 +215,7 @@ class _Start:
             pause = min(pause * 1.5, longest)
 
 
-async def _ended(child: Child | None, place: Place, log: Log) -> int:
+async def _end_all(child: Child | None, place: RunFolder, log: Log) -> int:
     try:
         return await child.kill() if child is not None else 0
     finally:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wellspoken.engine.failure import EngineError
-from wellspoken.engine.relay import Log, Relay
+from wellspoken.engine.log_relay import Log, LogRelay
 
 SHIM = Path(__file__).with_name("shim.py")
 STATUS_BYTES = 65_536
@@ -69,7 +69,9 @@ class Child:
     `tail` holds the last lines of its log, without prefix, for error texts.
     """
 
-    def __init__(self, process: Process, lifeline: int, inlets: list[Inlet], relay: Relay) -> None:
+    def __init__(
+        self, process: Process, lifeline: int, inlets: list[Inlet], relay: LogRelay
+    ) -> None:
         self._process = process
         self._lifeline: int | None = lifeline
         self._printed, *reported = inlets
@@ -99,7 +101,7 @@ class Child:
         refuses another process. A cancelled spawn leaves no child.
         """
         argv = [sys.executable, "-I", "-S", str(SHIM), str(folder), "--", *argv]
-        relay = Relay(name, log, on_line)
+        relay = LogRelay(name, log, on_line)
         making = asyncio.create_task(cls._spawn(name, argv, environment, relay, reports))
         try:
             return await asyncio.shield(making)
@@ -115,7 +117,7 @@ class Child:
         name: str,
         argv: Sequence[str],
         environment: Mapping[str, str],
-        relay: Relay,
+        relay: LogRelay,
         reports: bool,
     ) -> Child:
         theirs: list[int] = []

@@ -40,7 +40,7 @@ OURS: Final = "WELLSPOKEN_"
 """What begins the names of the proxy's own variables."""
 
 
-def allowed(
+def pass_environment(
     environ: Mapping[str, str],
     inherit: Sequence[str],
     extra: Mapping[str, str],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from wellspoken.engine.failure import EngineError
-from wellspoken.engine.http import Client
+from wellspoken.engine.unix_http import Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,10 @@ class Kind(Protocol):
         Asked about once a second, in a thread.
         """
 
-    def refused(self, report: Mapping[str, str], tail: Sequence[str]) -> EngineError:
+    def explain_report(self, report: Mapping[str, str], tail: Sequence[str]) -> EngineError:
         """Return what a report without `ready` means; `tail`: the last lines of its log."""
 
-    def died(self, code: int, tail: Sequence[str]) -> EngineError:
+    def explain_end(self, code: int, tail: Sequence[str]) -> EngineError:
         """Return what the end of the process during its start means."""
 
     def warm_up(self, facts: Facts) -> tuple[str, bytes]:

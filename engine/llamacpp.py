@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from wellspoken.engine import llamacpp_child
-from wellspoken.engine.environment import allowed
+from wellspoken.engine.environment import pass_environment
 from wellspoken.engine.failure import EngineError, ending
-from wellspoken.engine.http import Client
 from wellspoken.engine.kind import Command, Facts
 from wellspoken.engine.llamacpp_check import (
     check_gguf,
@@ -27,6 +26,7 @@ from wellspoken.engine.llamacpp_check import (
     check_model,
     check_template,
 )
+from wellspoken.engine.unix_http import Client
 
 WHEEL: Final = "xllamacpp"
 ASK_SECONDS: Final = 5.0
@@ -96,7 +96,7 @@ class LlamaCpp:
     memory holds. `threads` 0 and `gpu_layers` -1 leave the choice to llama.cpp. `alias` is the
     model's name in /v1/models (the file's stem if None). `chat_template` is the path of a jinja
     file, or the template itself, in place of the model's; `mmproj` the GGUF file with which it sees
-    images or hears. `inherit`, `environment` and `own`: see `environment.allowed`. `verbosity` is
+    images or hears. `inherit`, `environment` and `own`: see `pass_environment`. `verbosity` is
     llama.cpp's: 1 errors, 3 each request.
     """
 
@@ -163,7 +163,7 @@ class LlamaCpp:
         if self._mmproj is not None:
             argv.append(f"--mmproj={self._mmproj.absolute()}")
         inherit = (*self._inherit, *PACKAGES)
-        environment = allowed(os.environ, inherit, self._environment, self._own)
+        environment = pass_environment(os.environ, inherit, self._environment, self._own)
         return Command(tuple(argv), environment, reports=True)
 
     def phase(self, line: str) -> str | None:
@@ -174,9 +174,9 @@ class LlamaCpp:
         """See Kind. It downloads nothing."""
         return None
 
-    def refused(self, report: Mapping[str, str], tail: Sequence[str]) -> EngineError:
+    def explain_report(self, report: Mapping[str, str], tail: Sequence[str]) -> EngineError:
         """See Kind. A want of memory or of a socket may pass; nothing else does."""
-        kind, said = report.get("error", "load"), told(tail)
+        kind, said = report.get("error", "load"), quote_log(tail)
         detail = _sentence(report.get("detail", ""))
         if kind == "load":
             kind, detail = _cause(tail) or kind, said or detail
@@ -186,9 +186,9 @@ class LlamaCpp:
         remedy = _REMEDY.get(kind, _REMEDY["version"])
         return EngineError(f"{what}: {detail} {remedy}", lasting=kind not in _PASSING)
 
-    def died(self, code: int, tail: Sequence[str]) -> EngineError:
+    def explain_end(self, code: int, tail: Sequence[str]) -> EngineError:
         """See Kind. Only a processor that lacks an instruction will surely lack it again."""
-        said = told(tail)
+        said = quote_log(tail)
         what = f"{ending(self.title, code)} while it loaded {self.model}."
         if code == -signal.SIGKILL or _cause(tail) == "memory":
             hint = "Most often the machine ran out of memory: take a smaller model or context."
@@ -226,7 +226,7 @@ class LlamaCpp:
         return b""
 
 
-def told(lines: Sequence[str]) -> str:
+def quote_log(lines: Sequence[str]) -> str:
     """Return what llama.cpp's log says went wrong: its first errors, else its last lines.
 
     A log line is `0.00.005.045 E text`; one failure makes a cascade, whose first lines tell most.

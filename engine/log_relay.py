@@ -72,7 +72,7 @@ class LineCutter:
         return line
 
 
-class Relay:
+class LogRelay:
     """Gives each line to `on_line`, and as `name: line` to `log`, no more than a log can take.
 
     At most `LINES_A_SECOND` go to `log`, then one that says how many were left out; of lines that

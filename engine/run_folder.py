@@ -32,7 +32,7 @@ UNSEEN_SECONDS = 60.0
 """How long after its shim's last note a process may have been started and still be its."""
 
 
-class Place:
+class RunFolder:
     """A private folder (0700) for one start of one engine; make one with `Place.make`.
 
     `socket` is where the engine shall listen; it is not created.
@@ -44,7 +44,7 @@ class Place:
         self._lock: int | None = lock
 
     @classmethod
-    def make(cls, name: str) -> Place:
+    def make(cls, name: str) -> RunFolder:
         """Make a folder whose name begins as `name` does.
 
         Raises EngineError where there is nowhere to make one.
@@ -61,7 +61,7 @@ class Place:
         )
 
     @classmethod
-    def _make(cls, base: Path, name: str) -> Place:
+    def _make(cls, base: Path, name: str) -> RunFolder:
         root = _root(base)
         try:
             held = _open_private(root, make=True)
@@ -75,7 +75,7 @@ class Place:
             os.close(held)
 
     @classmethod
-    def _hold(cls, folder: Path) -> Place:
+    def _hold(cls, folder: Path) -> RunFolder:
         lock = -1
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -42,8 +42,8 @@ class Host(Protocol):
     async def down(self) -> None:
         """It is gone or about to end: close every connection to it."""
 
-    def heard(self) -> float:
+    def last_heard(self) -> float:
         """Return the loop's time at which the last byte of an answer came, 0.0 before the first."""
 
-    def changed(self) -> None:
+    def note_change(self) -> None:
         """The state or the phase of a start is another one."""

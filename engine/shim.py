@@ -132,7 +132,7 @@ def tracks(pid: int) -> bool:
         return False
 
 
-def shared_files(pid: int) -> dict[Mapping, str]:
+def find_shared_files(pid: int) -> dict[Mapping, str]:
     """Return the files in /dev/shm that a process has mapped or open, with their names."""
     found: dict[Mapping, str] = {}
     try:
@@ -175,7 +175,7 @@ def unlink_shared(known: dict[Mapping, str]) -> None:
     """Remove those of this user's files in /dev/shm that no living process has mapped or open."""
     idle = ours(known)
     for pid in look_around() if idle else ():
-        for key in shared_files(pid):
+        for key in find_shared_files(pid):
             idle.pop(key, None)
     for name in ours(idle).values():
         try:
@@ -397,7 +397,7 @@ class Shim:
         shared = self.record.shared
         for process in processes:
             if time.monotonic() < deadline:
-                shared |= shared_files(process.pid)
+                shared |= find_shared_files(process.pid)
         self.record.shared = ours(shared)
         self.save()
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 from wellspoken.engine.attempt import Running, attempt
 from wellspoken.engine.failure import EngineError, NotReady, ending
 from wellspoken.engine.kind import Facts, Kind
-from wellspoken.engine.place import sweep
-from wellspoken.engine.relay import Log
+from wellspoken.engine.log_relay import Log
+from wellspoken.engine.run_folder import sweep
 from wellspoken.engine.settings import Host, Settings
 from wellspoken.engine.states import TABLE, Event, State
 from wellspoken.engine.watchdog import Watchdog
@@ -113,7 +113,7 @@ class Supervisor:
         """End it and all its processes: SIGTERM, after `grace` SIGKILL, which `now` brings on."""
         self._now = now
         self._stop.set()
-        self._turned()
+        self._announce()
         if self._task is not None:
             await self._task
 
@@ -191,12 +191,12 @@ class Supervisor:
 
     def _go(self, event: Event) -> None:
         self.state = TABLE[self.state, event]
-        self._turned()
+        self._announce()
 
-    def _turned(self) -> None:
+    def _announce(self) -> None:
         self._turn.set()
         self._turn = asyncio.Event()
-        self._host.changed()
+        self._host.note_change()
 
     async def _be_stopped(self) -> Event:
         if await _first(self._stop.wait(), self._wanted.wait()) == 0:
@@ -206,14 +206,14 @@ class Supervisor:
     async def _be_starting(self) -> Event:
         self._wanted.clear()
         self._began = self._loop.time()
-        await self._cleared()
+        await self._clear_up()
         if self._pause and await _first(self._stop.wait(), asyncio.sleep(self._pause)) == 0:
             self._why = STOPPED
             return "stop"
         self._pause = 0.0
         self._began = self._loop.time()
         starting = self._loop.create_task(
-            attempt(self.kind, self.settings, self._host, self._log, self._said)
+            attempt(self.kind, self.settings, self._host, self._log, self._note_phase)
         )
         await _first(self._stop.wait(), asyncio.wait({starting}))
         if not starting.done():
@@ -224,9 +224,9 @@ class Supervisor:
             self._why = STOPPED
             return "stop"
         except EngineError as error:
-            return self._ended(error)
+            return self._count_end(error)
         except (OSError, RuntimeError) as error:  # no more descriptors or threads: it may pass
-            return self._ended(EngineError(f"{self.kind.title} could not be started: {error}"))
+            return self._count_end(EngineError(f"{self.kind.title} could not be started: {error}"))
         finally:
             self.phase = ""
         self.facts = self._running.facts
@@ -239,10 +239,15 @@ class Supervisor:
         running, since = self._running, self._loop.time()
         assert running is not None
         self._watchdog = watchdog = Watchdog(
-            self.kind, self.settings, running.client, running.facts, self._host.heard, self._count
+            self.kind,
+            self.settings,
+            running.client,
+            running.facts,
+            self._host.last_heard,
+            lambda: self.open,
         )
         came = IDLE
-        while came == IDLE and not self._unused():
+        while came == IDLE and not self._is_unused():
             came = await _first(
                 self._stop.wait(), running.child.wait(), watchdog.verdict(), self._idle()
             )
@@ -260,8 +265,10 @@ class Supervisor:
             self._why = f"{self.kind.title} takes no requests any more and is ending"
             return "closed"
         if came == VERDICT:
-            return self._ended(EngineError(f"{self.kind.title} {watchdog.problem}, and was ended"))
-        return self._ended(self._unasked(running.child.code))
+            return self._count_end(
+                EngineError(f"{self.kind.title} {watchdog.problem}, and was ended")
+            )
+        return self._count_end(self._explain_end(running.child.code))
 
     async def _be_draining(self) -> Event:
         running = self._running
@@ -271,13 +278,13 @@ class Supervisor:
             return await self._end_itself(running)
         await self._host.down()
         stopping = self._loop.create_task(running.child.stop(self.settings.grace))
-        if await _first(self._hurried(), asyncio.wait({stopping})) == 0:
+        if await _first(self._wait_for_hurry(), asyncio.wait({stopping})) == 0:
             await running.child.kill()
         await stopping
         await self._over(running)
         return "gone"
 
-    async def _hurried(self) -> None:
+    async def _wait_for_hurry(self) -> None:
         """Return when it must end at once, which may be told in the middle of an unload."""
         await self._stop.wait()
         await (self._now or asyncio.Event()).wait()
@@ -288,24 +295,24 @@ class Supervisor:
         waiting = asyncio.wait_for(running.child.wait(), seconds)
         await _first(self._stop.wait(), _quietly(waiting))
         await self._host.down()
-        event = self._ended(self._unasked(await self._over(running)))
+        event = self._count_end(self._explain_end(await self._over(running)))
         if event == "given_up":
             return event
         self._wanted.set()
         return "gone"
 
     async def _be_failed(self) -> Event:
-        await self._cleared()
+        await self._clear_up()
         await self._stop.wait()
         return "stop"
 
-    async def _cleared(self) -> None:
+    async def _clear_up(self) -> None:
         """Clear up after a process that has ended, or has to: no request comes any more."""
         if self._running is not None:
             await self._host.down()
             await self._over(self._running)
 
-    def _unasked(self, code: int | None) -> EngineError:
+    def _explain_end(self, code: int | None) -> EngineError:
         return EngineError(f"{ending(self.kind.title, code or 0)}, and nobody asked it to")
 
     async def _over(self, running: Running) -> int:
@@ -313,7 +320,7 @@ class Supervisor:
         self._running = None
         return await running.end()
 
-    def _ended(self, error: EngineError) -> Event:
+    def _count_end(self, error: EngineError) -> Event:
         """Count an end that nobody asked for, and decide what comes after it."""
         now = self._loop.time()
         self._demanded = False
@@ -338,16 +345,13 @@ class Supervisor:
         self._why = f"{str(error).rstrip('.')}; it starts again in {self._pause:g} s"
         return "ended"
 
-    def _said(self, phase: str) -> None:
+    def _note_phase(self, phase: str) -> None:
         """Note what a start is doing."""
         if phase != self.phase:
             self.phase = phase
-            self._host.changed()
+            self._host.note_change()
 
-    def _count(self) -> int:
-        return self.open
-
-    def _unused(self) -> bool:
+    def _is_unused(self) -> bool:
         """Say whether nobody has asked for anything for so long that it is unloaded."""
         seconds = self.settings.idle_unload
         return seconds > 0 and not self.open and self._loop.time() - self._left >= seconds
@@ -355,7 +359,7 @@ class Supervisor:
     async def _idle(self) -> None:
         """Return when it may be unused for long enough."""
         seconds = self.settings.idle_unload
-        while not self._unused():
+        while not self._is_unused():
             left = self._left + seconds - self._loop.time()
             await asyncio.sleep(max(left, 0.001) if seconds and not self.open else seconds or 3600)
 

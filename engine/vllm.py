@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from wellspoken.engine import hub, vllm_check, vllm_log
-from wellspoken.engine.environment import allowed
+from wellspoken.engine import hub_cache, vllm_check, vllm_log
+from wellspoken.engine.environment import pass_environment
 from wellspoken.engine.failure import EngineError, ending
-from wellspoken.engine.http import Client
 from wellspoken.engine.kind import Command, Facts
-from wellspoken.engine.vllm_arguments import forbidden, option, served
+from wellspoken.engine.unix_http import Client
+from wellspoken.engine.vllm_arguments import forbidden, option, served_model_names
 
 INSTALL: Final = 'pip install "wellspoken[vllm]"'
 DRAINS: Final = (0, 18)
@@ -45,7 +45,7 @@ class VLLM:
     `model`: ORG/NAME on the Hugging Face Hub, or a folder. `arguments` go to vLLM as they are; see
     `forbidden` for those that cannot. `executable`: a path, or a name that is looked for beside
     this Python and on PATH. `alias` names the model to clients unless the arguments do. `inherit`,
-    `environment` and `own`: see `environment.allowed`. `environ` is the proxy's own.
+    `environment` and `own`: see `pass_environment`. `environ` is the proxy's own.
     """
 
     name = "vllm"
@@ -77,16 +77,16 @@ class VLLM:
         reason = forbidden(self._arguments)
         if reason is not None:
             raise EngineError(reason, lasting=True)
-        number = version(self._found())
+        number = version(self._find_executable())
         warnings = _check_version(number)
-        environ = self._allowed(Path("/tmp"))
+        environ = self._environment_in(Path("/tmp"))
         return warnings + vllm_check.check(self.model, self._arguments, number, environ)
 
     def command(self, socket: Path, folder: Path, shutdown_timeout: float) -> Command:
         """Return `vllm serve` on `socket`. Raises EngineError where there is no vllm."""
-        executable = self._found()
+        executable = self._find_executable()
         argv = [str(executable), "serve", self.model, *self._arguments]
-        if self._alias is not None and not served(self._arguments):
+        if self._alias is not None and not served_model_names(self._arguments):
             argv += ["--served-model-name", self._alias]
         number = version(executable)
         # Else the questions of the watchdog fill the log, one line for each.
@@ -95,7 +95,7 @@ class VLLM:
         argv += ["--uds", str(socket)]
         if _has(number, DRAINS):
             argv += ["--shutdown-timeout", str(max(1, round(shutdown_timeout)))]
-        return Command(tuple(argv), self._allowed(folder))
+        return Command(tuple(argv), self._environment_in(folder))
 
     def phase(self, line: str) -> str | None:
         """Return what it does from this line of its log on, for people; else None."""
@@ -104,15 +104,15 @@ class VLLM:
     def pulse(self) -> str | None:
         """Return how far the model's download is, which its log does not say; else None."""
         folder = option(self._arguments, "--download-dir")
-        where = Path(folder) if folder else hub.cache(self._allowed(Path("/tmp")))
-        size = hub.downloading(self.model, where)
+        where = Path(folder) if folder else hub_cache.cache(self._environment_in(Path("/tmp")))
+        size = hub_cache.downloading(self.model, where)
         return None if size is None else f"downloading {self.model[-40:]}, {_size(size)}"
 
-    def refused(self, report: Mapping[str, str], tail: Sequence[str]) -> EngineError:
+    def explain_report(self, report: Mapping[str, str], tail: Sequence[str]) -> EngineError:
         """Return what a report means; vLLM gives none."""
-        return self.died(1, [*tail, *report.values()])
+        return self.explain_end(1, [*tail, *report.values()])
 
-    def died(self, code: int, tail: Sequence[str]) -> EngineError:
+    def explain_end(self, code: int, tail: Sequence[str]) -> EngineError:
         """Return why it ended during its start, by the first cause in its log."""
         why = vllm_log.diagnosis(code, tail)
         end = ending(self.title, code)
@@ -155,7 +155,7 @@ class VLLM:
         """
         return b"\n".join(line for line in metrics.split(b"\n") if line.startswith(_COUNTERS))
 
-    def _found(self) -> Path:
+    def _find_executable(self) -> Path:
         """Return the path of the executable; raise EngineError where there is none."""
         if "/" in self._executable:
             path = Path(os.path.expanduser(self._executable))
@@ -179,9 +179,9 @@ class VLLM:
             )
         return Path(found).absolute()
 
-    def _allowed(self, folder: Path) -> dict[str, str]:
+    def _environment_in(self, folder: Path) -> dict[str, str]:
         """Return its environment: its sockets and temporary files in `folder`, its caches not."""
-        environ = allowed(self._environ, self._inherit, {}, self._own)
+        environ = pass_environment(self._environ, self._inherit, {}, self._own)
         kept = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         root = environ.get("VLLM_CACHE_ROOT") or f"{kept}/vllm"
         own = {

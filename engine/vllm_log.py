@@ -113,11 +113,11 @@ def diagnosis(code: int, lines: Sequence[str]) -> Diagnosis:
     for text in texts:
         for cause in CAUSES:
             if re.search(cause.sign, text):
-                return Diagnosis(f"{_said(text)}. {cause.remedy}", cause.lasting)
+                return Diagnosis(f"{_message_of(text)}. {cause.remedy}", cause.lasting)
     for text in texts:
         if _EXCEPTION.match(text) and not any(wrapper in text for wrapper in _WRAPPERS):
             return Diagnosis(f"{_short(text)}. {FOLLOW}", False)
-    return _unexplained(code, [plain(line) for line in lines])
+    return _last_words(code, [plain(line) for line in lines])
 
 
 def _errors(lines: Sequence[str]) -> list[str]:
@@ -136,7 +136,7 @@ def _errors(lines: Sequence[str]) -> list[str]:
     return found
 
 
-def _unexplained(code: int, texts: Sequence[str]) -> Diagnosis:
+def _last_words(code: int, texts: Sequence[str]) -> Diagnosis:
     end = SIGNALS.get(-code)
     if end is not None:
         return Diagnosis(end, False)
@@ -145,7 +145,7 @@ def _unexplained(code: int, texts: Sequence[str]) -> Diagnosis:
     return Diagnosis(f"{said}. {FOLLOW}", False)
 
 
-def _said(text: str) -> str:
+def _message_of(text: str) -> str:
     """Return what a line says, without the exception's class and what pydantic adds."""
     raised = _EXCEPTION.match(text)
     words = raised["text"] if raised is not None else text

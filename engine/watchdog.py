@@ -13,7 +13,7 @@ import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from wellspoken.engine.http import Client, Silent
+from wellspoken.engine.unix_http import Client, Silent
 
 if TYPE_CHECKING:
     from wellspoken.engine.kind import Facts, Kind
@@ -98,7 +98,7 @@ class Watchdog:
             self.closed = isinstance(error.__cause__, (ConnectionRefusedError, FileNotFoundError))
             self._dead = 0
             busy = self._open() > 0 and settings.stall_timeout > 0
-            self._misses = 0 if busy or self._heard_lately() else self._misses + 1
+            self._misses = 0 if busy or self._is_lively() else self._misses + 1
             if self._misses >= settings.health_failures:
                 self.problem = f"did not answer GET /health {self._misses} times in a row"
             return
@@ -107,7 +107,7 @@ class Watchdog:
         if self._dead > 1:
             self.problem = f"said that it is dead (GET /health answered {status})"
 
-    def _heard_lately(self) -> bool:
+    def _is_lively(self) -> bool:
         return self._loop.time() - self._heard() < self._settings.health_timeout
 
     async def _stall(self) -> None:

@@ -91,11 +91,11 @@ class Service:
             keys=Keys.of(config),
             metrics=metrics,
             store=store,
-            expose=metrics.exposed,
+            expose=metrics.expose_in_pieces,
             loop=asyncio.get_running_loop(),
             log=logging.getLogger("wellspoken"),
         )
-        self.hooks = Hooks([metrics.finished])
+        self.hooks = Hooks([metrics.count_request])
         metrics.watch_inflight(lambda: self.state.inflight)
         self._idle = asyncio.Event()
         self._idle.set()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wellspoken.proxy.cli.options import Parser, bare_parser, nearest_command
-from wellspoken.proxy.cli.serve import flags_of, parted, serve_options
+from wellspoken.proxy.cli.serve import flags_of, serve_options, split_arguments
 from wellspoken.proxy.lifecycle.colour import Colour
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.error(f"{word} is no command of config. " + (f"Did you mean {near}?" if near else ""))
 
 
-def _examined(parser: Parser, arguments: Sequence[str]) -> tuple[Any, Examined | None]:
+def _examine(parser: Parser, arguments: Sequence[str]) -> tuple[Any, Examined | None]:
     """Return the options and what they, the file and the environment say.
 
     None for a file that cannot be read, which is told.
     """
-    ours, theirs = parted(arguments)
+    ours, theirs = split_arguments(arguments)
     options = parser.parse_args(ours)
     if options.file is not None and options.config is not None:
         parser.error("FILE and --config FILE mean the same. Give one of them.")
@@ -100,10 +100,10 @@ def _check(arguments: Sequence[str]) -> int:
         action="store_true",
         help="not whether keys, tokenizers, models, the database and the port are there",
     )
-    options, examined = _examined(parser, arguments)
+    options, examined = _examine(parser, arguments)
     if examined is None:
         return 2
-    from wellspoken.proxy.lifecycle.report import findings, in_json, in_words
+    from wellspoken.proxy.lifecycle.findings import findings, in_json, in_words
 
     found = findings(examined, outside=not options.file_only)
     wrong = any(finding.severity == "error" for finding in found)
@@ -117,7 +117,7 @@ def _check(arguments: Sequence[str]) -> int:
 def _show(arguments: Sequence[str]) -> int:
     usage = "wellspoken config show [options] [FILE]"
     parser = _parser("wellspoken config show", usage, _CONFIG)
-    options, examined = _examined(parser, arguments)
+    options, examined = _examine(parser, arguments)
     if examined is None:
         return 2
     if examined.problems:
@@ -141,7 +141,7 @@ def _refuse(examined: Examined, problems: Sequence[Problem]) -> None:
 def _schema() -> int:
     import json
 
-    from wellspoken.proxy.config.schema import schema
+    from wellspoken.proxy.config.json_schema import schema
 
     print(json.dumps(schema(), indent=1, ensure_ascii=False))
     return 0

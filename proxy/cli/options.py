@@ -110,19 +110,19 @@ def serving_flags(options: argparse.Namespace) -> dict[str, Any]:
 def start(file: str | None, flags: dict[str, Any]) -> int:
     """Load the configuration and serve; return the exit code (2: it cannot be used)."""
     try:
-        return _started(file, flags)
+        return _load_and_serve(file, flags)
     except KeyboardInterrupt:
         return 130  # while it was being loaded; later it is one of the signals that are handled
 
 
-def _started(file: str | None, flags: dict[str, Any]) -> int:
+def _load_and_serve(file: str | None, flags: dict[str, Any]) -> int:
     from pathlib import Path
 
     from wellspoken.proxy.config.layers import doubtful_variables
-    from wellspoken.proxy.config.source import Source
+    from wellspoken.proxy.config.source import ConfigSource
     from wellspoken.proxy.config.values import ConfigError
 
-    source = Source(Path(file) if file is not None else None, flags)
+    source = ConfigSource(Path(file) if file is not None else None, flags)
     try:
         config = source.load()
     except ConfigError as error:

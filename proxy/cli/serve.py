@@ -41,7 +41,7 @@ _IN_VLLM: Final = {
 
 def main(arguments: Sequence[str]) -> int:
     """Run `serve` with what stands after it; return the exit code."""
-    ours, theirs = parted(arguments)
+    ours, theirs = split_arguments(arguments)
     usage = "wellspoken serve [options] [-- FLAGS OF VLLM SERVE]"
     parser = serve_options("wellspoken serve", usage, _HELP)
     options, unknown = parser.parse_known_args(ours)
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     return start(options.config, flags_of(options, theirs))
 
 
-def parted(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+def split_arguments(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """Return what stands before the first -- and what behind it."""
     if "--" not in arguments:
         return arguments, ()
@@ -128,11 +128,12 @@ def _mistaken(options: argparse.Namespace, theirs: Sequence[str]) -> str:
         return ""  # what is missing may stand there
     given = bool(theirs) or any(getattr(options, name) is not None for name in _ENGINE)
     if (kind is not None or given) and (kind is None or options.model is None):
-        return f"--engine and --model go together: {_EXAMPLES[kind or _meant(options, theirs)]}"
+        example = _EXAMPLES[kind or _probable_kind(options, theirs)]
+        return f"--engine and --model go together: {example}"
     return ""
 
 
-def _meant(options: argparse.Namespace, theirs: Sequence[str]) -> str:
+def _probable_kind(options: argparse.Namespace, theirs: Sequence[str]) -> str:
     """Return the kind of engine that options without --engine are probably for."""
     file = (options.model or "").endswith(".gguf")
     own = any(getattr(options, name) is not None for name in _LLAMACPP)

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wellspoken.proxy.config.checks import NO_BACKEND, check_rules
 from wellspoken.proxy.config.layers import Layers
-from wellspoken.proxy.config.problems import Origin, Problem, told
-from wellspoken.proxy.config.rules import NO_BACKEND, broken_rules
+from wellspoken.proxy.config.problems import Origin, Problem, is_covered
 from wellspoken.proxy.config.tables import (
     Auth,
     Backend,
@@ -28,7 +28,7 @@ from wellspoken.proxy.config.tables import (
     Timeouts,
     Traces,
 )
-from wellspoken.proxy.config.types import typed
+from wellspoken.proxy.config.types import convert_all
 from wellspoken.proxy.config.values import ConfigError, store_url
 
 __all__ = [
@@ -83,7 +83,7 @@ def load(
     examined = examine(file, flags, environ)
     for problem in examined.problems:
         origin = examined.origin(problem)
-        named = origin.kind in ("flag", "default") or origin.named_in(problem.text)
+        named = origin.kind in ("flag", "default") or origin.is_named_in(problem.text)
         raise ConfigError(problem.text if named else f"{origin}: {problem.text}")
     return examined.config
 
@@ -100,11 +100,11 @@ def examine(
     layers = Layers(file, flags or {}, os.environ if environ is None else environ)
     if not layers.readable:
         return Examined(Config(), layers.problems, layers)
-    config, mistyped = typed(layers.raw)
+    config, mistyped = convert_all(layers.raw)
     problems = [*layers.problems, *mistyped]
     given = bool({"backend", "engine"} & layers.raw.keys())
-    for problem in broken_rules(config):
-        if not told(problem, mistyped) and not (given and problem.text == NO_BACKEND):
+    for problem in check_rules(config):
+        if not is_covered(problem, mistyped) and not (given and problem.text == NO_BACKEND):
             problems.append(problem)
     return Examined(config, problems, layers)
 
@@ -114,5 +114,5 @@ def check(config: Config) -> None:
 
     Raises ConfigError.
     """
-    for problem in broken_rules(config):
+    for problem in check_rules(config):
         raise ConfigError(problem.text)

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 from msgspec import UNSET
 
 from wellspoken.adapters.requests.caps import DANGEROUS, Caps
-from wellspoken.proxy.config.engine import engine_rules, served_names
+from wellspoken.proxy.config.engine_keys import engine_rules, names_of_models
 from wellspoken.proxy.config.places import Path
-from wellspoken.proxy.config.problems import Problem, shown, suggestion
+from wellspoken.proxy.config.problems import Problem, path_text, suggestion
 from wellspoken.proxy.config.tables import Auth, Backend, Config, Store
 from wellspoken.proxy.config.values import (
     ConfigError,
@@ -28,7 +28,7 @@ NO_BACKEND = (
 )
 
 
-def broken_rules(config: Config) -> Iterator[Problem]:
+def check_rules(config: Config) -> Iterator[Problem]:
     """Give everything that is wrong with a configuration whose types are right."""
     try:
         host, _ = parse_listen(config.server.listen)
@@ -84,7 +84,7 @@ def _models(config: Config) -> Iterator[Problem]:
                         "Remove one, or add an alias under another name.",
                     )
     if config.engine is not UNSET:
-        for model in served_names(config.engine):
+        for model in names_of_models(config.engine):
             if model in taken:
                 yield Problem(
                     ("engine", "alias" if config.engine.alias is not None else "model"),
@@ -138,8 +138,8 @@ def _caps(caps: Caps, path: Path) -> Iterator[Problem]:
         if name not in DANGEROUS:
             yield Problem(
                 (*path, "caps", "allow", at),
-                f"{shown(path)}.caps.allow: {name!r} is none of the keys that are kept back, so "
-                f"take it out.{suggestion(name, DANGEROUS)}",
+                f"{path_text(path)}.caps.allow: {name!r} is none of the keys that are kept back, "
+                f"so take it out.{suggestion(name, DANGEROUS)}",
             )
 
 
@@ -160,7 +160,7 @@ def _is_here(url: str, listen: str) -> bool:
 
 def _backend(backend: Backend, at: int, several: bool, listen: str) -> Iterator[Problem]:
     path: Path = ("backend", at)
-    where = shown(path)
+    where = path_text(path)
     yield from _caps(backend.caps, path)
     if backend.ui and backend.vendor != "pass":
         yield Problem(

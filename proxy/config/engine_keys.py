@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from wellspoken.engine.vllm_arguments import forbidden, served
+from wellspoken.engine.vllm_arguments import forbidden, served_model_names
 from wellspoken.proxy.config.durations import seconds
 from wellspoken.proxy.config.problems import Problem
 from wellspoken.proxy.config.tables import Engine
@@ -72,12 +72,12 @@ def engine_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
                 yield _problem(key, text, at_key=True)
     for key in DURATIONS:
         try:
-            timed(key, raw.get(key))
+            to_seconds(key, raw.get(key))
         except ValueError as error:
             yield _problem(key, str(error))
 
 
-def timed(key: str, value: Any) -> Any:
+def to_seconds(key: str, value: Any) -> Any:
     """Return seconds for what a text says of a length of time. Raises ValueError."""
     return seconds(value) if key in DURATIONS and isinstance(value, str) else value
 
@@ -139,16 +139,16 @@ def argument_problems(arguments: Sequence[str], alias: str | None = None) -> Ite
             yield _problem("arguments", text)
     if problem := forbidden(arguments):
         yield _problem("arguments", f"{problem} Take it out.")
-    if alias is not None and served(arguments):
+    if alias is not None and served_model_names(arguments):
         yield _problem(
             "arguments", "--served-model-name and alias (--alias) exclude each other. Keep one."
         )
 
 
-def served_names(engine: Engine) -> tuple[str, ...]:
+def names_of_models(engine: Engine) -> tuple[str, ...]:
     """Return what clients call the model, as far as that is known before the engine is asked."""
     if engine.alias is not None:
         return (engine.alias,)
     if engine.kind == "llamacpp":
         return (Path(engine.model).stem,)
-    return served(engine.arguments) or (engine.model,)
+    return served_model_names(engine.arguments) or (engine.model,)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from wellspoken.proxy.config.durations import PATTERN
-from wellspoken.proxy.config.engine import DURATIONS
+from wellspoken.proxy.config.engine_keys import DURATIONS
 from wellspoken.proxy.config.tables import Config
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from wellspoken.proxy.config.durations import seconds
-from wellspoken.proxy.config.engine import DURATIONS
+from wellspoken.proxy.config.engine_keys import DURATIONS
 from wellspoken.proxy.config.places import Path, Place, places, position
 from wellspoken.proxy.config.problems import Origin, Problem, nearest
 from wellspoken.proxy.config.tables import (
@@ -144,10 +144,10 @@ class Layers:
     def stands(self, path: Path) -> bool:
         """Say whether a file, a variable or a flag gives a value to `path` itself."""
         if any(path[:size] in self._over for size in range(1, len(path) + 1)):
-            return self._given(path)
+            return self._has_value(path)
         return path in self._where()
 
-    def _given(self, path: Path) -> bool:
+    def _has_value(self, path: Path) -> bool:
         here: Any = self.raw
         for part in path:
             try:
@@ -187,7 +187,7 @@ class Layers:
                 continue
             origin = Origin("variable", variable)
             try:
-                value = msgspec.convert(_said(section, key, text), hint, strict=False)
+                value = msgspec.convert(_decode(section, key, text), hint, strict=False)
             except (msgspec.ValidationError, ValueError) as error:
                 what = _to_write(str(error), text, hint)
                 text = f"{variable}={text!r}: {what} Or unset it."
@@ -252,7 +252,7 @@ def _variables() -> Iterator[tuple[str, str, str, Any]]:
                 yield ENV_PREFIX + middle + key.upper(), section, key, hint
 
 
-def _said(section: str, key: str, text: str) -> Any:
+def _decode(section: str, key: str, text: str) -> Any:
     """Return what a variable's text means for this key. Raises ValueError."""
     if key in _WITH_COMMAS:
         return [part.strip() for part in text.split(",") if part.strip()]

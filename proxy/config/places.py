@@ -121,7 +121,7 @@ class _Scanner:
             self._skip(_SPACE)
             begin = self._at
             if self._text[begin] in "\"'":
-                self._quoted()
+                self._string()
                 said = self._text[begin : self._at]
                 name = tomllib.loads(f"x = {said}")["x"]
             else:
@@ -143,7 +143,7 @@ class _Scanner:
         elif first == "{":
             self._inline(path)
         elif first in "\"'":
-            self._quoted()
+            self._string()
         else:  # a number, a time, true or false; a blank may part a date from its time
             found = _SCALAR.match(self._text, begin)
             assert found is not None
@@ -176,7 +176,7 @@ class _Scanner:
             if self._text[self._at] != "}":
                 self._expect(",")
 
-    def _quoted(self) -> None:
+    def _string(self) -> None:
         for form in _QUOTED:
             if found := form.match(self._text, self._at):
                 self._at = found.end()

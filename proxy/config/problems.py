@@ -21,7 +21,7 @@ class Origin(NamedTuple):
     line: int = 0
     column: int = 0
 
-    def named_in(self, text: str) -> bool:
+    def is_named_in(self, text: str) -> bool:
         """Say whether a text names it, as a word: WELLSPOKEN_AUTH is part of longer ones."""
         return re.search(rf"(?<!\w){re.escape(self.name)}(?!\w)", text) is not None
 
@@ -45,13 +45,13 @@ class Problem(NamedTuple):
     origin: Origin | None = None
 
 
-def shown(path: Path) -> str:
+def path_text(path: Path) -> str:
     """Return a key path as messages write it: backend[0].caps.n."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return "".join(parts).removeprefix(".")
 
 
-def told(problem: Problem, others: Iterable[Problem]) -> bool:
+def is_covered(problem: Problem, others: Iterable[Problem]) -> bool:
     """Say whether one of the others is about the same value, what is in it or around it.
 
     Then this one may be no more than what comes of that.

@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from msgspec import UNSET, Struct, structs
 
 from wellspoken.proxy.config import Engine, Examined
-from wellspoken.proxy.config.engine import LLAMACPP, VLLM
+from wellspoken.proxy.config.engine_keys import LLAMACPP, VLLM
 from wellspoken.proxy.config.places import Path
-from wellspoken.proxy.config.problems import Origin, shown
+from wellspoken.proxy.config.problems import Origin, path_text
 from wellspoken.proxy.config.secrets import HIDDEN
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
@@ -27,7 +27,7 @@ _PAIR: Final = re.compile(_FLAG.pattern + r"[\"']?\s*[:=]", re.IGNORECASE)
 _REFERENCE: Final = ("env:", "file:")
 
 
-class Row(NamedTuple):
+class Setting(NamedTuple):
     """One value, None where nothing is set, and what gave it."""
 
     path: Path
@@ -35,12 +35,12 @@ class Row(NamedTuple):
     origin: Origin
 
 
-def rows(examined: Examined) -> Iterator[Row]:
+def rows(examined: Examined) -> Iterator[Setting]:
     """Give every value of a configuration in the order of its tables, secrets hidden."""
     yield from _rows(examined, (), examined.config)
 
 
-def _rows(examined: Examined, path: Path, table: Struct) -> Iterator[Row]:
+def _rows(examined: Examined, path: Path, table: Struct) -> Iterator[Setting]:
     inner: list[tuple[Path, Struct]] = []
     # What the other kind of engine has would be refused if it stood in a file.
     alien: Mapping[str, str] = {}
@@ -57,7 +57,7 @@ def _rows(examined: Examined, path: Path, table: Struct) -> Iterator[Row]:
         elif value is not UNSET:
             stands = examined.layers.stands(here)
             origin = examined.layers.origin(here) if stands else Origin("default")
-            yield Row(here, visible(here, value), origin)
+            yield Setting(here, visible(here, value), origin)
     for here, part in inner:
         yield from _rows(examined, here, part)
 
@@ -77,17 +77,17 @@ def as_toml(examined: Examined) -> str:
         if row.value is None:
             lines.append((f"# {row.path[-1]} is not set", ""))
         else:
-            lines.append((f"{row.path[-1]} = {toml(row.value)}", _said(row.origin)))
+            lines.append((f"{row.path[-1]} = {toml(row.value)}", _origin_text(row.origin)))
     width = min(40, max(len(text) for text, said in lines if said))
-    shown = (f"{text:<{width}} # {said}\n" if said else f"{text}\n" for text, said in lines)
-    return "".join(shown).lstrip("\n")
+    path_text = (f"{text:<{width}} # {said}\n" if said else f"{text}\n" for text, said in lines)
+    return "".join(path_text).lstrip("\n")
 
 
 def as_json(examined: Examined) -> str:
     """Return the configuration as JSON: a list of objects, one for each value."""
     found = [
         {
-            "key": shown(row.path),
+            "key": path_text(row.path),
             "value": row.value,
             "source": row.origin.kind,
             "name": row.origin.name or None,
@@ -99,7 +99,7 @@ def as_json(examined: Examined) -> str:
     return json.dumps(found, indent=1, ensure_ascii=False, default=list)
 
 
-def _said(origin: Origin) -> str:
+def _origin_text(origin: Origin) -> str:
     return f"{origin.name}:{origin.line}" if origin.line else str(origin)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from wellspoken.proxy.config import Config
 
 
-class Source:
+class ConfigSource:
     """A configuration file, flags and environment: what a configuration is made of.
 
     `file` None: there are flags and environment alone. `environ` None: the process's own, which

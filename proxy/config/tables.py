@@ -15,7 +15,7 @@ Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Positive = Annotated[float, Meta(gt=0, le=1e9)]
 Size = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Place = Annotated[str, Meta(min_length=1, max_length=4096)]  # a name, or a path
+NameOrPath = Annotated[str, Meta(min_length=1, max_length=4096)]  # a name, or a path
 
 
 class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,11 +103,11 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A local inference engine that the proxy starts itself and stands in front of.
 
     Times in seconds; a file may write them as "15m" or "1h30m". `start_timeout` 0: what the kind of
-    engine takes. What one kind alone has is refused with the other (config/engine.py).
+    engine takes. What one kind alone has is refused with the other (config/engine_keys.py).
     """
 
     kind: Literal["llamacpp", "vllm"]
-    model: Place
+    model: NameOrPath
     name: Name = "engine"
     alias: Name | None = None
     # llamacpp
@@ -119,7 +119,7 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mmproj: str | None = None
     # vllm
     arguments: tuple[str, ...] = ()
-    executable: Place = "vllm"
+    executable: NameOrPath = "vllm"
     # its process
     environment: dict[Name, str] = {}
     inherit: tuple[Name, ...] = ()

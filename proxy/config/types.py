@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 import msgspec
 from msgspec import Struct, structs
 
-from wellspoken.proxy.config.engine import engine_problems, timed
+from wellspoken.proxy.config.engine_keys import engine_problems, to_seconds
 from wellspoken.proxy.config.places import Path
-from wellspoken.proxy.config.problems import Problem, nearest, shown, suggestion
+from wellspoken.proxy.config.problems import Problem, nearest, path_text, suggestion
 from wellspoken.proxy.config.tables import REMOVED, Backend, Config, Engine
 
 _WRONG: Final = object()
@@ -35,7 +35,7 @@ _BARE_KEY: Final = (
 )
 
 
-def typed(raw: Mapping[str, Any]) -> tuple[Config, list[Problem]]:
+def convert_all(raw: Mapping[str, Any]) -> tuple[Config, list[Problem]]:
     """Return the configuration that is left without what is wrong, and all of that.
 
     Lengths of time in [engine] become seconds.
@@ -69,7 +69,7 @@ def _struct(raw: dict[str, Any], kind: type[Struct], path: Path, problems: list[
         found = list(engine_problems(known))
         problems += found
         bad = {problem.path[1] for problem in found}
-        known = {key: timed(key, value) for key, value in known.items() if key not in bad}
+        known = {key: to_seconds(key, value) for key, value in known.items() if key not in bad}
         if not {"kind", "model"} <= known.keys():
             return _WRONG
     clean = {}
@@ -97,26 +97,26 @@ def _value(value: Any, hint: Any, path: Path, problems: list[Problem]) -> Any:
     try:
         msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
-        problems.append(_mistyped(error, value, hint, path))
+        problems.append(_wrong_type(error, value, hint, path))
         return _WRONG
     return value
 
 
 def _missing(path: Path) -> Problem:
-    where = shown(path)
+    where = path_text(path)
     return Problem(path, f"{where}: it is missing. Add {path[-1]} = ... there.")
 
 
 def _unknown(path: Path, known: list[str]) -> Problem:
     """Return what is said of a key that its table does not have."""
     if (said := REMOVED.get(tuple(map(str, path)))) is not None:
-        return Problem(path, f"{shown(path)}: {said}", at_key=True)
+        return Problem(path, f"{path_text(path)}: {said}", at_key=True)
     key = str(path[-1])
     near = nearest(key, known)
     said = suggestion(key, known)
     if not near and (homes := [home for home, hints in _homes() if key in hints]):
         said = f" It belongs {' or '.join(homes)}."
-    return Problem(path, f"{shown(path)}: unknown key.{said}", at_key=True)
+    return Problem(path, f"{path_text(path)}: unknown key.{said}", at_key=True)
 
 
 def _homes() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -130,7 +130,7 @@ def _homes() -> Iterator[tuple[str, dict[str, Any]]]:
             )
 
 
-def _mistyped(error: msgspec.ValidationError, value: Any, hint: Any, path: Path) -> Problem:
+def _wrong_type(error: msgspec.ValidationError, value: Any, hint: Any, path: Path) -> Problem:
     """Return what is said of a value of the wrong type, or beyond its bounds."""
     if path == ("auth",):  # not repeated: it may be somebody's key
         return Problem(path, _BARE_KEY)
@@ -141,9 +141,9 @@ def _mistyped(error: msgspec.ValidationError, value: Any, hint: Any, path: Path)
     if found := choice(value, hint):
         # Not repeated where it may be somebody's key.
         said = "it" if path[-1] == "auth" else repr(value)
-        return Problem(path, f"{shown(path)}: {said} is none that there is. {found}")
+        return Problem(path, f"{path_text(path)}: {said} is none that there is. {found}")
     how = f" {_HOW[expected]}" if expected in _HOW and "got `" in text else ""
-    return Problem(path, f"{shown(path)}: {text}.{how}")
+    return Problem(path, f"{path_text(path)}: {text}.{how}")
 
 
 def choice(value: Any, hint: Any) -> str:

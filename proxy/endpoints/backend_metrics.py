@@ -128,5 +128,5 @@ def _failed(call: Call, target: Target, answer: Answer, data: bytes) -> Reply:
     """Return a backend's error; llama.cpp's 501 says which flag it needs."""
     exchange = exchange_of(call, "")
     fault = error_of(exchange, answer.status, data)
-    call.state.metrics.translated(target.name, OTHER, exchange)
+    call.state.metrics.count_answer(target.name, OTHER, exchange)
     return call.fault(fault, explained(exchange, fault.retry, answer))

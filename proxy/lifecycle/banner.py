@@ -51,14 +51,14 @@ async def banner(service: Service, host: str, port: int) -> str:
 
 def _line(target: Target) -> str:
     if target.engine is not None:
-        return f"  engine {target.name}: {_told(target.engine)}"
+        return f"  engine {target.name}: {_describe_engine(target.engine)}"
     where = target.upstream.url if target.upstream is not None else "not ready"
     if target.detector is not None:
         return f"  backend {target.name}: {where} ({target.detector.described})"
     return f"  backend {target.name}: {where} (adapter {target.backend.name})"
 
 
-def _told(engine: Supervisor) -> str:
+def _describe_engine(engine: Supervisor) -> str:
     """Return what an engine is, on one line, as far as it has said so."""
     facts = engine.facts
     if engine.first:

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from wellspoken.adapters.servers import registry
 from wellspoken.proxy.config import Backend, Config, Engine, Timeouts
-from wellspoken.proxy.config.engine import served_names
+from wellspoken.proxy.config.engine_keys import names_of_models
 from wellspoken.proxy.config.values import ConfigError, normal_url, read_key
 from wellspoken.proxy.endpoints.passthrough import refuse_endpoints
 from wellspoken.proxy.metrics.service import Metrics
@@ -120,7 +120,7 @@ def _engine(engine: Engine) -> Target:
         engine.name,
         _adapter(engine.kind),
         None,
-        models=served_names(engine),
+        models=names_of_models(engine),
         extensions=engine.extensions,
         keep=engine.keep,
         bounds=engine.bounds,

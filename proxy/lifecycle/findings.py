@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from msgspec import UNSET
 
 from wellspoken.proxy.config.layers import doubtful_variables
-from wellspoken.proxy.config.problems import Origin, shown, told
+from wellspoken.proxy.config.problems import Origin, is_covered, path_text
 
 if TYPE_CHECKING:
     from wellspoken.proxy.config import Examined
@@ -36,8 +36,8 @@ def findings(examined: Examined, *, outside: bool) -> list[Finding]:
         from wellspoken.proxy.lifecycle.outside import doubts, missing
 
         known = list(errors)
-        errors += [each for each in missing(examined.config) if not told(each, known)]
-        warnings += [each for each in doubts(examined.config) if not told(each, known)]
+        errors += [each for each in missing(examined.config) if not is_covered(each, known)]
+        warnings += [each for each in doubts(examined.config) if not is_covered(each, known)]
     listed = [
         Finding("error" if at < len(errors) else "warning", problem, examined.origin(problem))
         for at, problem in enumerate([*errors, *warnings])
@@ -50,7 +50,7 @@ def in_words(examined: Examined, found: list[Finding], colour: Colour) -> str:
     lines = []
     for severity, problem, origin in found:
         kind = colour.put("red" if severity == "error" else "yellow", f"{severity}:")
-        named = origin.kind == "default" or (origin.named_in(problem.text) and not origin.line)
+        named = origin.kind == "default" or (origin.is_named_in(problem.text) and not origin.line)
         where = "" if named else colour.put("bold", f"{origin}: ")
         lines.append(f"{where}{kind} {problem.text}")
     errors = sum(finding.severity == "error" for finding in found)
@@ -84,7 +84,7 @@ def in_json(examined: Examined, found: list[Finding]) -> str:
     listed = [
         {
             "severity": severity,
-            "key": shown(problem.path) or None,
+            "key": path_text(problem.path) or None,
             "message": problem.text,
             "source": origin.kind,
             "name": origin.name or None,

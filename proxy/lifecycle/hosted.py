@@ -41,7 +41,7 @@ def kind_of(settings: Engine, own: Iterable[str] = ()) -> Kind:
     `own`: variables of the environment that hold the proxy's own keys. Raises ConfigError for a
     value of `environment` that cannot be read.
     """
-    environment = _resolved(settings.environment)
+    environment = _resolve_references(settings.environment)
     # The other kind is not loaded.
     if settings.kind == "vllm":
         from wellspoken.engine.vllm import VLLM
@@ -72,7 +72,7 @@ def kind_of(settings: Engine, own: Iterable[str] = ()) -> Kind:
     )
 
 
-def _resolved(environment: Mapping[str, str]) -> dict[str, str]:
+def _resolve_references(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment with what env:NAME and file:PATH refer to."""
     found = {}
     for name, value in environment.items():
@@ -151,7 +151,7 @@ class Hosted:
         """Give the target its address, the adapter of its version, and its models' names."""
         kind, target = self.supervisor.kind, self.target
         upstream = Upstream(f"unix:{socket}", self.timeouts, title=kind.title)
-        upstream.on_failure = self._failed
+        upstream.on_failure = self._note_failure
         target.backend = for_version(registry.find(kind.name), facts.version)
         target.lone = False
         names = dict.fromkeys((self._alias,) if self._alias is not None else ())
@@ -166,12 +166,12 @@ class Hosted:
             upstream.on_failure = None
             await upstream.close()
 
-    def heard(self) -> float:
+    def last_heard(self) -> float:
         """Return the loop's time at which the last byte came from the engine, 0.0 before."""
         upstream = self.target.upstream
         return upstream.heard if upstream is not None else 0.0
 
-    def changed(self) -> None:
+    def note_change(self) -> None:
         """Log a change of the state, and each end that nobody asked for."""
         engine = self.supervisor
         state, before = engine.state, self._told
@@ -195,16 +195,16 @@ class Hosted:
         elif before != "failed":
             self._log.info("%s has ended", who)
 
-    def _failed(self, error: UpstreamError) -> None:
+    def _note_failure(self, error: UpstreamError) -> None:
         """Have the engine looked at, before it gets the next request."""
         if error.reason in FAILED:
             self._look()
 
     def _look(self) -> None:
         if self.target.doubt is None:
-            self.target.doubt = asyncio.create_task(self._looked())
+            self.target.doubt = asyncio.create_task(self._find_out())
 
-    async def _looked(self) -> None:
+    async def _find_out(self) -> None:
         """Find out whether the engine still answers; return once its state would tell if not.
 
         The sockets of a process that was killed are closed one after another, and its end is seen

@@ -17,7 +17,7 @@ from msgspec import UNSET
 from wellspoken.adapters.servers import registry
 from wellspoken.engine.failure import EngineError
 from wellspoken.proxy.config.places import Path
-from wellspoken.proxy.config.problems import Problem, shown
+from wellspoken.proxy.config.problems import Problem, path_text
 from wellspoken.proxy.config.tables import Auth, Backend, Config, Engine, Store
 from wellspoken.proxy.config.values import ConfigError, parse_listen, read_key, store_url
 from wellspoken.proxy.endpoints.passthrough import refuse_endpoints
@@ -45,7 +45,7 @@ def missing(config: Config) -> Iterator[Problem]:
 def doubts(config: Config) -> Iterator[Problem]:
     """Give what may be meant as it is: a port that somebody has, an engine's warnings."""
     try:
-        why = _taken(*parse_listen(config.server.listen))
+        why = _why_taken(*parse_listen(config.server.listen))
     except ConfigError:
         why = ""  # no address, so a problem already
     if why:
@@ -66,10 +66,10 @@ def _failing(path: Path, work: Callable[[], Any]) -> Iterator[Problem]:
     except (ConfigError, EngineError, StoreError, ValueError) as error:
         text = str(error)
         name = next(part for part in reversed(path) if isinstance(part, str))
-        for known in (f"{shown(path)}: ", f"{path[0]}.keys: ", f"{name}: "):
+        for known in (f"{path_text(path)}: ", f"{path[0]}.keys: ", f"{name}: "):
             text = text.removeprefix(known)
         text = text if text.endswith(".") else f"{text}."
-        yield Problem(path, f"{shown(path)}: {text}")
+        yield Problem(path, f"{path_text(path)}: {text}")
 
 
 def _of_backend(path: Path, backend: Backend) -> Iterator[Problem]:
@@ -125,23 +125,23 @@ def _writable(path: Path, file: str) -> Iterator[Problem]:
         here = os.path.dirname(here)
     if here != whole and not os.path.isdir(here):
         text = f"{here} is a file, so nothing can be in it. Name another place."
-        yield Problem(path, f"{shown(path)}: {text}")
+        yield Problem(path, f"{path_text(path)}: {text}")
     elif not os.access(here, os.W_OK):
         who = f"user {os.geteuid()}"
         text = f"{here} may not be written by {who}. Name another place, or change its rights."
-        yield Problem(path, f"{shown(path)}: {text}")
+        yield Problem(path, f"{path_text(path)}: {text}")
 
 
 def _of_traces() -> Iterator[Problem]:
     from wellspoken.proxy.tracing import MISSING
 
     try:
-        import wellspoken.proxy.tracing.export  # noqa: F401
+        import wellspoken.proxy.tracing.exporter  # noqa: F401
     except ImportError as error:
         yield Problem(("traces", "enabled"), MISSING.format(error=error))
 
 
-def _taken(host: str, port: int) -> str:
+def _why_taken(host: str, port: int) -> str:
     """Return why nothing can listen there, "" if something can; binds for a moment."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -31,7 +31,7 @@ _CONTROL: Final = re.compile(
 _DIGITS: Final = re.compile(r"\d+")
 
 
-def shown(text: str) -> None:
+def print_out(text: str) -> None:
     """Print to stdout, as far as somebody takes it: what is served does not depend on that."""
     try:
         print(text, flush=True)
@@ -40,7 +40,7 @@ def shown(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class Progress:
+class EngineProgress:
     """Stderr, with a last line that tells of an engine's start if it is a terminal.
 
     Any thread may write a line. Once a log is attached (logs/), that one's thread does all the

@@ -89,7 +89,7 @@ class Reloader:
                 target.upstream.use(found.key)
             targets.append(target)
         targets += present[len(before) :]  # the engine's, which stays
-        self.described = _described(service, change, targets)
+        self.described = _describe(service, change, targets)
         gone = [target for target in present if target not in targets]
         service.become(change.config, targets, change.keys)
         if self._hosted is not None:
@@ -140,21 +140,21 @@ def _possible(config: Config, basis: Config) -> tuple[Config, list[str]]:
     return config, [f"{listed}: a change needs a restart, so the old one holds until then."]
 
 
-def _described(service: Service, change: Change, targets: list[Target]) -> str:
+def _describe(service: Service, change: Change, targets: list[Target]) -> str:
     """Return what is other than before, "" for nothing."""
     old, new = ({one.name: one for one in c.backend} for c in (change.basis, change.config))
-    said = _counted(
+    said = _count(
         f"backends: {len(new)}",
         new=len(new.keys() - old.keys()),
         changed=sum(old[name] != new[name] for name in old.keys() & new.keys()),
         gone=len(old.keys() - new.keys()),
     )
     came, went = change.keys.compared(service.state.keys)
-    keys = _counted(f"client keys: {len(change.keys)}", new=came, gone=went)
+    keys = _count(f"client keys: {len(change.keys)}", new=came, gone=went)
     others = msgspec.structs.replace(change.config, backend=change.basis.backend) != change.basis
     return "; ".join(filter(None, (said, keys, "settings changed" if others else "")))
 
 
-def _counted(what: str, **counts: int) -> str:
+def _count(what: str, **counts: int) -> str:
     told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return f"{what} ({told})" if told else ""

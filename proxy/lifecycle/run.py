@@ -19,7 +19,7 @@ from wellspoken.proxy import logs, tracing
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.lifecycle.banner import banner
 from wellspoken.proxy.lifecycle.build import build
-from wellspoken.proxy.lifecycle.progress import Progress, shown
+from wellspoken.proxy.lifecycle.progress import EngineProgress, print_out
 from wellspoken.proxy.lifecycle.reload import Reloader
 from wellspoken.proxy.lifecycle.signals import Signals
 from wellspoken.proxy.lifecycle.watch import Watcher
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import socket
 
     from wellspoken.proxy.config import Config
-    from wellspoken.proxy.config.source import Source
+    from wellspoken.proxy.config.source import ConfigSource
     from wellspoken.proxy.lifecycle.hosted import Hosted
     from wellspoken.proxy.logs import Logs
     from wellspoken.proxy.server import Service
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
-class Link(Protocol):
+class WorkerLink(Protocol):
     """What ties one of several worker processes to their parent; see workers/."""
 
     def attach(self, service: Service, signals: Signals, reloader: Reloader) -> None:
@@ -53,7 +53,9 @@ class Link(Protocol):
         """Hand the last counts over, and end."""
 
 
-def run(config: Config, source: Source | None = None, sockets: Sequence[socket.socket] = ()) -> int:
+def run(
+    config: Config, source: ConfigSource | None = None, sockets: Sequence[socket.socket] = ()
+) -> int:
     """Serve until a signal comes; return the exit code, 0 after an orderly end.
 
     `source`: where the configuration came from, to be read again from there. `sockets` listen
@@ -61,12 +63,12 @@ def run(config: Config, source: Source | None = None, sockets: Sequence[socket.s
     """
     if sys.stderr is None:  # closed by who started it
         sys.stderr = open(os.devnull, "w")
-    progress = Progress(sys.stderr)
+    progress = EngineProgress(sys.stderr)
     log = logs.set_up(config.log, progress)
 
     def say(text: str) -> None:
         progress.clear()
-        shown(text)
+        print_out(text)
 
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -91,9 +93,9 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def serve(
     config: Config,
     say: Say,
-    progress: Progress | None = None,
-    link: Link | None = None,
-    source: Source | None = None,
+    progress: EngineProgress | None = None,
+    link: WorkerLink | None = None,
+    source: ConfigSource | None = None,
     output: Logs | None = None,
     sockets: Sequence[socket.socket] = (),
 ) -> int:
@@ -106,11 +108,11 @@ async def serve(
     configuration that cannot be used. Why is logged.
     """
     log = logging.getLogger("wellspoken")
-    progress = progress if progress is not None else Progress(sys.stderr)
+    progress = progress if progress is not None else EngineProgress(sys.stderr)
     try:
         service = build(config)
         state = service.state
-        hosted = _hosted(config, service, progress)
+        hosted = _engine_of(config, service, progress)
         traces = tracing.begin(config.traces, service.hooks)
     except ConfigError as error:
         log.error("%s", error)
@@ -160,10 +162,10 @@ async def serve(
     finally:
         await watcher.stop()
         await reloader.close()
-        await _stopped(service, hosted, signals.second)
+        await _stop_all(service, hosted, signals.second)
         if link is not None:
             await link.close()
-        await _cancelled(work)
+        await _cancel(work)
         if traces is not None:
             await traces.close(signals.second)
         signals.remove()
@@ -171,7 +173,7 @@ async def serve(
 
 def _watcher(
     config: Config,
-    source: Source | None,
+    source: ConfigSource | None,
     service: Service,
     reloader: Reloader,
     signals: Signals,
@@ -188,7 +190,7 @@ def _watcher(
     )
 
 
-def _hosted(config: Config, service: Service, progress: Progress) -> Hosted | None:
+def _engine_of(config: Config, service: Service, progress: EngineProgress) -> Hosted | None:
     """Return the configured engine, which is not started yet. Raises ConfigError.
 
     What it needs is loaded only then.
@@ -213,7 +215,7 @@ async def _came_up(hosted: Hosted, service: Service) -> bool:
     return True
 
 
-async def _stopped(service: Service, hosted: Hosted | None, now: asyncio.Event) -> None:
+async def _stop_all(service: Service, hosted: Hosted | None, now: asyncio.Event) -> None:
     """End what clients have open, then the engine, and the store beside it; `now`: at once."""
     await service.stop()
     ends = [hosted.stop(now)] if hosted is not None else []
@@ -222,7 +224,7 @@ async def _stopped(service: Service, hosted: Hosted | None, now: asyncio.Event) 
     await asyncio.gather(*ends)
 
 
-async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:
+async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
     """Cancel tasks, and wait for them; one that failed before fails now."""
     for task in tasks:
         task.cancel()

@@ -34,9 +34,9 @@ class Signals:
     def came(self) -> None:
         """Take note that the end is asked for, once more or for the first time."""
         self._own += 1
-        self.reached(self._own)
+        self.raise_to(self._own)
 
-    def reached(self, count: int) -> None:
+    def raise_to(self, count: int) -> None:
         """Take note that the end was asked for so often, as somebody says who got signals too.
 
         One that was sent to both, as to a whole process group, is then not taken for two.

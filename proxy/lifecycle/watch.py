@@ -125,13 +125,13 @@ class Watcher:
             await self._read(_WHOLE, asked=True)
             return
         what = _WHOLE if self._watches_itself() else _KEYS
-        if await self._changed() or self._wrong[what]:
+        if await self._has_changed() or self._wrong[what]:
             await self._read(what, asked=False)
 
     def _watches_itself(self) -> bool:
         return self._file is not None and self._config.server.watch
 
-    async def _changed(self) -> bool:
+    async def _has_changed(self) -> bool:
         """Say whether a file is another than when it was last looked at, and nobody writes it."""
         found = await aside(self._look)
         if found == self._seen or (not found and self._seen is None):

@@ -15,8 +15,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wellspoken.proxy.config.secrets import redact
-from wellspoken.proxy.logs.lines import JsonLines, Lines, Request, TextLines, traced
-from wellspoken.proxy.logs.writer import Descriptor, Output, Writer
+from wellspoken.proxy.logs.line_writer import Descriptor, LineWriter, Sink
+from wellspoken.proxy.logs.lines import JsonLines, LineFormat, Request, TextLines, traceback_of
 from wellspoken.proxy.relay import bodies
 from wellspoken.proxy.relay.outcome import QUIET, level_of, outcome_of
 
@@ -54,11 +54,11 @@ class Logs:
         self.config = config
         self.level = LEVELS[config.level]
         json = config.format == "json" or (config.format == "auto" and not screen.terminal)
-        self.lines: Lines = JsonLines() if json else TextLines(terminal=screen.terminal)
+        self.lines: LineFormat = JsonLines() if json else TextLines(terminal=screen.terminal)
         self._json = json
         self._screen = screen
         self._output = _output(screen)
-        self._writer = Writer(self._output, self._lost)
+        self._writer = LineWriter(self._output, self._loss_line)
         self.handler = _Handler(self)
         self._before = _Before()
 
@@ -97,7 +97,7 @@ class Logs:
         if self._writer.close(SECONDS) and isinstance(self._output, Descriptor):
             self._output.close()
 
-    def _lost(self, count: int) -> bytes:
+    def _loss_line(self, count: int) -> bytes:
         text = f"{count} lines of the log are lost: stderr could not be written so fast, or at all"
         return self.lines.message("warning", text, {"lost": count})
 
@@ -128,7 +128,7 @@ class _OnScreen:
         return 0 if self._screen.show(b"".join(lines).decode()) else len(lines)
 
 
-def _output(screen: Screen) -> Output:
+def _output(screen: Screen) -> Sink:
     if not screen.terminal:
         try:
             return Descriptor(screen.file.fileno())
@@ -154,7 +154,7 @@ class _Handler(logging.Handler):
             if not record.name.startswith("wellspoken"):
                 fields = {"logger": record.name, **fields}
             error = record.exc_info[1] if record.exc_info else None
-            trace = traced(error, whole=self._logs.config.bodies) if error is not None else ""
+            trace = traceback_of(error, whole=self._logs.config.bodies) if error is not None else ""
             line = self._logs.lines.message(_level(record.levelno), redact(text), fields, trace)
         except Exception as error:
             where = f"{record.pathname}:{record.lineno}"

@@ -29,7 +29,7 @@ _ATOMIC: Final = select.PIPE_BUF
 _FILE: Final = 65_536
 
 
-class Output(Protocol):
+class Sink(Protocol):
     """Where lines go."""
 
     def write(self, lines: list[bytes]) -> int:
@@ -79,14 +79,14 @@ class Descriptor:
         os.close(self._fd)
 
 
-class Writer(threading.Thread):
+class LineWriter(threading.Thread):
     """Writes lines in the order in which they come; where they come too fast, some are lost.
 
     `put` never waits and may be called anywhere, also where a garbage collection interrupts another
     `put`. `lost` makes the line that tells how many are missing.
     """
 
-    def __init__(self, output: Output, lost: Callable[[int], bytes]) -> None:
+    def __init__(self, output: Sink, lost: Callable[[int], bytes]) -> None:
         super().__init__(name="wellspoken-log", daemon=True)
         self._output = output
         self._lost = lost

@@ -38,7 +38,7 @@ _HARMLESS: Final = (
 """Exceptions whose messages are about the program or the system, and quote no data."""
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Return the text on one line, with escapes for what a terminal or a reader would act on."""
     return text if text.isprintable() else _SPECIAL.sub(_escape, text)
 
@@ -50,9 +50,9 @@ def _escape(match: re.Match[str]) -> str:
 def word(text: str) -> str:
     """Return a client's word so that it is seen where it ends: quoted unless it is plain."""
     if _WORD.fullmatch(text):
-        return escaped(text)
+        return escape(text)
     text = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped(text)}"'
+    return f'"{escape(text)}"'
 
 
 class Request(Struct, omit_defaults=True):
@@ -85,7 +85,7 @@ class Request(Struct, omit_defaults=True):
     trace_id: str = ""
 
 
-class Lines(Protocol):
+class LineFormat(Protocol):
     """A format: makes whole lines, each with its newline."""
 
     def now(self) -> str:
@@ -135,7 +135,7 @@ class JsonLines:
         except UnicodeEncodeError:  # half a surrogate pair, of a path or header that is no UTF-8
             line = self._encode(_whole(to_builtins(said, enc_hook=repr)))
         if not line.isascii() or b"\x7f" in line:  # JSON lets these stand as they are
-            line = escaped(line.decode()).encode()
+            line = escape(line.decode()).encode()
         return line + b"\n"
 
 
@@ -155,40 +155,40 @@ class TextLines:
     def message(self, level: str, text: str, fields: Mapping[str, Any], trace: str = "") -> bytes:
         """Return a message; what follows its first line is indented, so that none looks new."""
         said = "\n".join((text, *(f"{name}: {value}" for name, value in fields.items()), trace))
-        lines = [escaped(line) for line in said.rstrip("\n").split("\n")]
+        lines = [escape(line) for line in said.rstrip("\n").split("\n")]
         shown = "" if level == "info" else f"{level}: "
-        return encoded(f"{self.now()} {shown}" + "\n  ".join(lines))
+        return encode_line(f"{self.now()} {shown}" + "\n  ".join(lines))
 
     def request(self, request: Request) -> bytes:
         """Return the line of a request, the status and how it ended first."""
         said = [f"{request.time} {request.status}"]
         if request.outcome != "ok":
             said.append(f"{request.outcome} {word(request.error)}".removesuffix(' ""'))
-        said.append(f"{escaped(request.method)} {word(request.path or request.route)}")
+        said.append(f"{escape(request.method)} {word(request.path or request.route)}")
         if request.model:
             said.append(word(request.model))
         if request.backend:
             said.append(f"on {word(request.backend)}")
         parts = [" ".join(said), "stream"] if request.stream else [" ".join(said)]
-        parts.append(_shown(request.duration))
+        parts.append(_duration(request.duration))
         if request.ttft is not None:
-            parts.append(f"first token {_shown(request.ttft)}")
+            parts.append(f"first token {_duration(request.ttft)}")
         if request.overhead is not None:
-            parts.append(f"overhead {_shown(request.overhead)}")
+            parts.append(f"overhead {_duration(request.overhead)}")
         if request.prompt_tokens is not None:
             parts.append(f"{request.prompt_tokens}+{request.completion_tokens} tokens")
         if request.repairs:
             parts.append(f"repairs {' '.join(request.repairs)}")
         parts.append(request.id)
-        return encoded(", ".join(parts))
+        return encode_line(", ".join(parts))
 
 
-def encoded(line: str) -> bytes:
+def encode_line(line: str) -> bytes:
     """Return a line of text as it leaves."""
     return f"{line}\n".encode("utf-8", "backslashreplace")
 
 
-def _shown(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
@@ -201,7 +201,7 @@ def _whole(value: Any) -> Any:
     return value
 
 
-def traced(error: BaseException, *, whole: bool) -> str:
+def traceback_of(error: BaseException, *, whole: bool) -> str:
     """Return an exception with the places it passed, then those that led to it.
 
     Its message is there if that is harmless, or `whole` says that what it quotes may be logged.
@@ -211,7 +211,7 @@ def traced(error: BaseException, *, whole: bool) -> str:
     while waiting and len(parts) < _CHAIN:
         how, error = waiting.pop(0)
         places = "".join(traceback.format_tb(error.__traceback__, -_FRAMES))
-        parts.append(f"{how}{_named(error, whole)}\n{places}")
+        parts.append(f"{how}{_name_of(error, whole)}\n{places}")
         after = [("caused by ", error.__cause__)]
         if error.__cause__ is None and not error.__suppress_context__:
             after.append(("while handling ", error.__context__))
@@ -224,7 +224,7 @@ def traced(error: BaseException, *, whole: bool) -> str:
     return redact("".join(parts)[:_MESSAGE]).rstrip("\n")
 
 
-def _named(error: BaseException, whole: bool) -> str:
+def _name_of(error: BaseException, whole: bool) -> str:
     kind = type(error)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     if not (whole or isinstance(error, _HARMLESS)):

@@ -37,13 +37,13 @@ class _Inner(Struct):
     usage: _Counts | None = None
 
 
-class _Answer(Struct):
+class _WithUsage(Struct):
     usage: _Counts | None = None
     response: _Inner | None = None  # of OpenAI's events
     message: _Inner | None = None  # of Anthropic's
 
 
-_answer_of = json.Decoder(_Answer).decode
+_answer_of = json.Decoder(_WithUsage).decode
 
 
 class PassingUsage:

@@ -116,7 +116,7 @@ class _Family(Collector, Generic[One]):
         return (metric,)
 
 
-class Counter(_Family[Count]):
+class CounterFamily(_Family[Count]):
     """A counter; `name` is without _total."""
 
     kind = "counter"
@@ -127,7 +127,7 @@ class Counter(_Family[Count]):
         super().__init__(registry, name, text, labels, Count)
 
 
-class Histogram(_Family[Times]):
+class HistogramFamily(_Family[Times]):
     """A histogram with the bounds of its buckets, which rise."""
 
     kind = "histogram"
@@ -144,7 +144,7 @@ class Histogram(_Family[Times]):
         super().__init__(registry, name, text, labels, lambda values: Times(values, rising))
 
 
-class Text:
+class TextFormat:
     """Writes a scrape in Prometheus' text format 0.0.4, and remembers how labels are spelled."""
 
     def __init__(self) -> None:
@@ -158,18 +158,18 @@ class Text:
             text = family.documentation.replace("\\", "\\\\").replace("\n", "\\n")
             lines.append(f"# HELP {name} {text}\n# TYPE {name} {family.type}\n")
             for sample in family.samples:
-                labels, value = self._spelled(sample.labels), float(sample.value)
+                labels, value = self._labels_text(sample.labels), float(sample.value)
                 number = repr(value) if 0 <= value < 1e5 else _large(value)
                 lines.append(f"{sample.name}{labels} {number}\n")
         return "".join(lines).encode()
 
-    def _spelled(self, labels: Mapping[str, str]) -> str:
+    def _labels_text(self, labels: Mapping[str, str]) -> str:
         if not labels:
             return ""
         key = (*labels, *labels.values())
         found = self._known.get(key)
         if found is None:
-            pairs = ",".join(f'{name}="{_escaped(labels[name])}"' for name in sorted(labels))
+            pairs = ",".join(f'{name}="{_escape(labels[name])}"' for name in sorted(labels))
             found = self._known[key] = f"{{{pairs}}}"
         return found
 
@@ -179,5 +179,5 @@ def _large(value: float) -> str:
     return str(floatToGoString(value))  # type: ignore[no-untyped-call]
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

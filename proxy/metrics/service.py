@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from wellspoken.proxy.metrics.series import Count, Counter, Histogram, Text, Times
+from wellspoken.proxy.metrics.series import Count, CounterFamily, HistogramFamily, TextFormat, Times
 
 if TYPE_CHECKING:
     from wellspoken.adapters.events import Usage
@@ -128,7 +128,7 @@ class Metrics:
         self.first_token = self._histogram(
             "time_to_first_token_seconds", _FIRST_TOKEN_TEXT, _FIRST_TOKEN, "backend"
         )
-        self._text = Text()
+        self._text = TextFormat()
         self._gaps = self._histogram(
             "inter_token_seconds", _BETWEEN_TOKENS_TEXT, _BETWEEN_TOKENS, "backend"
         )
@@ -153,16 +153,16 @@ class Metrics:
         self._finished: dict[tuple[str, str, str, int, str], tuple[Count, Times | None]] = {}
         self._engines: EngineMetrics | None = None
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(self.registry, f"wellspoken_{name}", text, labels)
+    def _counter(self, name: str, text: str, *labels: str) -> CounterFamily:
+        return CounterFamily(self.registry, f"wellspoken_{name}", text, labels)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"wellspoken_{name}", text, labels, registry=self.registry)
 
     def _histogram(
         self, name: str, text: str, buckets: tuple[float, ...], *labels: str
-    ) -> Histogram:
-        return Histogram(self.registry, f"wellspoken_{name}", text, labels, buckets)
+    ) -> HistogramFamily:
+        return HistogramFamily(self.registry, f"wellspoken_{name}", text, labels, buckets)
 
     def of_store(self) -> StoreMetrics:
         """Return the store's metrics; without one a scrape has none of them."""
@@ -182,7 +182,7 @@ class Metrics:
         """Return what counts the times between the pieces of a backend's streams."""
         return self._gaps.labels(backend)
 
-    def finished(self, call: Finished, code: int) -> None:
+    def count_request(self, call: Finished, code: int) -> None:
         """Count one request, however it ended; its duration only if a backend was to answer it.
 
         The series of one key are kept, since to look them up costs more than to count.
@@ -205,7 +205,7 @@ class Metrics:
         if call.worked:
             self._answering.observe(call.worked)
 
-    def translated(self, backend: str, model: str, exchange: Exchange) -> None:
+    def count_answer(self, backend: str, model: str, exchange: Exchange) -> None:
         """Count what one answer needed: each repair once, each dropped field; and its tokens."""
         notes = exchange.notes
         for rule in notes.counts:
@@ -217,14 +217,14 @@ class Metrics:
         for kind, count in tokens_of(exchange.usage):
             self.tokens.labels(backend, model, kind).inc(count)
 
-    def passed(self, backend: str, model: str, usage: Usage | None) -> None:
+    def count_passing_answer(self, backend: str, model: str, usage: Usage | None) -> None:
         """Count what an answer that passed through told of its tokens."""
         if usage is not None:
             self.usage.labels(backend, "backend").inc()
         for kind, count in tokens_of(usage):
             self.tokens.labels(backend, model, kind).inc(count)
 
-    async def exposed(self) -> bytes:
+    async def expose_in_pieces(self) -> bytes:
         """Return everything in Prometheus' text format, as /metrics answers it.
 
         Between two families others go on: many series take milliseconds.
@@ -291,7 +291,7 @@ class StoreMetrics:
             f"{prefix}_dropped", _STORE_DROPPED, registry=registry
         )
 
-    def failed(self, reason: str) -> None:
+    def count_failure(self, reason: str) -> None:
         """Count a failure; the reasons are few and the program's own words."""
         self.failures.labels(reason).inc()
 
@@ -305,7 +305,7 @@ class StoreMetrics:
         self._queue_rows.set_function(rows)
         self._queue_bytes.set_function(size)
 
-    def spooled(self, rows: int, size: int) -> None:
+    def note_spool(self, rows: int, size: int) -> None:
         """Note what the spool holds."""
         self._spool_rows.set(rows)
         self._spool_bytes.set(size)

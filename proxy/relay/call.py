@@ -75,13 +75,13 @@ class BackendSpan(Protocol):
 
     lines: bytes
 
-    def answered(self, answer: Answer) -> None:
+    def note_answer(self, answer: Answer) -> None:
         """Note an answer whose head has come, and watch the rest."""
 
     def over(self) -> None:
         """Note the end, the first time."""
 
-    def failed(self, error: UpstreamError) -> None:
+    def note_failure(self, error: UpstreamError) -> None:
         """Note why the request failed."""
 
 
@@ -260,12 +260,12 @@ class Call:
     def translated(self, exchange: Exchange) -> None:
         """Count what the answer needed."""
         self.exchange = exchange
-        self.state.metrics.translated(self.backend, self.label, exchange)
+        self.state.metrics.count_answer(self.backend, self.label, exchange)
 
     def passed(self, counts: PassingUsage) -> None:
         """Count the tokens of an answer that passed through."""
         self.usage = counts.usage
-        self.state.metrics.passed(self.backend, self.label, counts.usage)
+        self.state.metrics.count_passing_answer(self.backend, self.label, counts.usage)
 
     def upstream_failed(self, error: UpstreamError) -> None:
         """Count a backend's failure."""

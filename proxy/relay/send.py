@@ -89,9 +89,9 @@ def _traced(tracing: Tracing, call: Call, target: Target, ask: Ask, send: Send) 
         except BaseException as error:
             span.over()
             if isinstance(error, UpstreamError):
-                span.failed(error)
+                span.note_failure(error)
             raise
-        span.answered(answer)
+        span.note_answer(answer)
         return answer
 
     return sends

@@ -107,7 +107,7 @@ class Relay:
         )
 
     def _noted(self) -> None:
-        self._metrics.spooled(self._spool.rows, self._spool.size)
+        self._metrics.note_spool(self._spool.rows, self._spool.size)
         if self._spool.rows:
             self._empty.clear()
             self._work.set()
@@ -116,7 +116,7 @@ class Relay:
 
     def _went_down(self, error: StoreError) -> None:
         usable = isinstance(error, Unavailable)
-        self._metrics.failed("unavailable" if usable else "unusable")
+        self._metrics.count_failure("unavailable" if usable else "unusable")
         if not self.down:
             self._log.warning("the store's rows go to the spool %s: %s", self._spool.path, error)
         self.down = str(error)
@@ -164,7 +164,7 @@ class Relay:
             except (Unavailable, Unusable) as error:
                 self._went_down(error)
             except Exception:
-                self._metrics.failed("internal")
+                self._metrics.count_failure("internal")
                 self._log.exception("the spool %s could not be replayed", self._spool.path)
             self._again.clear()
             with suppress(TimeoutError):
@@ -207,7 +207,7 @@ class Relay:
         if str(error) != self._spool_fails:
             self._log.error("the spool fails, and what it may hold waits: %s", error)
         self._spool_fails = str(error)
-        self._metrics.failed("spool")
+        self._metrics.count_failure("spool")
         if self.down:
             await self._bounded(self._database.position("", ""))  # whether it answers
             self._came_up()
@@ -230,6 +230,6 @@ class Relay:
             await self._replayed(rows[half:])
 
     def _lost(self, rows: int, problem: str) -> None:
-        self._metrics.failed("row")
+        self._metrics.count_failure("row")
         self._metrics.dropped.inc(rows)
         self._log.warning("%d rows of the spool cannot be stored: %s", rows, problem)

@@ -87,7 +87,7 @@ class Store:
             self._database,
             max_age=config.max_age,
             max_size=config.max_size,
-            count=metrics.failed,
+            count=metrics.count_failure,
             log=log,
         )
         self.others: Callable[[], Awaitable[None]] | None = None
@@ -274,17 +274,17 @@ class Store:
             await task
             return True
         except Unavailable as error:
-            self._metrics.failed("unavailable")
+            self._metrics.count_failure("unavailable")
             if self._relay is not None:
                 self._failure = None
                 self._hold(str(error))
             else:
                 self._failed(error, "what is to be stored waits")
         except StoreError as error:
-            self._metrics.failed("unusable")
+            self._metrics.count_failure("unusable")
             self._failed(Unusable(str(error)), "nothing is stored")
         except Exception as error:
-            self._metrics.failed("internal")
+            self._metrics.count_failure("internal")
             self._log.debug("the store did not open", exc_info=error)
             self._failed(Unusable(f"{type(error).__name__}: {error}"), "nothing is stored")
         finally:

@@ -252,7 +252,7 @@ class Writer:
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _ends():
                 raise
-            self._metrics.failed("internal")
+            self._metrics.count_failure("internal")
             self._metrics.dropped.inc(len(batch))
             self._log.exception("the store failed in itself; %d rows are lost", len(batch))
             for item in batch:
@@ -356,7 +356,7 @@ class Writer:
 
     def _refused(self, item: _Item, error: Exception) -> None:
         """Leave out a row that cannot be stored."""
-        self._metrics.failed("row")
+        self._metrics.count_failure("row")
         self._metrics.dropped.inc()
         self._left_out += 1
         if monotonic() - self._told >= LOG_SECONDS:
@@ -373,7 +373,7 @@ class Writer:
 
     def _failing(self, error: StoreError) -> None:
         """Note that the database fails, and tell those who wait for it."""
-        self._metrics.failed("unavailable" if isinstance(error, Unavailable) else "unusable")
+        self._metrics.count_failure("unavailable" if isinstance(error, Unavailable) else "unusable")
         if not self.trouble:
             self._log.error("the store cannot be written, and is tried again: %s", error)
         self.trouble, self._failure = str(error), error

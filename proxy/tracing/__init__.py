@@ -43,7 +43,7 @@ def begin(traces: Traces, hooks: Hooks, environ: Mapping[str, str] = os.environ)
             return None
     _check(environ)
     try:
-        from wellspoken.proxy.tracing import export as tracing_export
+        from wellspoken.proxy.tracing import exporter as tracing_export
         from wellspoken.proxy.tracing.spans import Tracing
     except ImportError as error:
         raise ConfigError(MISSING.format(error=error)) from error

@@ -52,7 +52,7 @@ _KINDS: Final = {"prompt": "input", "completion": "output"}
 _PARTS: Final = {"cached": "cache_read.input", "reasoning": "reasoning.output"}
 
 
-class _Sent(Struct):
+class _SentParameters(Struct):
     """What a span tells of a request's body; whatever the client wrote there decodes."""
 
     max_tokens: Any = None
@@ -72,7 +72,7 @@ class _Sent(Struct):
     encoding_format: Any = None
 
 
-_sent_of = json.Decoder(_Sent).decode
+_sent_of = json.Decoder(_SentParameters).decode
 _INTEGERS: Final = (
     ("max_tokens", "max_tokens"),
     ("n_predict", "max_tokens"),
@@ -111,7 +111,7 @@ def server(call: Call) -> tuple[str, Attributes]:
     return name, attributes
 
 
-def answered(call: Call, code: int) -> Attributes:
+def of_end(call: Call, code: int) -> Attributes:
     """Return what the end tells of a client's request; 499 is no status, nobody was sent it."""
     attributes: Attributes = {"wellspoken.outcome": outcome_of(call, code)}
     if code != 499:
@@ -217,7 +217,7 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value in _INT64
 
 
-def told(exchange: Exchange | None) -> Attributes:
+def of_answer(exchange: Exchange | None) -> Attributes:
     """Return what an answer said: its id, its reasons and its counts, as the client got them."""
     attributes: Attributes = {}
     if exchange is None:

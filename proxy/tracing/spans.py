@@ -27,7 +27,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from wellspoken.proxy.http.requests import TRACE_STATE, context_lines
 from wellspoken.proxy.relay.outcome import QUIET
 from wellspoken.proxy.tracing import attributes as tracing_attributes
-from wellspoken.proxy.tracing import export as tracing_export
+from wellspoken.proxy.tracing import exporter as tracing_export
 
 if TYPE_CHECKING:
     import asyncio
@@ -126,12 +126,12 @@ class Asked:
         self.error = ""
         self.status = 0
 
-    def answered(self, answer: Answer) -> None:
+    def note_answer(self, answer: Answer) -> None:
         """Note an answer whose head has come, and watch the rest."""
         self.status = answer.status
         answer.watched(self)
 
-    def begun(self) -> None:
+    def begin_body(self) -> None:
         """Note the first piece of the body."""
         self.first = perf_counter()
 
@@ -139,7 +139,7 @@ class Asked:
         """Note the end, the first time."""
         self.ended = self.ended or perf_counter()
 
-    def failed(self, error: UpstreamError) -> None:
+    def note_failure(self, error: UpstreamError) -> None:
         """Note why the request failed."""
         self.error = error.reason
 
@@ -163,7 +163,7 @@ class Tracing:
         trace = cast("Trace | None", call.trace)  # nobody else sets it
         if trace is None:
             headers = call.request.headers
-            trace = self._begun(call, context_lines(headers, (TRACE_STATE,)))
+            trace = self._begin(call, context_lines(headers, (TRACE_STATE,)))
         trace.count += 1
         if trace.count > MOST:
             return Asked(trace.span, trace.lines(trace.span), ask)
@@ -180,7 +180,7 @@ class Tracing:
         trace.asked.append(asked)
         return asked
 
-    def _begun(self, call: Call, state: bytes = b"") -> Trace:
+    def _begin(self, call: Call, state: bytes = b"") -> Trace:
         """Begin the span of a client's request, below the one that the client names.
 
         `state`: the header lines of the client's tracestate, where a backend is to get them.
@@ -212,9 +212,9 @@ class Tracing:
         if trace is None:
             if call.route in QUIET:
                 return
-            trace = self._begun(call)
+            trace = self._begin(call)
         now = perf_counter()
-        told = tracing_attributes.told(call.exchange)
+        told = tracing_attributes.of_answer(call.exchange)
         answers = [asked for asked in trace.asked if asked.operation and 0 < asked.status < 300]
         # Counts that no single request has are told once all the same, so that a sum over all spans
         # is right: by the span of the whole.
@@ -226,7 +226,7 @@ class Tracing:
             self._end_of_asked(trace, asked, told if asked is whole else {}, now)
         span = trace.span
         if span.is_recording():
-            span.set_attributes(tracing_attributes.answered(call, code))
+            span.set_attributes(tracing_attributes.of_end(call, code))
             if whole is None:
                 span.set_attributes(told)
             if trace.count:

@@ -39,13 +39,13 @@ LINGER = 0.25  # seconds for the last bytes of an answer that is no longer neede
 class Watch(Protocol):
     """Who is told how a backend's answer comes in; see `Answer.watched`."""
 
-    def begun(self) -> None:
+    def begin_body(self) -> None:
         """Note that the first piece of the body was read."""
 
     def over(self) -> None:
         """Note that the last byte has come or the connection was closed; more than once maybe."""
 
-    def failed(self, error: UpstreamError) -> None:
+    def note_failure(self, error: UpstreamError) -> None:
         """Note that the answer broke off."""
 
 
@@ -147,7 +147,7 @@ class Answer:
             self._first = False
             self._limit = self._between
             if self._watch is not None:
-                self._watch.begun()
+                self._watch.begin_body()
             if not self._complete:
                 self._arm(self._between)
         return data
@@ -225,7 +225,7 @@ class Answer:
 
     def _seen(self, error: UpstreamError) -> UpstreamError:
         if self._watch is not None:
-            self._watch.failed(error)
+            self._watch.note_failure(error)
         return error
 
     def _raise(self, error: BaseException) -> NoReturn:
@@ -233,7 +233,7 @@ class Answer:
         meaning = not_read(self._upstream.peer, error, self._first, self._limit)
         if meaning is None:
             raise error
-        raise self._seen(self._upstream.failed(meaning)) from error
+        raise self._seen(self._upstream.note_failure(meaning)) from error
 
 
 class Upstream:
@@ -318,7 +318,7 @@ class Upstream:
                 self._secrets.remove(secret)
             self._secrets.appendleft(secret)
 
-    def failed(self, error: UpstreamError) -> UpstreamError:
+    def note_failure(self, error: UpstreamError) -> UpstreamError:
         """Tell who listens that the backend failed, and return the error, to be raised."""
         if self.on_failure is not None:
             self.on_failure(error)
@@ -377,7 +377,7 @@ class Upstream:
         except TimeoutError as error:
             late = not_read(self.peer, error, False, seconds)
             assert late is not None
-            raise self.failed(late) from error
+            raise self.note_failure(late) from error
 
     def _reuse(self) -> Wire | None:
         """Return an idle connection that is still good: the latest used, the least likely stale."""
@@ -405,4 +405,4 @@ class Upstream:
             async with asyncio.timeout(seconds):
                 return await self._address.connect(lambda: Wire(self.loop, self._open))
         except OSError as error:  # TimeoutError is one
-            raise self.failed(not_connected(self.peer, error, seconds)) from error
+            raise self.note_failure(not_connected(self.peer, error, seconds)) from error

@@ -2,7 +2,7 @@
 
 The parent answers no request. It holds the port, on which each worker listens for itself so that
 the system deals the connections out; it owns the signals and the configuration's file; it starts a
-worker again that has ended unasked, and adds up what all count (workers/metrics.py says why). When
+worker again that has ended unasked, and adds up what all count (workers/totals.py says why). When
 it is gone, the workers end by themselves.
 """
 
@@ -20,15 +20,15 @@ from msgspec import structs
 
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.values import parse_listen
-from wellspoken.proxy.lifecycle.progress import Progress, shown
+from wellspoken.proxy.lifecycle.progress import EngineProgress, print_out
 from wellspoken.proxy.lifecycle.signals import Signals
 from wellspoken.proxy.lifecycle.watch import Watcher
-from wellspoken.proxy.workers.hub import Hub, Worker, spawned
+from wellspoken.proxy.workers.hub import Hub, Worker, spawn_worker
 from wellspoken.proxy.workers.port import Port
 
 if TYPE_CHECKING:
     from wellspoken.proxy.config import Config
-    from wellspoken.proxy.config.source import Source
+    from wellspoken.proxy.config.source import ConfigSource
 
 PAUSES: Final = (0.1, 30.0)
 """Seconds until a worker that ended unasked is started again, at first and at most."""
@@ -46,7 +46,7 @@ HURRY: Final = 15.0
 """Seconds that it may take after a second signal."""
 
 
-def run(config: Config, source: Source | None = None) -> int:
+def run(config: Config, source: ConfigSource | None = None) -> int:
     """Serve with `server.workers` processes until a signal comes; return the exit code.
 
     0 after an orderly end, 1 when the port cannot be had or a worker had to be killed at the end,
@@ -54,15 +54,17 @@ def run(config: Config, source: Source | None = None) -> int:
     """
     if sys.stderr is None:  # closed by who started it
         sys.stderr = open(os.devnull, "w")
-    log = logs.set_up(config.log, Progress(sys.stderr))
+    log = logs.set_up(config.log, EngineProgress(sys.stderr))
     try:
         with asyncio.Runner() as runner:
-            return runner.run(serve(config, shown, source))
+            return runner.run(serve(config, print_out, source))
     finally:
         log.close()
 
 
-async def serve(config: Config, say: Callable[[str], None], source: Source | None = None) -> int:
+async def serve(
+    config: Config, say: Callable[[str], None], source: ConfigSource | None = None
+) -> int:
     """Start the workers, and keep them until SIGTERM or SIGINT; see `run`."""
     log = logging.getLogger("wellspoken")
     try:
@@ -91,7 +93,7 @@ class Parent:
         self,
         config: Config,
         say: Callable[[str], None],
-        source: Source | None = None,
+        source: ConfigSource | None = None,
         listen: str = "",
     ) -> None:
         self._say, self._source = say, source
@@ -115,7 +117,7 @@ class Parent:
             for task in (*places, *others):
                 task.cancel()
             await asyncio.gather(*places, *others, return_exceptions=True)
-            await self._hub.killed()
+            await self._hub.kill_all()
             self._signals.remove()
 
     async def _keep(self, index: int) -> None:
@@ -128,7 +130,7 @@ class Parent:
             if self._signals.count:
                 return
             if index == 0 and not self._go.is_set():
-                self._failed(code, told)
+                self._give_up(code, told)
                 return
             if loop.time() - began > STEADY:
                 pause = PAUSES[0]
@@ -142,12 +144,12 @@ class Parent:
     async def _one(self, index: int) -> tuple[int, str]:
         """Run one worker from its start to its end; return its exit code, and what to say of it."""
         try:
-            worker = await spawned(index, self._hub)
+            worker = await spawn_worker(index, self._hub)
         except OSError as error:
             return 126, f"worker {index + 1} cannot be started: {error.strerror or error}"
         begin = asyncio.create_task(self._begin(worker))
         try:
-            code = await worker.ended()
+            code = await worker.wait()
         finally:
             begin.cancel()
             await asyncio.gather(begin, return_exceptions=True)
@@ -176,13 +178,13 @@ class Parent:
             count = self._hub.config.server.workers
             self._say("\n".join([f"{first} with {count} workers", *rest]))
 
-    def _failed(self, code: int, told: str) -> None:
+    def _give_up(self, code: int, told: str) -> None:
         """End all: the first worker never listened. One that ends with 1 or 2 has said why."""
         if code not in (1, 2):
             self._log.error("%s, so that nothing is served", told)
             code = 1
         self._code = code
-        self._signals.reached(1)
+        self._signals.raise_to(1)
 
     async def _end(self) -> None:
         """Pass the signals on to the workers, and kill what does not end in time."""
@@ -235,7 +237,7 @@ class Parent:
             self._hub.reload,
             self._signals.reload,
             file=source.file if source is not None else None,
-            told=self._hub.reloaded,
+            told=self._hub.note_reload,
             describe=lambda: self._hub.described,
         )
         watcher.start()

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import Struct, msgpack
 
 from wellspoken.proxy.config.tables import Config
-from wellspoken.proxy.workers.metrics import Family
+from wellspoken.proxy.workers.totals import Family
 
 LENGTH: Final = 4
 """Bytes before each message, which are its length, big-endian."""
@@ -23,11 +23,11 @@ class Begin(Struct, frozen=True, tag=True, array_like=True):
     config: Config
 
 
-class Stop(Struct, frozen=True, tag=True, array_like=True):
+class StopWorker(Struct, frozen=True, tag=True, array_like=True):
     """To a worker: one more signal to end has come."""
 
 
-class Ask(Struct, frozen=True, tag=True, array_like=True):
+class AskCounts(Struct, frozen=True, tag=True, array_like=True):
     """To a worker: what do you count?"""
 
     number: int
@@ -110,7 +110,7 @@ class Taken(Struct, frozen=True, tag=True, array_like=True):
     error: str
 
 
-ToWorker = Begin | Stop | Ask | Sum | Prepare | Take | Settle | Settled
+ToWorker = Begin | StopWorker | AskCounts | Sum | Prepare | Take | Settle | Settled
 ToParent = Listens | Started | Counts | Alive | Scrape | Prepared | Taken | Settle | Settled
 Message = ToWorker | ToParent
 

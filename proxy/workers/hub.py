@@ -15,7 +15,7 @@ from msgspec import DecodeError
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.workers.channel import (
     Alive,
-    Ask,
+    AskCounts,
     Begin,
     Channel,
     Counts,
@@ -27,14 +27,14 @@ from wellspoken.proxy.workers.channel import (
     Settle,
     Settled,
     Started,
-    Stop,
+    StopWorker,
     Sum,
     Take,
     Taken,
     ToParent,
     decode_to_parent,
 )
-from wellspoken.proxy.workers.metrics import Family, Totals, parents
+from wellspoken.proxy.workers.totals import Family, Totals, parents
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -98,7 +98,7 @@ class Worker:
         finally:
             del self._answers[number]
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         """Hear what it says until it ends; return its exit code, below 0 for a signal."""
         hearing = asyncio.create_task(self._hear())
         try:
@@ -113,13 +113,13 @@ class Worker:
                 if not future.done():
                     future.set_result(None)
             if self.process.returncode is not None:
-                self._hub.left(self)
+                self._hub.remove(self)
 
     async def _hear(self) -> None:
         try:
             while (message := await self._channel.receive()) is not None:
                 self.silent, self._behind = 0, False
-                self._heard(message)
+                self._take_in(message)
         except DecodeError as error:
             logging.getLogger("wellspoken").error(
                 "%s says what this process does not understand (%s), so it is ended. Was "
@@ -129,7 +129,7 @@ class Worker:
             )
             self.process.kill()
 
-    def _heard(self, message: ToParent) -> None:
+    def _take_in(self, message: ToParent) -> None:
         match message:
             case Alive():
                 pass
@@ -174,22 +174,22 @@ class Hub:
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
-    def left(self, worker: Worker) -> None:
+    def remove(self, worker: Worker) -> None:
         """Keep the counts of a worker that has ended."""
         if worker in self.workers:
             self.workers.remove(worker)
             self._past.add(worker.families, ended=True)
 
-    def reloaded(self, good: bool) -> None:
+    def note_reload(self, good: bool) -> None:
         """Note whether the configuration was good when it was last read."""
         self._good = good
 
     def stop(self) -> None:
         """Tell all to end; a second time: at once."""
         for worker in self.workers:
-            worker.send(Stop())
+            worker.send(StopWorker())
 
-    async def killed(self) -> None:
+    async def kill_all(self) -> None:
         """End all processes that still run, and what is done for them."""
         for task in self._work:
             task.cancel()
@@ -201,7 +201,7 @@ class Hub:
     async def sum(self, asker: Worker, number: int) -> None:
         """Answer a worker's scrape with what all count now; its own counts came with it."""
         others = self._others(asker)
-        await asyncio.gather(*(worker.ask(Ask, ASK_SECONDS) for worker in others))
+        await asyncio.gather(*(worker.ask(AskCounts, ASK_SECONDS) for worker in others))
         totals = Totals()
         for worker in sorted(self.workers, key=lambda one: one.index):
             totals.add(worker.families)
@@ -237,9 +237,9 @@ class Hub:
                     raise ConfigError(answer.error)
                 if answer is None and worker in self.workers:
                     raise ConfigError(f"{worker.name} does not answer. Reload again.")
-            return await self._taken([worker for worker in workers if worker in self.workers])
+            return await self._take_over([worker for worker in workers if worker in self.workers])
 
-    async def _taken(self, workers: list[Worker]) -> list[str]:
+    async def _take_over(self, workers: list[Worker]) -> list[str]:
         """Have workers go over to what they have prepared."""
         answers = await asyncio.gather(*(worker.ask(Take, RELOAD_SECONDS) for worker in workers))
         good = [answer for answer in answers if isinstance(answer, Taken) and not answer.error]
@@ -255,7 +255,7 @@ class Hub:
         return good[0].warnings
 
 
-async def spawned(index: int, hub: Hub) -> Worker:
+async def spawn_worker(index: int, hub: Hub) -> Worker:
     """Start a worker's process, which waits for `Worker.begin`. Raises OSError.
 
     In a session of its own, so that Ctrl-C at a terminal reaches the parent alone. -P keeps a file

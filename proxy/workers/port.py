@@ -53,18 +53,18 @@ class Port:
 
 def _hold(family: int, where: tuple[object, ...], held: list[socket.socket]) -> int:
     """Hold one address; return its port."""
-    with _bound(family, where) as first:
+    with _bind(family, where) as first:
         # From here on sockets with the same option may join, as the one that holds it does.
         first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         address = first.getsockname()
-        second = _bound(family, address, shared=True)
+        second = _bind(family, address, shared=True)
         held.append(second)
         # Without this option nobody who lacks SO_REUSEPORT can listen beside it.
         second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         return int(address[1])
 
 
-def _bound(family: int, where: tuple[object, ...], *, shared: bool = False) -> socket.socket:
+def _bind(family: int, where: tuple[object, ...], *, shared: bool = False) -> socket.socket:
     """Return a socket that is bound as asyncio binds a server's."""
     made = socket.socket(family, socket.SOCK_STREAM)
     try:

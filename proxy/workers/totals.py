@@ -88,13 +88,13 @@ def _both(family: Family, labels: tuple[str, ...], one: float, other: float) -> 
 
 def parents(restarts: int, reloaded: bool) -> list[Family]:
     """Return what the parent itself counts, to be added to what the workers do."""
-    counted = Family(RESTARTS, "counter", _RESTARTS_TEXT, [(f"{RESTARTS}_total", (), restarts)])
+    metric = Family(RESTARTS, "counter", _RESTARTS_TEXT, [(f"{RESTARTS}_total", (), restarts)])
     if reloaded:
-        return [counted]
-    return [counted, Family(RELOADED, "gauge", "", [(RELOADED, (), 0.0)])]
+        return [metric]
+    return [metric, Family(RELOADED, "gauge", "", [(RELOADED, (), 0.0)])]
 
 
-def counted(registry: CollectorRegistry) -> Iterator[Family]:
+def collect_families(registry: CollectorRegistry) -> Iterator[Family]:
     """Yield what a registry counts now, family by family."""
     for metric in registry.collect():
         samples: list[tuple[str, tuple[str, ...], float]] = [

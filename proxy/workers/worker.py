@@ -16,11 +16,11 @@ from msgspec import DecodeError
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.lifecycle.progress import Progress
+from wellspoken.proxy.lifecycle.progress import EngineProgress
 from wellspoken.proxy.lifecycle.run import loop_factory, serve
 from wellspoken.proxy.workers.channel import (
     Alive,
-    Ask,
+    AskCounts,
     Begin,
     Channel,
     Counts,
@@ -31,7 +31,7 @@ from wellspoken.proxy.workers.channel import (
     Settle,
     Settled,
     Started,
-    Stop,
+    StopWorker,
     Sum,
     Take,
     Taken,
@@ -39,7 +39,7 @@ from wellspoken.proxy.workers.channel import (
     decode_to_worker,
     first_message,
 )
-from wellspoken.proxy.workers.metrics import Family, counted, text_of
+from wellspoken.proxy.workers.totals import Family, collect_families, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -59,7 +59,7 @@ SETTLE_SECONDS: Final = 5.0
 _SHARE: Final = 50.0  # reports take at most a fiftieth of the time, however much there is to tell
 
 
-class Link:
+class ParentLink:
     """A worker's side of the channel: reports, the sum of all for a scrape, and the end.
 
     The end of the channel is the parent's, and then the worker ends in order too.
@@ -85,8 +85,8 @@ class Link:
     def attach(self, service: Service, signals: Signals, reloader: Reloader) -> None:
         """Begin: what the parent says reaches these, and a scrape gets the sum of all workers."""
         self._service, self._signals, self._reloader = service, signals, reloader
-        service.hooks.observers.append(self._noticed)
-        service.state.expose = self._exposed
+        service.hooks.observers.append(self._note_request)
+        service.state.expose = self._expose
         if service.state.store is not None:
             service.state.store.others = self._settle
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._report())]
@@ -102,17 +102,17 @@ class Link:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if tasks:
-            self._channel.send(Counts(0, self._counted()))
+            self._channel.send(Counts(0, self._collect()))
         await self._channel.close()
 
-    def _noticed(self, call: Call, code: int) -> None:
+    def _note_request(self, call: Call, code: int) -> None:
         self._changed = True
 
-    def _counted(self) -> list[Family]:
+    def _collect(self) -> list[Family]:
         self._told += 1
-        return list(counted(self._service.state.metrics.registry))
+        return list(collect_families(self._service.state.metrics.registry))
 
-    async def _exposed(self) -> bytes:
+    async def _expose(self) -> bytes:
         """Return what all workers count. Raises RequestError 503 where that cannot be had.
 
         What is counted here alone would look like counters that went back.
@@ -120,7 +120,7 @@ class Link:
         number = next(self._numbers)
         future = self._scrapes[number] = asyncio.get_running_loop().create_future()
         if not self._gone:
-            self._channel.send(Scrape(number, self._counted()))
+            self._channel.send(Scrape(number, self._collect()))
         try:
             async with asyncio.timeout(0 if self._gone else SUM_SECONDS):
                 return text_of(await future)
@@ -150,7 +150,7 @@ class Link:
         finally:
             del self._settles[number]
 
-    async def _written(self, number: int) -> None:
+    async def _settle_here(self, number: int) -> None:
         """Write what is to be stored here, and say so."""
         if self._service.state.store is not None:
             await self._service.state.store.settle()
@@ -170,7 +170,7 @@ class Link:
                     self._changed = False
                     told, families = self._told, []
                     began = perf_counter()
-                    for family in counted(self._service.state.metrics.registry):
+                    for family in collect_families(self._service.state.metrics.registry):
                         families.append(family)
                         spent += perf_counter() - began
                         await asyncio.sleep(0)
@@ -192,21 +192,21 @@ class Link:
                 future.set_exception(TimeoutError())
         if not self._signals.count:
             self._log.error("the parent process is gone, so this worker ends too")
-            self._signals.reached(1)
+            self._signals.raise_to(1)
 
     def _do(self, message: ToWorker) -> None:
         match message:
-            case Ask(number):
-                self._channel.send(Counts(number, self._counted()))
+            case AskCounts(number):
+                self._channel.send(Counts(number, self._collect()))
             case Sum(number, families):
                 future = self._scrapes.get(number)
                 if future is not None and not future.done():
                     future.set_result(families)
-            case Stop():
+            case StopWorker():
                 self._stops += 1
-                self._signals.reached(self._stops)
+                self._signals.raise_to(self._stops)
             case Settle(number):
-                self._beside(self._written(number))
+                self._beside(self._settle_here(number))
             case Settled(number):
                 settled = self._settles.get(number)
                 if settled is not None and not settled.done():
@@ -261,7 +261,7 @@ def main() -> int:
         return 0
     if sys.stderr is None:  # closed by who started the parent
         sys.stderr = open(os.devnull, "w")
-    progress = Progress(sys.stderr)
+    progress = EngineProgress(sys.stderr)
     log = logs.set_up(message.config.log, progress)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -270,8 +270,10 @@ def main() -> int:
         log.close()
 
 
-async def _serve(config: Config, progress: Progress, log: logs.Logs, sock: socket.socket) -> int:
-    link = Link(await Channel.over(sock, decode_to_worker))
+async def _serve(
+    config: Config, progress: EngineProgress, log: logs.Logs, sock: socket.socket
+) -> int:
+    link = ParentLink(await Channel.over(sock, decode_to_worker))
     return await serve(config, link.say, progress, link, output=log)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from wellspoken.engine import shim
 from wellspoken.engine.child import SHIM
-from wellspoken.engine.place import Place
+from wellspoken.engine.run_folder import RunFolder
 
 SECONDS = 20.0
 """How long a test waits for what takes some milliseconds on an idle machine."""
@@ -102,7 +102,7 @@ def living(members: dict[str, int]) -> list[str]:
 class Shim:
     """A shim with an engine, run as the proxy runs it."""
 
-    def __init__(self, place: Place, *argv: str, driver: str | None = None) -> None:
+    def __init__(self, place: RunFolder, *argv: str, driver: str | None = None) -> None:
         run = ["-I", "-S", str(SHIM)] if driver is None else ["-c", driver]
         self.process = subprocess.Popen(
             [sys.executable, *run, str(place.folder), "--", *argv],

@@ -12,10 +12,10 @@ from typing import cast
 from wellspoken.engine.attempt import Running
 from wellspoken.engine.child import Child
 from wellspoken.engine.failure import EngineError
-from wellspoken.engine.http import Client
 from wellspoken.engine.kind import Command, Facts
-from wellspoken.engine.place import Place
+from wellspoken.engine.run_folder import RunFolder
 from wellspoken.engine.supervisor import Supervisor
+from wellspoken.engine.unix_http import Client
 
 
 class ScriptedKind:
@@ -38,10 +38,10 @@ class ScriptedKind:
     def pulse(self) -> str | None:
         return None
 
-    def refused(self, report: Mapping[str, str], tail: Sequence[str]) -> EngineError:
+    def explain_report(self, report: Mapping[str, str], tail: Sequence[str]) -> EngineError:
         return EngineError(f"refused: {report}")
 
-    def died(self, code: int, tail: Sequence[str]) -> EngineError:
+    def explain_end(self, code: int, tail: Sequence[str]) -> EngineError:
         return EngineError(f"died: {code}")
 
     def warm_up(self, facts: Facts) -> tuple[str, bytes]:
@@ -129,7 +129,7 @@ class Scripted:
         self.places.append(ScriptedPlace())
         return Running(
             cast(Child, self.children[-1]),
-            cast(Place, self.places[-1]),
+            cast(RunFolder, self.places[-1]),
             Client(self.socket),
             Facts(models=("m",)),
             lambda line: None,
@@ -151,10 +151,10 @@ class Host:
     async def down(self) -> None:
         self.told.append("down")
 
-    def heard(self) -> float:
+    def last_heard(self) -> float:
         return self.last_byte
 
-    def changed(self) -> None:
+    def note_change(self) -> None:
         reason = self.of.reason if self.of is not None else ""
         if reason not in self.reasons[-1:]:
             self.reasons.append(reason)

@@ -14,13 +14,13 @@ import pytest
 
 from tests.engine.scripted import Host, ScriptedKind, until
 from wellspoken.engine import attempt as module
-from wellspoken.engine import place as places
+from wellspoken.engine import run_folder as places
 from wellspoken.engine.attempt import Running, attempt
 from wellspoken.engine.failure import EngineError
-from wellspoken.engine.http import Client
 from wellspoken.engine.kind import Command, Facts
-from wellspoken.engine.place import Place
+from wellspoken.engine.run_folder import RunFolder
 from wellspoken.engine.settings import Settings
+from wellspoken.engine.unix_http import Client
 
 PROGRAM = Path(__file__).with_name("program.py")
 
@@ -45,10 +45,10 @@ class Small(ScriptedKind):
     def phase(self, line: str) -> str | None:
         return line.removeprefix("phase ") if line.startswith("phase ") else None
 
-    def died(self, code: int, tail: Sequence[str]) -> EngineError:
+    def explain_end(self, code: int, tail: Sequence[str]) -> EngineError:
         return EngineError(f"died with {code}: {' | '.join(tail)}")
 
-    def refused(self, report: Mapping[str, str], tail: Sequence[str]) -> EngineError:
+    def explain_report(self, report: Mapping[str, str], tail: Sequence[str]) -> EngineError:
         return EngineError(f"refused with {report['error']}: {' | '.join(tail)}")
 
     async def facts(self, client: Client, argv: Sequence[str], tail: Sequence[str]) -> Facts:
@@ -187,14 +187,14 @@ async def test_a_start_that_is_given_up_while_its_place_is_made_leaves_nothing(
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
     monkeypatch.setattr(places, "_bases", lambda: [short])
-    make = Place.make
+    make = RunFolder.make
 
-    def slowly(name: str) -> Place:
+    def slowly(name: str) -> RunFolder:
         begun.set()
         go_on.wait(20)
         return make(name)
 
-    monkeypatch.setattr(Place, "make", slowly)
+    monkeypatch.setattr(RunFolder, "make", slowly)
     running = asyncio.create_task(Trying(Small("forever")).run())
     await until(begun.is_set)
     running.cancel()

@@ -22,8 +22,8 @@ from wellspoken.engine import child as children
 from wellspoken.engine import shim
 from wellspoken.engine.child import Child, log_to_stderr
 from wellspoken.engine.failure import EngineError
-from wellspoken.engine.place import Place
-from wellspoken.engine.relay import LINE_BYTES, LINES_A_SECOND, TAIL_LINES
+from wellspoken.engine.log_relay import LINE_BYTES, LINES_A_SECOND, TAIL_LINES
+from wellspoken.engine.run_folder import RunFolder
 
 IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 SLEEPS = "import time; print('up', flush=True); time.sleep(60)"
@@ -31,10 +31,10 @@ SLEEPS = "import time; print('up', flush=True); time.sleep(60)"
 PARENT = """
 import asyncio, os, sys
 from wellspoken.engine.child import Child
-from wellspoken.engine.place import Place
+from wellspoken.engine.run_folder import RunFolder
 
 async def main():
-    place = Place.make("test")
+    place = RunFolder.make("test")
     await Child.spawn("kid", sys.argv[1:], print, folder=place.folder, environment=os.environ)
     print(place.folder, flush=True)
     await asyncio.sleep(60)
@@ -50,12 +50,12 @@ def root() -> Iterator[Path]:
         clear()
 
 
-MADE: list[Place] = []
+MADE: list[RunFolder] = []
 
 
 def made() -> Path:
     """Return the folder of a place that `clear` clears."""
-    MADE.append(Place.make("test"))
+    MADE.append(RunFolder.make("test"))
     return MADE[-1].folder
 
 

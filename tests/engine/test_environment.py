@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from wellspoken.engine.environment import HARMFUL, NAMES, PREFIXES, allowed
+from wellspoken.engine.environment import HARMFUL, NAMES, PREFIXES, pass_environment
 
 PLAIN = {"PATH": "/bin", "HOME": "/root"}
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_named_variables_pass(name: str) -> None:
-    assert allowed({name: "x"}, (), {}) == {name: "x"}
+    assert pass_environment({name: "x"}, (), {}) == {name: "x"}
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_variables_with_a_known_prefix_pass(prefix: str) -> None:
-    assert allowed({f"{prefix}X": "x"}, (), {}) == {f"{prefix}X": "x"}
+    assert pass_environment({f"{prefix}X": "x"}, (), {}) == {f"{prefix}X": "x"}
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_variables_with_a_known_prefix_pass(prefix: str) -> None:
     ],
 )
 def test_others_do_not_pass(name: str) -> None:
-    assert allowed({name: "x", **PLAIN}, (), {}) == PLAIN
+    assert pass_environment({name: "x", **PLAIN}, (), {}) == PLAIN
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_others_do_not_pass(name: str) -> None:
 )
 def test_a_harmful_one_passes_only_by_its_exact_name(name: str) -> None:
     environ = {name: "x", **PLAIN}
-    assert allowed(environ, (), {}) == PLAIN
-    assert allowed(environ, ("VLLM_*", "*"), {}) == PLAIN
-    assert allowed(environ, (name,), {}) == environ
-    assert allowed(environ, (), {name: "y"}) == {name: "y", **PLAIN}
+    assert pass_environment(environ, (), {}) == PLAIN
+    assert pass_environment(environ, ("VLLM_*", "*"), {}) == PLAIN
+    assert pass_environment(environ, (name,), {}) == environ
+    assert pass_environment(environ, (), {name: "y"}) == {name: "y", **PLAIN}
 
 
 def test_each_harmful_pattern_is_one_that_a_prefix_would_let_pass() -> None:
@@ -69,24 +69,24 @@ def test_each_harmful_pattern_is_one_that_a_prefix_would_let_pass() -> None:
 
 def test_inherited_names_and_prefixes_pass() -> None:
     environ = {"AWS_REGION": "eu", "AWS_PROFILE": "p", "MY_KEY": "k", "MY_KEYS": "ks"}
-    assert allowed(environ, ("AWS_*",), {}) == {"AWS_REGION": "eu", "AWS_PROFILE": "p"}
-    assert allowed(environ, ("MY_KEY",), {}) == {"MY_KEY": "k"}
-    assert allowed(environ, ("*",), {}) == environ
+    assert pass_environment(environ, ("AWS_*",), {}) == {"AWS_REGION": "eu", "AWS_PROFILE": "p"}
+    assert pass_environment(environ, ("MY_KEY",), {}) == {"MY_KEY": "k"}
+    assert pass_environment(environ, ("*",), {}) == environ
 
 
 def test_the_proxys_own_never_pass() -> None:
     environ = {"WELLSPOKEN_KEY": "1", "HF_ADMIN_KEY": "2", "HF_TOKEN": "3"}
     inherit = ("*", "WELLSPOKEN_KEY", "HF_ADMIN_KEY")
-    assert allowed(environ, inherit, {}, own=("HF_ADMIN_KEY",)) == {"HF_TOKEN": "3"}
+    assert pass_environment(environ, inherit, {}, own=("HF_ADMIN_KEY",)) == {"HF_TOKEN": "3"}
 
 
 def test_extra_wins() -> None:
     environ = {"HF_TOKEN": "old", "WELLSPOKEN_KEY": "old"}
     extra = {"HF_TOKEN": "new", "WELLSPOKEN_KEY": "new", "ANY": "x"}
-    assert allowed(environ, (), extra, own=("HF_TOKEN",)) == extra
+    assert pass_environment(environ, (), extra, own=("HF_TOKEN",)) == extra
 
 
 def test_what_was_given_stays_as_it_is() -> None:
     environ, extra = {"PATH": "/bin", "KEY": "k"}, {"A": "1"}
-    allowed(environ, ("KEY",), extra)["B"] = "2"
+    pass_environment(environ, ("KEY",), extra)["B"] = "2"
     assert (environ, extra) == ({"PATH": "/bin", "KEY": "k"}, {"A": "1"})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wellspoken.engine import hub
+from wellspoken.engine import hub_cache
 
 MODEL = "org/name"
 
@@ -20,22 +20,22 @@ def blobs(cache: Path) -> Path:
 
 def test_a_download_is_what_grows_in_the_cache(tmp_path: Path) -> None:
     folder = blobs(tmp_path)
-    assert hub.downloading(MODEL, tmp_path) is None
+    assert hub_cache.downloading(MODEL, tmp_path) is None
     (folder / "aa").write_bytes(b"x" * 10_000)
-    assert hub.downloading(MODEL, tmp_path) is None
+    assert hub_cache.downloading(MODEL, tmp_path) is None
     part = folder / "bb.1234.incomplete"
     part.write_bytes(b"x" * 5_000)
-    assert hub.downloading(MODEL, tmp_path) == 15_000
-    now = part.stat().st_mtime + hub.RECENT
-    assert hub.downloading(MODEL, tmp_path, now - 1) == 15_000
-    assert hub.downloading(MODEL, tmp_path, now + 1) is None
-    assert hub.downloading("org/other", tmp_path) is None
+    assert hub_cache.downloading(MODEL, tmp_path) == 15_000
+    now = part.stat().st_mtime + hub_cache.RECENT
+    assert hub_cache.downloading(MODEL, tmp_path, now - 1) == 15_000
+    assert hub_cache.downloading(MODEL, tmp_path, now + 1) is None
+    assert hub_cache.downloading("org/other", tmp_path) is None
 
 
 def test_a_file_with_holes_counts_by_what_is_in_it(tmp_path: Path) -> None:
     with (blobs(tmp_path) / "bb.incomplete").open("wb") as part:
         part.truncate(1 << 30)
-    size = hub.downloading(MODEL, tmp_path)
+    size = hub_cache.downloading(MODEL, tmp_path)
     assert size is not None and size < 1 << 20
 
 
@@ -50,4 +50,4 @@ def test_a_file_with_holes_counts_by_what_is_in_it(tmp_path: Path) -> None:
     ],
 )
 def test_where_the_cache_is(environ: dict[str, str], expected: str) -> None:
-    assert hub.cache(environ) == Path(expected)
+    assert hub_cache.cache(environ) == Path(expected)

@@ -19,9 +19,9 @@ import pytest
 from tests.models.tiny import write_model
 from wellspoken.engine import llamacpp
 from wellspoken.engine.failure import EngineError
-from wellspoken.engine.http import Client
 from wellspoken.engine.kind import Facts, Kind
-from wellspoken.engine.llamacpp import LlamaCpp, told
+from wellspoken.engine.llamacpp import LlamaCpp, quote_log
+from wellspoken.engine.unix_http import Client
 
 SECONDS = 60.0
 SMALL = {"context": 512, "parallel": 1, "threads": 1}
@@ -71,7 +71,7 @@ def refusal(kind: LlamaCpp, folder: Path, *prefix: str) -> EngineError:
     run = Run(kind, folder, *prefix)
     log = run.end(0)  # it ends by itself
     assert "error" in run.report, log
-    return kind.refused(run.report, log)
+    return kind.explain_report(run.report, log)
 
 
 async def test_answers_on_its_socket_and_says_what_it_is(tiny_model: Path, short: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_socket_that_cannot_be_made_may_pass(tiny_model: Path, short: Path) ->
     kind = small(tiny_model)
     command = kind.command(short / "api.sock", short, 1)
     done = subprocess.run(command.argv, env=dict(command.environment), capture_output=True)
-    error = kind.refused(json.loads(done.stdout), done.stderr.decode().splitlines())
+    error = kind.explain_report(json.loads(done.stdout), done.stderr.decode().splitlines())
     assert not error.lasting and "Its socket could not be made" in str(error)
 
 
@@ -293,15 +293,15 @@ def test_what_the_child_lacks_is_said_with_its_remedy(
 def test_an_end_during_the_start(
     code: int, tail: tuple[str, ...], lasting: bool, expected: str
 ) -> None:
-    error = LlamaCpp(Path("m.gguf")).died(code, tail)
+    error = LlamaCpp(Path("m.gguf")).explain_end(code, tail)
     assert expected in str(error) and error.lasting is lasting
 
 
 def test_the_first_errors_are_told() -> None:
     log = ["loading the model", "0.1 W careful", *(f"0.{n} E fault {n}" for n in (1, 1, 2, 3, 4))]
-    assert told(log) == "It said: fault 1 | fault 2 | fault 3."
-    assert told(log[:2]) == "It said: 0.1 W careful."
-    assert told(log[:1]) == told(()) == ""
+    assert quote_log(log) == "It said: fault 1 | fault 2 | fault 3."
+    assert quote_log(log[:2]) == "It said: 0.1 W careful."
+    assert quote_log(log[:1]) == quote_log(()) == ""
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_a_split_model_loads(short: Path) -> None:
 
 def test_reports_of_other_shapes_are_not_fatal() -> None:
     report: Mapping[str, str] = {"error": "novel"}
-    assert "pip install --upgrade" in str(LlamaCpp(Path("m.gguf")).refused(report, ()))
+    assert "pip install --upgrade" in str(LlamaCpp(Path("m.gguf")).explain_report(report, ()))
 
 
 def test_a_home_that_nobody_has_is_a_missing_file() -> None:

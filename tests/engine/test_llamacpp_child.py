@@ -15,8 +15,8 @@ from types import ModuleType
 import pytest
 
 from wellspoken.engine import llamacpp_child
-from wellspoken.engine.http import Client
 from wellspoken.engine.llamacpp_child import parameters, parse, serve, take_stdout
+from wellspoken.engine.unix_http import Client
 
 
 def arguments(model: Path, socket: Path, *more: str, context: int = 512) -> list[str]:

@@ -20,11 +20,11 @@ from tests.engine.scripted import Host, until
 from wellspoken.engine import llamacpp_child, shim
 from wellspoken.engine import supervisor as module
 from wellspoken.engine.failure import EngineError, NotReady
-from wellspoken.engine.http import Client, Silent
 from wellspoken.engine.kind import Facts
 from wellspoken.engine.llamacpp import LlamaCpp
 from wellspoken.engine.settings import Settings
 from wellspoken.engine.supervisor import Supervisor
+from wellspoken.engine.unix_http import Client, Silent
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
@@ -89,7 +89,7 @@ class Engine(Host):
         await super().up(socket, facts)
         self.client = Client(socket)
 
-    def changed(self) -> None:
+    def note_change(self) -> None:
         if self.supervisor.reason not in self.reasons:
             self.reasons.append(self.supervisor.reason)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wellspoken.engine import relay
-from wellspoken.engine.relay import LINES_A_SECOND, TAIL_LINES, LineCutter, Relay
+from wellspoken.engine import log_relay
+from wellspoken.engine.log_relay import LINES_A_SECOND, TAIL_LINES, LineCutter, LogRelay
 
 ENDS = st.sampled_from([b"a", b"\xc3\xa4", b"\r", b"\n", b"\r\n", b"bcd"])
 
@@ -32,13 +32,13 @@ def test_any_split_gives_the_same_lines_each_within_the_limit(
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "PERIOD", 0.1)
+    monkeypatch.setattr(log_relay, "PERIOD", 0.1)
 
 
 async def test_each_line_goes_to_all_three() -> None:
     log: list[str] = []
     seen: list[str] = []
-    it = Relay("kid", log.append, seen.append)
+    it = LogRelay("kid", log.append, seen.append)
     it.feed(b"one\ntwo\r\nth")
     it.feed(b"ree")
     it.finish()
@@ -49,7 +49,7 @@ async def test_each_line_goes_to_all_three() -> None:
 async def test_too_many_lines_are_counted_instead(quick: None) -> None:
     log: list[str] = []
     seen: list[str] = []
-    it = Relay("kid", log.append, seen.append)
+    it = LogRelay("kid", log.append, seen.append)
     for n in range(LINES_A_SECOND + 50):
         it.feed(b"%d\n" % n)
     assert log == [f"kid: {n}" for n in range(LINES_A_SECOND)]
@@ -64,7 +64,7 @@ async def test_too_many_lines_are_counted_instead(quick: None) -> None:
 
 async def test_what_was_left_out_is_said_at_the_end() -> None:
     log: list[str] = []
-    it = Relay("kid", log.append)
+    it = LogRelay("kid", log.append)
     it.feed(b"x\n" * (LINES_A_SECOND + 7))
     it.finish()
     assert log[LINES_A_SECOND:] == ["kid: [7 more lines in a second, left out]"]
@@ -73,7 +73,7 @@ async def test_what_was_left_out_is_said_at_the_end() -> None:
 async def test_a_progress_bar_is_seen_whole_and_logged_once_a_second(quick: None) -> None:
     log: list[str] = []
     seen: list[str] = []
-    it = Relay("kid", log.append, seen.append)
+    it = LogRelay("kid", log.append, seen.append)
     it.feed(b"".join(b"\r %d%%" % n for n in range(10)))
     await asyncio.sleep(0.3)
     it.feed(b"\r 10%\r 11%\r 100%\ndone\n")
@@ -88,7 +88,7 @@ async def test_a_log_that_takes_nothing_stops_nothing() -> None:
         raise OSError(28, "No space left on device")
 
     seen: list[str] = []
-    it = Relay("kid", full, seen.append)
+    it = LogRelay("kid", full, seen.append)
     it.feed(b"one\ntwo\n")
     it.finish()
     assert seen == ["one", "two"]

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.engine.processes import FAMILY, MEMBERS, Shim, family, lives, living, runtime, until
-from wellspoken.engine import place as places
+from wellspoken.engine import run_folder as places
 from wellspoken.engine import shim
 from wellspoken.engine.failure import EngineError
-from wellspoken.engine.place import PATH_BYTES, Place, leftovers, read_record, sweep
+from wellspoken.engine.run_folder import PATH_BYTES, RunFolder, leftovers, read_record, sweep
 
-MAKE = "from wellspoken.engine.place import Place; print(Place.make('dead').folder)"
+MAKE = "from wellspoken.engine.run_folder import RunFolder; print(RunFolder.make('dead').folder)"
 
 
 @pytest.fixture
@@ -49,11 +49,11 @@ def members(session: int) -> list[shim.Process]:
     return [p for p in table if p.session == session and p.pid != session and p.title == "sleep"]
 
 
-def made_by_the_dead() -> Place:
+def made_by_the_dead() -> RunFolder:
     """A place whose maker is gone, `kill -9` or not: the kernel took its lock."""
     out = subprocess.run([sys.executable, "-c", MAKE], capture_output=True, text=True, check=True)
     folder = Path(out.stdout.strip())
-    return Place(folder, os.open(folder, os.O_RDONLY))
+    return RunFolder(folder, os.open(folder, os.O_RDONLY))
 
 
 def swept() -> list[str]:
@@ -64,7 +64,7 @@ def swept() -> list[str]:
 
 @pytest.mark.parametrize("name", ["vllm", "A Name/ ../ of ünusual length and signs", "", "..", "-"])
 def test_a_place_is_private_and_its_sockets_have_short_paths(root: Path, name: str) -> None:
-    place = Place.make(name)
+    place = RunFolder.make(name)
     assert place.folder.parent == root
     assert stat.S_IMODE(root.stat().st_mode) == stat.S_IMODE(place.folder.stat().st_mode) == 0o700
     assert len(os.fsencode(place.folder)) <= PATH_BYTES
@@ -77,7 +77,7 @@ def test_a_place_is_private_and_its_sockets_have_short_paths(root: Path, name: s
 
 
 def test_each_start_has_a_place_of_its_own(root: Path) -> None:
-    assert Place.make("vllm").folder != Place.make("vllm").folder
+    assert RunFolder.make("vllm").folder != RunFolder.make("vllm").folder
 
 
 def test_without_a_runtime_folder_it_is_made_among_temporary_files(
@@ -86,7 +86,7 @@ def test_without_a_runtime_folder_it_is_made_among_temporary_files(
     with runtime() as root:
         monkeypatch.delenv("XDG_RUNTIME_DIR")
         monkeypatch.setattr(tempfile, "tempdir", str(root.parent))
-        place = Place.make("vllm")
+        place = RunFolder.make("vllm")
         assert place.folder.parent == root.parent / f"wellspoken-{os.geteuid()}"
         place.clear()
 
@@ -96,14 +96,14 @@ def test_a_long_path_for_temporary_files_is_passed_over(
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "relative")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 20)))
-    place = Place.make("vllm")
+    place = RunFolder.make("vllm")
     assert place.folder.parent == Path(f"/tmp/wellspoken-{os.geteuid()}")
     place.clear()
 
 
 def test_a_runtime_folder_that_others_can_enter_is_passed_over(root: Path) -> None:
     root.parent.chmod(0o755)
-    place = Place.make("vllm")
+    place = RunFolder.make("vllm")
     assert root not in place.folder.parents
     place.clear()
 
@@ -119,7 +119,7 @@ def test_a_root_that_is_not_ours_alone_is_not_used(root: Path, tmp_path: Path, t
         root.mkdir()
         root.chmod(0o770)
     before = root.lstat()
-    place = Place.make("vllm")
+    place = RunFolder.make("vllm")
     assert place.folder.parent == root.parent
     assert stat.S_IMODE(place.folder.stat().st_mode) == 0o700
     assert list(tmp_path.iterdir()) == []
@@ -145,11 +145,11 @@ def test_somebody_elses_root_is_not_used_nor_swept(
 def test_nowhere_to_make_one_is_an_engine_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "_bases", lambda: [Path("/none/at/all")])
     with pytest.raises(EngineError, match=r"No such file .*Set XDG_RUNTIME_DIR or TMPDIR"):
-        Place.make("vllm")
+        RunFolder.make("vllm")
 
 
 def test_a_dead_makers_place_is_removed_a_living_ones_stays(root: Path) -> None:
-    dead, living_one = made_by_the_dead(), Place.make("alive")
+    dead, living_one = made_by_the_dead(), RunFolder.make("alive")
     (dead.folder / "api.sock").touch()
     (root / "a-file").touch()
     assert swept() == []
@@ -204,7 +204,7 @@ def test_what_a_shim_killed_early_leaves_in_its_session_is_ended(
     root: Path, tmp_path: Path
 ) -> None:
     """It had no time to note anything: the session tells."""
-    place = Place.make("early")
+    place = RunFolder.make("early")
     with Shim(place, sys.executable, "-c", FAMILY + "child('child')\nrest()", str(tmp_path)) as it:
         assert until(lambda: (tmp_path / "child").exists())
         child = int((tmp_path / "child").read_text())
@@ -217,7 +217,7 @@ def test_what_a_shim_killed_early_leaves_in_its_session_is_ended(
         assert [line for line in log if f"process {child} " in line]
 
 
-def recorded(root: Path, **changes: object) -> Place:
+def recorded(root: Path, **changes: object) -> RunFolder:
     """A place of the dead whose record names what a shim that is gone is said to have had."""
     place = made_by_the_dead()
     record = shim.Record()
@@ -309,7 +309,7 @@ def test_a_broken_record_is_no_record(root: Path, text: str) -> None:
 
 
 def test_a_record_is_read_as_it_was_written(root: Path) -> None:
-    place = Place.make("record")
+    place = RunFolder.make("record")
     record = shim.Record((5, 6))
     record.processes = {(7, 8), (9, 10)}
     record.shared = {(1, 2): "psm_a b", (3, 4): os.fsdecode(b"\xff")}
@@ -321,7 +321,7 @@ def test_a_place_that_cannot_be_locked_is_not_left_behind(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a file descriptor for the lock, as when many clients use them up."""
-    Place.make("first").clear()
+    RunFolder.make("first").clear()
     made: list[str] = []
 
     def refuse(*_: object) -> None:
@@ -337,7 +337,7 @@ def test_a_place_that_cannot_be_locked_is_not_left_behind(
     monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
     monkeypatch.setattr(places, "_bases", lambda: [root.parent])
     with pytest.raises(EngineError, match="Too many open files"):
-        Place.make("second")
+        RunFolder.make("second")
     assert len(made) == 1 and not os.path.exists(made[0])
 
 

@@ -18,7 +18,7 @@ import pytest
 from tests.engine.processes import FAMILY, SECONDS, Shim, family, lives, living, runtime, until
 from wellspoken.engine import shim
 from wellspoken.engine.child import SHIM
-from wellspoken.engine.place import Place
+from wellspoken.engine.run_folder import RunFolder
 
 MAPPED = """
 import mmap
@@ -36,9 +36,9 @@ shim.main(sys.argv[1], sys.argv[3:])
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
+def place() -> Iterator[RunFolder]:
     with runtime():
-        made = Place.make("test")
+        made = RunFolder.make("test")
         yield made
         made.clear()
 
@@ -54,21 +54,21 @@ def python(code: str, *arguments: object) -> list[str]:
     return [sys.executable, "-c", code, *map(str, arguments)]
 
 
-def run(place: Place, *argv: str, driver: str | None = None) -> tuple[int, str]:
+def run(place: RunFolder, *argv: str, driver: str | None = None) -> tuple[int, str]:
     """Run an engine that ends by itself; return its exit code and its log."""
     with Shim(place, *argv, driver=driver) as it:
         return it.wait(), it.log()
 
 
 @pytest.mark.parametrize("code", [0, 3, 255])
-def test_it_ends_with_the_engines_exit_code(place: Place, code: int) -> None:
+def test_it_ends_with_the_engines_exit_code(place: RunFolder, code: int) -> None:
     assert run(place, "sh", "-c", f"exit {code}") == (code, "")
     assert not place.folder.exists()
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL", "SIGSEGV", "SIGABRT", "SIGINT", "SIGPIPE"])
 def test_it_ends_by_the_engines_signal_without_a_core_dump(
-    place: Place, tmp_path: Path, name: str
+    place: RunFolder, tmp_path: Path, name: str
 ) -> None:
     code = (
         "import os, resource, signal\n"
@@ -90,14 +90,14 @@ def test_it_ends_by_the_engines_signal_without_a_core_dump(
     assert not os.WCOREDUMP(status)
 
 
-def test_a_program_that_cannot_be_run_is_named(place: Place) -> None:
+def test_a_program_that_cannot_be_run_is_named(place: RunFolder) -> None:
     assert run(place, "/nowhere/at/all", "-x") == (
         127,
         "could not start /nowhere/at/all: No such file or directory\n",
     )
 
 
-def test_the_engine_gets_no_stdin_and_the_signals_as_they_should_be(place: Place) -> None:
+def test_the_engine_gets_no_stdin_and_the_signals_as_they_should_be(place: RunFolder) -> None:
     code = (
         "import os, signal, sys\n"
         "blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())\n"
@@ -107,7 +107,7 @@ def test_the_engine_gets_no_stdin_and_the_signals_as_they_should_be(place: Place
         " file=sys.stderr)"
     )
     assert run(place, *python(code)) == (0, "True set() [] ['0', '1', '2', '3']\n")
-    again = Place.make("test")
+    again = RunFolder.make("test")
     before = signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # as a shell has it behind `&`
     try:
         # A program without a runtime of its own shows what it was given: Python ignores two itself.
@@ -118,7 +118,7 @@ def test_the_engine_gets_no_stdin_and_the_signals_as_they_should_be(place: Place
     assert (status, int(log.split()[1], 16) & known) == (0, 0)
 
 
-def test_what_the_engine_leaves_is_ended_with_it(place: Place, tmp_path: Path) -> None:
+def test_what_the_engine_leaves_is_ended_with_it(place: RunFolder, tmp_path: Path) -> None:
     code = FAMILY + "family()\nwhile not os.path.exists(folder + '/go'): time.sleep(0.01)\nexit(5)"
     with Shim(place, *python(code, tmp_path)) as it:
         members = family(tmp_path)
@@ -127,7 +127,7 @@ def test_what_the_engine_leaves_is_ended_with_it(place: Place, tmp_path: Path) -
         assert living(members) == []
 
 
-def test_all_end_at_once_when_the_lifeline_does(place: Place, tmp_path: Path) -> None:
+def test_all_end_at_once_when_the_lifeline_does(place: RunFolder, tmp_path: Path) -> None:
     code = FAMILY + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nfamily()\nrest()"
     with Shim(place, *python(code, tmp_path)) as it:
         members = family(tmp_path)
@@ -142,7 +142,7 @@ def test_all_end_at_once_when_the_lifeline_does(place: Place, tmp_path: Path) ->
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_asks_the_main_process_alone(
-    place: Place, tmp_path: Path, number: signal.Signals
+    place: RunFolder, tmp_path: Path, number: signal.Signals
 ) -> None:
     code = FAMILY + (
         "def note(number, frame):\n    here('asked-' + str(os.getpid()))\n    exit(7)\n"
@@ -162,7 +162,7 @@ def test_a_signal_asks_the_main_process_alone(
 @pytest.mark.parametrize("delay", [0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1])
 def test_a_sigterm_at_any_moment_of_the_start_ends_it(delay: float) -> None:
     with runtime():
-        place = Place.make("test")
+        place = RunFolder.make("test")
         with Shim(place, "sleep", "77.5") as it:
             time.sleep(delay)
             os.kill(it.pid, signal.SIGTERM)
@@ -171,21 +171,21 @@ def test_a_sigterm_at_any_moment_of_the_start_ends_it(delay: float) -> None:
             assert not place.folder.exists()
 
 
-def test_an_engine_that_fills_its_log_does_not_hold_it_up(place: Place) -> None:
+def test_an_engine_that_fills_its_log_does_not_hold_it_up(place: RunFolder) -> None:
     with Shim(place, *python("import os\nwhile True: os.write(2, b'x' * 65536)")) as it:
         time.sleep(0.5)
         it.cut()
         assert it.wait() == -signal.SIGKILL
 
 
-def test_stdout_ends_when_the_engine_closes_it(place: Place) -> None:
+def test_stdout_ends_when_the_engine_closes_it(place: RunFolder) -> None:
     with Shim(place, *python("import os, time; os.closerange(0, 100); time.sleep(60)")) as it:
         assert it.process.stdout is not None
         assert it.process.stdout.read() == b""
         assert it.process.poll() is None
 
 
-def test_the_log_ends_with_the_last_of_the_engine(place: Place, tmp_path: Path) -> None:
+def test_the_log_ends_with_the_last_of_the_engine(place: RunFolder, tmp_path: Path) -> None:
     with Shim(place, *python(FAMILY + "family()\nprint('last', file=sys.stderr)", tmp_path)) as it:
         members = family(tmp_path)
         assert it.log() == "last\n"
@@ -193,7 +193,7 @@ def test_the_log_ends_with_the_last_of_the_engine(place: Place, tmp_path: Path) 
         assert it.wait() == 0
 
 
-def test_two_hundred_descendants_end(place: Place, tmp_path: Path) -> None:
+def test_two_hundred_descendants_end(place: RunFolder, tmp_path: Path) -> None:
     code = FAMILY + (
         "for n in range(10):\n"
         "    if os.fork() == 0:\n"
@@ -211,7 +211,7 @@ def test_two_hundred_descendants_end(place: Place, tmp_path: Path) -> None:
         assert [pid for pid in pids if lives(pid)] == []
 
 
-def test_those_that_fork_on_and_on_end(place: Place, tmp_path: Path) -> None:
+def test_those_that_fork_on_and_on_end(place: RunFolder, tmp_path: Path) -> None:
     code = FAMILY + (
         "here('main')\n"
         "for n in range(3):\n"
@@ -232,7 +232,9 @@ def test_those_that_fork_on_and_on_end(place: Place, tmp_path: Path) -> None:
         assert [p.pid for p in left if p.state != "Z"] == []
 
 
-def test_shared_memory_goes_with_its_last_user(place: Place, shared: Path, tmp_path: Path) -> None:
+def test_shared_memory_goes_with_its_last_user(
+    place: RunFolder, shared: Path, tmp_path: Path
+) -> None:
     other = shared.with_name(shared.name + "-other")
     unused = shared.with_name(shared.name + "-unused")
     unused.touch()
@@ -258,7 +260,7 @@ def test_shared_memory_goes_with_its_last_user(place: Place, shared: Path, tmp_p
 
 
 def test_shared_memory_goes_although_all_crashed_together(
-    place: Place, shared: Path, tmp_path: Path
+    place: RunFolder, shared: Path, tmp_path: Path
 ) -> None:
     code = (
         FAMILY
@@ -305,7 +307,7 @@ def test_somebody_elses_shared_memory_stays(shared: Path, monkeypatch: pytest.Mo
     assert shared.exists()
 
 
-def test_the_folder_goes_but_not_what_it_links_to(place: Place, tmp_path: Path) -> None:
+def test_the_folder_goes_but_not_what_it_links_to(place: RunFolder, tmp_path: Path) -> None:
     (place.folder / "deep" / "deeper").mkdir(parents=True)
     (place.folder / "deep" / "file").write_text("x")
     (tmp_path / "kept").touch()
@@ -315,7 +317,7 @@ def test_the_folder_goes_but_not_what_it_links_to(place: Place, tmp_path: Path) 
     assert (tmp_path / "kept").exists()
 
 
-def test_a_folder_that_is_no_place_is_left_alone(place: Place, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_place_is_left_alone(place: RunFolder, tmp_path: Path) -> None:
     (place.folder / shim.RECORD).unlink()
     code, log = run(place, "true")
     assert (code, log) == (
@@ -325,7 +327,7 @@ def test_a_folder_that_is_no_place_is_left_alone(place: Place, tmp_path: Path) -
     assert place.folder.exists()
 
 
-def test_a_folder_that_is_being_swept_is_left_alone(place: Place) -> None:
+def test_a_folder_that_is_being_swept_is_left_alone(place: RunFolder) -> None:
     folder = Path(f"{place.folder}-other")
     folder.mkdir(0o700)
     sweeper = os.open(folder, os.O_RDONLY)
@@ -342,7 +344,9 @@ def test_it_says_how_it_is_used() -> None:
     assert (done.returncode, done.stderr[:14]) == (1, b"usage: shim.py")
 
 
-def test_what_cannot_be_killed_is_named_and_stays_on_record(place: Place, tmp_path: Path) -> None:
+def test_what_cannot_be_killed_is_named_and_stays_on_record(
+    place: RunFolder, tmp_path: Path
+) -> None:
     """Nothing can be put into an uninterruptible sleep here: a shim that cannot kill is as good."""
     driver = DRIVER.format(patches="shim.DIE_SECONDS = 0.5\nshim.kill = lambda process: None")
     code = FAMILY + "child('leader', in_session_of_its_own)\nhere('main')\nrest()"
@@ -359,7 +363,7 @@ def test_what_cannot_be_killed_is_named_and_stays_on_record(place: Place, tmp_pa
         assert not place.folder.exists()
 
 
-def test_a_last_word_waits_for_no_reader(place: Place, tmp_path: Path) -> None:
+def test_a_last_word_waits_for_no_reader(place: RunFolder, tmp_path: Path) -> None:
     driver = DRIVER.format(patches="shim.DIE_SECONDS = 0.5\nshim.kill = lambda process: None")
     code = FAMILY + (
         "child('leader', in_session_of_its_own)\nhere('main')\n"
@@ -373,7 +377,7 @@ def test_a_last_word_waits_for_no_reader(place: Place, tmp_path: Path) -> None:
         place.clear()
 
 
-def test_without_proc_and_prctl_the_group_is_ended(place: Place, tmp_path: Path) -> None:
+def test_without_proc_and_prctl_the_group_is_ended(place: RunFolder, tmp_path: Path) -> None:
     """As on macOS: the main process ends with the lifeline, and all that stayed in its group."""
     driver = DRIVER.format(patches="shim.PROC = '/none'\nshim.prctl = lambda option, value: None")
     code = FAMILY + "child('child')\nhere('main')\nrest()"
@@ -386,7 +390,7 @@ def test_without_proc_and_prctl_the_group_is_ended(place: Place, tmp_path: Path)
         assert not place.folder.exists()
 
 
-def test_without_proc_the_exit_code_is_kept(place: Place) -> None:
+def test_without_proc_the_exit_code_is_kept(place: RunFolder) -> None:
     driver = DRIVER.format(patches="shim.PROC = '/none'")
     assert run(place, "sh", "-c", "exit 9", driver=driver) == (9, "")
 

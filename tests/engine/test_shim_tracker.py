@@ -15,7 +15,7 @@ import pytest
 
 from tests.engine.processes import SECONDS, Shim, lives, runtime, until
 from wellspoken.engine import shim
-from wellspoken.engine.place import Place
+from wellspoken.engine.run_folder import RunFolder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/dev/shm is Linux's")
 
@@ -35,15 +35,17 @@ time.sleep(600)
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
+def place() -> Iterator[RunFolder]:
     with runtime():
-        made = Place.make("kid")
+        made = RunFolder.make("kid")
         yield made
         made.clear(lambda line: None)
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["lifeline", "crash"])
-def test_what_only_the_tracker_knows_goes_too(place: Place, tmp_path: Path, crash: bool) -> None:
+def test_what_only_the_tracker_knows_goes_too(
+    place: RunFolder, tmp_path: Path, crash: bool
+) -> None:
     said = tmp_path / "said"
     more = ("crash",) if crash else ()
     with Shim(place, sys.executable, "-c", ENGINE, str(said), *more) as running:
@@ -67,7 +69,7 @@ time.sleep(600)
 """
 
 
-def test_a_tracker_that_does_not_end_is_killed(place: Place, tmp_path: Path) -> None:
+def test_a_tracker_that_does_not_end_is_killed(place: RunFolder, tmp_path: Path) -> None:
     """Whatever calls itself so gets a moment only."""
     said = tmp_path / "said"
     with Shim(place, sys.executable, "-c", STUCK, str(said)) as running:

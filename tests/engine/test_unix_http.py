@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.scripted import SocketServer
-from wellspoken.engine.http import Client, Silent
+from wellspoken.engine.unix_http import Client, Silent
 
 
 async def test_get_post_and_json(short: Path) -> None:

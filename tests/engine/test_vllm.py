@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from wellspoken.engine.failure import EngineError
-from wellspoken.engine.http import Client
 from wellspoken.engine.kind import Facts, Kind
+from wellspoken.engine.unix_http import Client
 from wellspoken.engine.vllm import VLLM, version
 
 MODEL = "org/name"
@@ -347,18 +347,18 @@ def test_progress_is_what_moves_with_tokens_only() -> None:
 
 
 def test_why_it_died() -> None:
-    error = kind("vllm").died(2, ["usage: vllm", "vllm: error: unrecognized arguments: --x"])
+    error = kind("vllm").explain_end(2, ["usage: vllm", "vllm: error: unrecognized arguments: --x"])
     assert str(error).startswith(
         "vLLM ended with exit code 2 while it started org/name: unrecognized arguments: --x."
     )
     assert error.lasting
-    killed = kind("vllm").died(-9, [])
+    killed = kind("vllm").explain_end(-9, [])
     assert "SIGKILL" in str(killed) and "memory" in str(killed)
     assert not killed.lasting
 
 
 def test_a_report_is_read_like_a_log() -> None:
-    error = kind("vllm").refused({"error": "load", "detail": "ValueError: bad"}, ["x"])
+    error = kind("vllm").explain_report({"error": "load", "detail": "ValueError: bad"}, ["x"])
     assert "ValueError: bad" in str(error)
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from wellspoken.engine.vllm_arguments import FORBIDDEN, forbidden, has, number, option, served
+from wellspoken.engine.vllm_arguments import (
+    FORBIDDEN,
+    forbidden,
+    has,
+    number,
+    option,
+    served_model_names,
+)
 
 
 @pytest.mark.parametrize("flag", sorted(FORBIDDEN))
@@ -82,7 +89,7 @@ def test_a_number(arguments: list[str], expected: float) -> None:
     ],
 )
 def test_the_served_names(arguments: list[str], expected: tuple[str, ...]) -> None:
-    assert served(arguments) == expected
+    assert served_model_names(arguments) == expected
 
 
 def test_a_flag_that_begins_another_one_is_itself() -> None:

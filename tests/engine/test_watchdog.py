@@ -12,9 +12,9 @@ import pytest
 
 from tests.engine.scripted import ScriptedKind, SocketServer, until
 from wellspoken.engine import watchdog as module
-from wellspoken.engine.http import Client, Silent
 from wellspoken.engine.kind import Facts
 from wellspoken.engine.settings import Settings
+from wellspoken.engine.unix_http import Client, Silent
 from wellspoken.engine.watchdog import Watchdog
 
 COMPLETIONS = "/v1/completions"
@@ -167,7 +167,7 @@ async def test_a_proxy_without_file_descriptors_blames_no_engine(
 
     watched = Watched(server.path, stall_timeout=0.2)
     watched.open = open_
-    monkeypatch.setattr("wellspoken.engine.http._Wire.connect", refuse)
+    monkeypatch.setattr("wellspoken.engine.unix_http._Wire.connect", refuse)
     await watched.lives(0.8)
 
 

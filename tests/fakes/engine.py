@@ -31,12 +31,12 @@ from wellspoken.engine import supervisor
 from wellspoken.engine.attempt import Running
 from wellspoken.engine.child import Child
 from wellspoken.engine.failure import EngineError
-from wellspoken.engine.http import Client
 from wellspoken.engine.kind import Facts
-from wellspoken.engine.place import Place
+from wellspoken.engine.run_folder import RunFolder
 from wellspoken.engine.settings import Host
 from wellspoken.engine.states import State
 from wellspoken.engine.supervisor import Supervisor
+from wellspoken.engine.unix_http import Client
 from wellspoken.proxy.config import load
 from wellspoken.proxy.lifecycle import hosted as engines
 from wellspoken.proxy.lifecycle.build import build
@@ -92,7 +92,7 @@ class EngineProxy:
         assert self.upstream.path is not None
         await host.up(self.upstream.path, self.facts)
         self.child = ScriptedChild()
-        place = cast(Place, ScriptedPlace())
+        place = cast(RunFolder, ScriptedPlace())
         return Running(
             cast(Child, self.child), place, Client(self.upstream.path), self.facts, print
         )

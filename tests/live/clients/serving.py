@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.live.clients.direct import Direct
-from wellspoken.engine.http import Client
+from wellspoken.engine.unix_http import Client
 
 START_SECONDS = 60
 TOLERANCE = 1e-4

@@ -20,7 +20,7 @@ from wellspoken.proxy import workers
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.cli.options import COMMANDS
 from wellspoken.proxy.config import Config, Engine
-from wellspoken.proxy.config.source import Source
+from wellspoken.proxy.config.source import ConfigSource
 from wellspoken.proxy.http import sockets as listening
 from wellspoken.proxy.lifecycle import run
 
@@ -35,7 +35,7 @@ def configs(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """The configurations that would have been run."""
     seen: list[Config] = []
 
-    def remember(config: Config, source: Source, sockets: list[socket.socket]) -> int:
+    def remember(config: Config, source: ConfigSource, sockets: list[socket.socket]) -> int:
         assert source.load() == config
         assert sockets == []
         seen.append(config)

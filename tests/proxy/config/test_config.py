@@ -24,7 +24,7 @@ from wellspoken.proxy.config import (
     Traces,
     load,
 )
-from wellspoken.proxy.config.engine import LLAMACPP, VLLM
+from wellspoken.proxy.config.engine_keys import LLAMACPP, VLLM
 from wellspoken.proxy.config.values import ConfigError, normal_url, parse_listen, read_key
 from wellspoken.proxy.lifecycle.build import build
 

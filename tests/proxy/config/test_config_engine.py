@@ -10,7 +10,7 @@ import pytest
 
 from wellspoken.proxy.config import Engine, load
 from wellspoken.proxy.config.durations import seconds
-from wellspoken.proxy.config.engine import LLAMACPP, VLLM, check_arguments, served_names
+from wellspoken.proxy.config.engine_keys import LLAMACPP, VLLM, check_arguments, names_of_models
 from wellspoken.proxy.config.values import ConfigError
 
 GGUF = {"kind": "llamacpp", "model": "folder/m.gguf"}
@@ -175,7 +175,7 @@ def test_what_is_no_flag_of_vllm() -> None:
     ],
 )
 def test_the_models_names_before_it_runs(table: dict[str, Any], names: tuple[str, ...]) -> None:
-    assert served_names(engine(table)) == names
+    assert names_of_models(engine(table)) == names
 
 
 def test_two_with_one_model_are_refused() -> None:

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from tests.proxy.config.test_config_check import BAD, EXAMPLE
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config import load
-from wellspoken.proxy.config.schema import schema
+from wellspoken.proxy.config.json_schema import schema
 from wellspoken.proxy.config.secrets import HIDDEN
 from wellspoken.proxy.config.show import toml, visible
 

@@ -47,7 +47,7 @@ async def test_what_runs_has_an_address_a_version_and_names(make: Make) -> None:
     async with make(whole(body()), facts=facts) as running:
         target = running.target
         assert target.upstream is None and target.engine is running.supervisor
-        assert running.hosted.heard() == 0.0
+        assert running.hosted.last_heard() == 0.0
         target.lone = True
         await running.ready()
         upstream = target.upstream
@@ -55,12 +55,12 @@ async def test_what_runs_has_an_address_a_version_and_names(make: Make) -> None:
         assert target.backend == for_version(find("vllm"), "0.5.4") != find("vllm")
         assert list(target.names) == ["base", "lora"] and not target.lone
         await upstream.probe("/health")
-        assert running.hosted.heard() == 0.0  # a model that hangs would not show there
+        assert running.hosted.last_heard() == 0.0  # a model that hangs would not show there
         async with await running.proxy.chat() as response:
             assert response.status == 200
-        assert running.hosted.heard() > 0.0
+        assert running.hosted.last_heard() > 0.0
         await running.hosted.down()
-        assert target.upstream is None and running.hosted.heard() == 0.0
+        assert target.upstream is None and running.hosted.last_heard() == 0.0
 
 
 async def test_the_alias_comes_first(make: Make) -> None:

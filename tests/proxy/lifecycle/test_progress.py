@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from wellspoken.proxy.lifecycle import progress
-from wellspoken.proxy.lifecycle.progress import Progress
+from wellspoken.proxy.lifecycle.progress import EngineProgress
 
 ROOT = Path(__file__).parents[3]
 LOG = logging.getLogger("test_progress")
@@ -80,7 +80,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quickly")
 async def test_a_line_is_drawn_anew_below_the_log() -> None:
     tty = Tty()
-    shown = Progress(tty)
+    shown = EngineProgress(tty)
     vllm = engine("it has not been started")
     following = asyncio.create_task(shown.follow(vllm, LOG))
     await turns()
@@ -108,7 +108,7 @@ async def test_a_line_is_drawn_anew_below_the_log() -> None:
 @pytest.mark.usefixtures("quickly")
 async def test_a_pause_is_told_and_cut_to_the_width() -> None:
     tty = Tty()
-    shown = Progress(tty)
+    shown = EngineProgress(tty)
     text = f"vLLM ended with exit code 1.\nIt said: {'x' * 200}; it starts again in 4 s"
     following = asyncio.create_task(shown.follow(engine(text, restarts=1), LOG))
     await turns()
@@ -136,7 +136,7 @@ async def test_a_pause_is_told_and_cut_to_the_width() -> None:
 )
 def test_what_moves_the_cursor_is_taken_out(text: str, shown: str) -> None:
     for file in (Tty(), io.StringIO()):
-        Progress(file).line(text)
+        EngineProgress(file).line(text)
         assert file.getvalue() == shown + "\n"
 
 
@@ -147,7 +147,7 @@ async def test_without_a_terminal_each_phase_is_a_line_of_the_log(
     caplog.set_level("INFO")
     file = io.StringIO()
     vllm = engine("it has not been started")
-    following = asyncio.create_task(Progress(file).follow(vllm, LOG))
+    following = asyncio.create_task(EngineProgress(file).follow(vllm, LOG))
     for phase in ("loading weights", "loading weights: 30 %", "loading weights: 90 %", "", "one"):
         vllm.phase = phase
         await turns()
@@ -165,7 +165,7 @@ async def test_without_a_terminal_each_phase_is_a_line_of_the_log(
 
 def test_threads_do_not_mix_their_lines() -> None:
     tty = Tty()
-    shown = Progress(tty)
+    shown = EngineProgress(tty)
 
     def write() -> None:
         for _ in range(200):
@@ -184,7 +184,7 @@ def test_a_reader_that_has_left_is_no_failure() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     with open(write_end, "w", closefd=False) as file:
-        shown = Progress(file)
+        shown = EngineProgress(file)
         shown.line("nobody reads this")
         shown.clear()
         null = os.open(os.devnull, os.O_WRONLY)  # what the file still holds goes nowhere
@@ -192,7 +192,7 @@ def test_a_reader_that_has_left_is_no_failure() -> None:
         os.close(null)
     os.close(write_end)
     closed = io.StringIO()
-    shown = Progress(closed)
+    shown = EngineProgress(closed)
     closed.close()
     shown.line("nor this")
 

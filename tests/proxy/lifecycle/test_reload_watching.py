@@ -15,7 +15,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import Config
-from wellspoken.proxy.config.source import Source
+from wellspoken.proxy.config.source import ConfigSource
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.lifecycle.build import build
 from wellspoken.proxy.lifecycle.reload import Reloader
@@ -54,7 +54,7 @@ class Watched:
     """A service whose file and keys are watched, and what was said of it."""
 
     def __init__(self, file: Path | None, flags: dict[str, object] | None = None) -> None:
-        self.source = Source(file, flags)
+        self.source = ConfigSource(file, flags)
         config = self.source.load()
         self.service: Service = build(config)
         self.reloader = Reloader(self.service)
@@ -345,7 +345,7 @@ async def test_a_failure_of_our_own_does_not_end_the_watching(
 def test_a_source_is_read_as_it_is_then(tmp_path: Path) -> None:
     file = tmp_path / "w.toml"
     file.write_text(text("a"))
-    source = Source(file, {"limits": {"inflight": 3}}, {"WELLSPOKEN_DRAIN_DELAY": "2"})
+    source = ConfigSource(file, {"limits": {"inflight": 3}}, {"WELLSPOKEN_DRAIN_DELAY": "2"})
     config = source.load()
     assert (config.backend[0].name, config.limits.inflight, config.server.drain_delay) == (
         "a",

@@ -22,7 +22,7 @@ from tests.proxy.cli.test_cli import COMMAND
 from tests.proxy.conftest import CHAT, MESSAGES
 from tests.proxy.test_chat_stream import EVENTS
 from wellspoken.proxy.config import Config, load
-from wellspoken.proxy.config.source import Source
+from wellspoken.proxy.config.source import ConfigSource
 from wellspoken.proxy.lifecycle.run import serve
 
 ASKED = {"model": MODEL, "messages": MESSAGES}
@@ -31,7 +31,7 @@ ASKED = {"model": MODEL, "messages": MESSAGES}
 class Running:
     """`serve` as a task in this process, signals included."""
 
-    def __init__(self, config: Config, source: Source | None = None) -> None:
+    def __init__(self, config: Config, source: ConfigSource | None = None) -> None:
         self.said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.task = asyncio.create_task(serve(config, self.said.set_result, source=source))
 

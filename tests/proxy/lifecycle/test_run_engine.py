@@ -58,7 +58,7 @@ class Slow(LlamaCpp):
     def phase(self, line: str) -> str | None:
         return line.removeprefix("phase: ") if line.startswith("phase: ") else None
 
-    def died(self, code: int, tail: Sequence[str]) -> EngineError:
+    def explain_end(self, code: int, tail: Sequence[str]) -> EngineError:
         return EngineError(f"it ended with {code}")
 
 

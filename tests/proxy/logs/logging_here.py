@@ -13,7 +13,7 @@ import msgspec
 
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
-from wellspoken.proxy.lifecycle.progress import Progress
+from wellspoken.proxy.lifecycle.progress import EngineProgress
 from wellspoken.proxy.logs import Logs
 from wellspoken.proxy.server import Service
 
@@ -52,7 +52,7 @@ class Written:
 def logging_to(path: Path, **settings: Any) -> Iterator[Written]:
     """Set the process' log up on a file, until the block ends; settings are those of [log]."""
     with path.open("w", encoding="utf-8") as file:
-        log = logs.set_up(Log(**settings), Progress(file))
+        log = logs.set_up(Log(**settings), EngineProgress(file))
         try:
             yield Written(log, path)
         finally:

@@ -22,13 +22,13 @@ from tests.proxy.logs.logging_here import Written, logging_to
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.secrets import HIDDEN, redact
 from wellspoken.proxy.config.tables import Log
-from wellspoken.proxy.lifecycle.progress import Progress
+from wellspoken.proxy.lifecycle.progress import EngineProgress
 from wellspoken.proxy.logs.lines import (
     JsonLines,
     Request,
     TextLines,
-    escaped,
-    traced,
+    escape,
+    traceback_of,
     word,
 )
 
@@ -95,7 +95,7 @@ def test_text_on_a_terminal_json_elsewhere(
     ours, theirs = pty.openpty()
     target = theirs if terminal else os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
     with open(target, "w", encoding="utf-8") as file:
-        log = logs.set_up(Log(format=settings), Progress(file))
+        log = logs.set_up(Log(format=settings), EngineProgress(file))
         LOG.info("one\ntwo %s", ODD)
         LOG.warning("three")
         log.line("vllm: four")
@@ -122,10 +122,10 @@ def test_text_on_a_terminal_json_elsewhere(
 
 
 def test_what_is_odd_is_escaped_and_nothing_else() -> None:
-    assert escaped(ODD) == (
+    assert escape(ODD) == (
         "a\\u000ab\\u000d\\u001b[31m\\u007f\\u009b\\u2028\\u202e\\udc80é\\ufeff\\u0000"
     )
-    assert escaped("Zoë 模型 🤖\u00a0x") == "Zoë 模型 🤖\u00a0x"
+    assert escape("Zoë 模型 🤖\u00a0x") == "Zoë 模型 🤖\u00a0x"
     assert [word(text) for text in ("gpt-4o:x/y", "a b", 'a"b\\', "", "é", "a=1,b")] == [
         "gpt-4o:x/y",
         '"a b"',
@@ -254,24 +254,24 @@ def test_an_exception_keeps_what_it_may_quote_to_itself() -> None:
         except KeyError as first:
             raise ValueError("canary") from first
     except ValueError as error:
-        text = traced(error, whole=False)
+        text = traceback_of(error, whole=False)
         assert "canary" not in text.replace('dict[str, str]()["canary of a prompt"]', "").replace(
             'ValueError("canary")', ""
         )
         assert "ValueError (its message" in text and "caused by KeyError" in text
         assert text.count("in test_an_exception_keeps") == 2
-        assert "ValueError: canary" in traced(error, whole=True)
-    told = traced(failing(OSError(28, "No space left on device")), whole=False)
+        assert "ValueError: canary" in traceback_of(error, whole=True)
+    told = traceback_of(failing(OSError(28, "No space left on device")), whole=False)
     assert told.startswith("OSError: [Errno 28] No space left on device\n")
-    assert "sk-canary" not in traced(failing(TypeError("sk-canary-123456")), whole=False)
+    assert "sk-canary" not in traceback_of(failing(TypeError("sk-canary-123456")), whole=False)
 
 
 def test_groups_loops_and_depth_come_to_an_end() -> None:
     group = failing(ExceptionGroup("many", [ValueError(str(n)) for n in range(100)]))
-    assert traced(group, whole=True).count("in it ValueError: ") == 7
+    assert traceback_of(group, whole=True).count("in it ValueError: ") == 7
     one, two = ValueError("1"), ValueError("2")
     one.__cause__, two.__cause__ = two, one
-    assert traced(one, whole=True) == "ValueError: 1\ncaused by ValueError: 2"
+    assert traceback_of(one, whole=True) == "ValueError: 1\ncaused by ValueError: 2"
 
     def deep() -> None:
         deep()
@@ -279,13 +279,13 @@ def test_groups_loops_and_depth_come_to_an_end() -> None:
     try:
         deep()
     except RecursionError as error:
-        assert len(traced(error, whole=False).splitlines()) < 30
+        assert len(traceback_of(error, whole=False).splitlines()) < 30
 
     class Odd(TypeError):
         def __str__(self) -> str:
             raise ValueError("no")
 
-    assert "cannot be had: ValueError" in traced(Odd(), whole=False)
+    assert "cannot be had: ValueError" in traceback_of(Odd(), whole=False)
 
 
 def test_a_message_that_cannot_be_made_is_told_without_what_it_quotes(written: Written) -> None:
@@ -326,7 +326,7 @@ def test_many_threads_may_log(written: Written) -> None:
 
 def test_an_engines_lines_are_in_the_log(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as file:
-        progress = Progress(file)
+        progress = EngineProgress(file)
         log = logs.set_up(Log(), progress)
         progress.line('vllm: \x1b[32mINFO\x1b[0m {"a": 1}')
         log.close()
@@ -340,11 +340,11 @@ def test_an_engines_lines_are_in_the_log(tmp_path: Path) -> None:
 def test_a_log_on_nothing_at_all() -> None:
     """As `run` has it for a process that was started without a stderr."""
     with open(os.devnull, "w") as file:
-        log = logs.set_up(Log(), Progress(file))
+        log = logs.set_up(Log(), EngineProgress(file))
         LOG.info("to nobody")
         log.close()
     closed = io.StringIO()
-    progress = Progress(closed)
+    progress = EngineProgress(closed)
     closed.close()
     log = logs.set_up(Log(), progress)
     LOG.info("to nobody")

@@ -20,9 +20,9 @@ import pytest
 
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
-from wellspoken.proxy.lifecycle.progress import Progress
-from wellspoken.proxy.logs import writer as logs_writer
-from wellspoken.proxy.logs.writer import Descriptor, Writer
+from wellspoken.proxy.lifecycle.progress import EngineProgress
+from wellspoken.proxy.logs import line_writer as logs_writer
+from wellspoken.proxy.logs.line_writer import Descriptor, LineWriter
 
 ROOT = Path(__file__).parents[3]
 
@@ -32,10 +32,10 @@ def lost(count: int) -> bytes:
 
 
 @contextmanager
-def writing(descriptor: int) -> Iterator[Writer]:
+def writing(descriptor: int) -> Iterator[LineWriter]:
     """Run a writer on a descriptor."""
     output = Descriptor(descriptor)
-    writer = Writer(output, lost)
+    writer = LineWriter(output, lost)
     writer.start()
     try:
         yield writer
@@ -121,7 +121,7 @@ def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
 
 def test_the_end_does_not_wait_for_a_pipe_that_nobody_reads() -> None:
     ours, theirs = os.pipe()
-    writer = Writer(Descriptor(theirs), lost)
+    writer = LineWriter(Descriptor(theirs), lost)
     writer.start()
     for _ in range(200):
         writer.put(b"z" * 999 + b"\n")
@@ -309,7 +309,7 @@ def test_a_stopped_terminal_holds_nobody_up() -> None:
     ours, theirs = pty.openpty()
     try:
         with open(theirs, "w", closefd=False) as file:
-            log = logs.set_up(Log(), Progress(file))
+            log = logs.set_up(Log(), EngineProgress(file))
             termios.tcflow(theirs, termios.TCOOFF)
             began = time.monotonic()
             for n in range(1000):
@@ -334,12 +334,12 @@ def test_a_file_without_a_descriptor(tmp_path: Path) -> None:
     import io
 
     file = io.StringIO()
-    log = logs.set_up(Log(format="text"), Progress(file))
+    log = logs.set_up(Log(format="text"), EngineProgress(file))
     log.put(b"one\n")
     log.line("vllm: two")
     log.close()
     assert file.getvalue() == "one\nvllm: two\n"
-    log = logs.set_up(Log(format="text"), Progress(file))
+    log = logs.set_up(Log(format="text"), EngineProgress(file))
     file.close()
     log.put(b"three\n")
     log.close()

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.proxy.metrics.test_engine_metrics import Engine
-from wellspoken.proxy.metrics.series import Counter, Histogram, Text
+from wellspoken.proxy.metrics.series import CounterFamily, HistogramFamily, TextFormat
 from wellspoken.proxy.metrics.service import PHASES, STORE_FAILURES, Metrics
 
 _LINE = re.compile(r'(?P<name>[a-z_]+)(\{(?P<labels>([a-z]+="[^"\\\n]*",?)*)\})? (?P<value>\S+)')
@@ -148,19 +148,22 @@ async def test_it_is_as_prometheus_client_writes_it() -> None:
         for label in ("plain", 'a "quoted"\nname\\', "é\u2028{}"):
             metrics.tokens.labels(label, label, "prompt").inc(value)
             metrics.duration.labels(label, "true").observe(value)
-    assert metrics.expose() == generate_latest(metrics.registry) == await metrics.exposed()
+    assert metrics.expose() == generate_latest(metrics.registry) == await metrics.expose_in_pieces()
     registry, own = CollectorRegistry(), CollectorRegistry()
     counter = prometheus_client.Counter("a", "A.", ["b"], registry=registry)
     times = prometheus_client.Histogram(
         "c", "C.", ["d"], buckets=(0.1, 1.0, 5.0), registry=registry
     )
-    one, two = Counter(own, "a", "A.", ["b"]), Histogram(own, "c", "C.", ["d"], (0.1, 1.0, 5.0))
+    one, two = (
+        CounterFamily(own, "a", "A.", ["b"]),
+        HistogramFamily(own, "c", "C.", ["d"], (0.1, 1.0, 5.0)),
+    )
     for at in range(50):
         for counted in (counter, one):
             counted.labels(at % 3).inc(at / 7)
         for timed in (times, two):
             timed.labels(at % 3).observe(at / 10)
-    assert Text().of(own.collect()) == generate_latest(registry)
+    assert TextFormat().of(own.collect()) == generate_latest(registry)
 
 
 def test_a_bound_is_in_its_bucket() -> None:

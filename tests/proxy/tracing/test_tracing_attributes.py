@@ -9,7 +9,7 @@ import pytest
 from wellspoken.adapters.events import Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.proxy.relay.plan import Ask
-from wellspoken.proxy.tracing.attributes import address, parameters, told
+from wellspoken.proxy.tracing.attributes import address, of_answer, parameters
 
 
 def of(payload: bytes, *, stream: bool = False) -> dict[str, Any]:
@@ -73,12 +73,12 @@ def test_what_is_no_number_of_its_kind_is_left_out(payload: bytes) -> None:
 
 def test_an_answers_counts_and_reasons() -> None:
     exchange = Exchange(model="m", now=0, new_id=lambda: "x")
-    assert told(None) == told(exchange) == {}
+    assert of_answer(None) == of_answer(exchange) == {}
     exchange.usage = Usage(19, 6)
     exchange.usage_source = "tokenizer"
     exchange.answer_id = "chatcmpl-1"
     exchange.reasons = {1: "length", 0: "stop"}
-    assert told(exchange) == {
+    assert of_answer(exchange) == {
         "gen_ai.response.finish_reasons": ["stop", "length"],
         "gen_ai.response.id": "chatcmpl-1",
         "gen_ai.usage.input_tokens": 19,

@@ -29,7 +29,7 @@ from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy
 from tests.proxy.tracing.traced import parent
 from wellspoken.proxy import tracing
 from wellspoken.proxy.config.tables import Traces
-from wellspoken.proxy.tracing import export as tracing_export
+from wellspoken.proxy.tracing import exporter as tracing_export
 from wellspoken.proxy.tracing.spans import Tracing
 
 ON = Traces(enabled=True)
@@ -275,7 +275,7 @@ async def test_a_second_signal_ends_the_wait_for_a_collector(
 HANGING = """
 import asyncio, sys, time
 from wellspoken.proxy import tracing
-from wellspoken.proxy.tracing import export as tracing_export
+from wellspoken.proxy.tracing import exporter as tracing_export
 from wellspoken.proxy.lifecycle.build import build
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.config import load

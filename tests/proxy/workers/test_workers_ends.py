@@ -58,9 +58,9 @@ async def test_two_who_count_the_same_signals() -> None:
     signals = Signals()
     try:
         signals.came()
-        signals.reached(1)
+        signals.raise_to(1)
         assert (signals.count, signals.second.is_set()) == (1, False)
-        signals.reached(2)
+        signals.raise_to(2)
         assert (signals.count, signals.second.is_set()) == (2, True)
     finally:
         signals.remove()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from wellspoken.proxy.metrics.service import Metrics
-from wellspoken.proxy.workers.metrics import Family, Totals, counted, parents, text_of
+from wellspoken.proxy.workers.totals import Family, Totals, collect_families, parents, text_of
 
 
 def counting(seed: int) -> Metrics:
@@ -26,7 +26,7 @@ def counting(seed: int) -> Metrics:
     metrics.watch_inflight(lambda: float(seed))
     store = metrics.of_store()
     store.watch_queue(lambda: 10.0 * seed, lambda: 100.0 * seed)
-    store.spooled(7 * seed, 70 * seed)
+    store.note_spool(7 * seed, 70 * seed)
     return metrics
 
 
@@ -46,7 +46,7 @@ def sum_of(*all: list[Family]) -> list[Family]:
 
 def sent(metrics: Metrics) -> list[Family]:
     """Return what is counted as the parent gets it."""
-    data = msgspec.msgpack.encode(list(counted(metrics.registry)))
+    data = msgspec.msgpack.encode(list(collect_families(metrics.registry)))
     return msgspec.msgpack.decode(data, type=list[Family])
 
 
