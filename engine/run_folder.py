@@ -33,7 +33,7 @@ UNSEEN_SECONDS = 60.0
 
 
 class RunFolder:
-    """A private folder (0700) for one start of one engine; make one with `Place.make`.
+    """A private folder (0700) for one start of one engine; make one with `RunFolder.make`.
 
     `socket` is where the engine shall listen; it is not created.
     """
