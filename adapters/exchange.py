@@ -30,7 +30,7 @@ class Notes:
         self.changes += 1
         self.counts[name] = self.counts.get(name, 0) + times
 
-    def dropped(self, key: str) -> None:
+    def drop(self, key: str) -> None:
         """Count a key that the backend sent with a value and the client does not get."""
         self.fields[key] = self.fields.get(key, 0) + 1
         self.add("extra_field_dropped")

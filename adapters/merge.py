@@ -105,12 +105,12 @@ class Best:
             if getattr(event, "choice", None) is not None:
                 self.held[place].append(event)
             elif type(event) is Usage:
-                out += [*self._chosen(), event]
+                out += [*self._choose(), event]
             else:
                 out.append(event)
         return out
 
-    def _chosen(self) -> list[Event]:
+    def _choose(self) -> list[Event]:
         prompts = len(self.held) // self.of
         n = self.exchange.n // prompts
         chosen: list[Event] = []

@@ -84,7 +84,7 @@ def stages(exchange: Exchange) -> tuple[Stage, ...]:
     echo = (EchoStage(exchange),) if exchange.echo and not exchange.echoed else ()
     stop = (StopStage(exchange),) if exchange.stops else ()
     usage = UsageStage(exchange)
-    tiling = (usage.seen, TilingStage(exchange)) if exchange.logprobs else ()
+    tiling = (usage.count_entries, TilingStage(exchange)) if exchange.logprobs else ()
     return (
         ToolCallStage(exchange),
         *echo,
@@ -110,7 +110,7 @@ def translate_body(
     """
     translator = BodyTranslator(exchange, dialect)
     answer = translator.translate(status, content_type, data)
-    return translator.counted(NOTHING) if answer is None else answer
+    return translator.add_counts(NOTHING) if answer is None else answer
 
 
 class BodyTranslator:
@@ -141,9 +141,9 @@ class BodyTranslator:
             return BodyAnswer(200, data)
         return self._answer()
 
-    def counted(self, found: Counted) -> BodyAnswer:
+    def add_counts(self, found: Counted) -> BodyAnswer:
         """Return the client's answer, with what was found of the counts that were wanted."""
-        self.writer(self.source.counted(found))
+        self.writer(self.source.add_counts(found))
         return self._answer()
 
     def _answer(self) -> BodyAnswer:
@@ -175,7 +175,7 @@ def translate_stream_body(
     source = BackendAnswer(exchange, dialect)
     written = writer(source.whole(200, content_type, data))
     if source.wanted is not None:
-        written += writer(source.counted(NOTHING))
+        written += writer(source.add_counts(NOTHING))
     return written if writer.fault is None else writer.fault
 
 
@@ -206,14 +206,14 @@ class BackendAnswer:
     def feed(self, data: bytes) -> list[Event]:
         """Return the events of these bytes of a stream."""
         events = self.reader.feed(data)
-        events = self._enforced(events) if self.stop else through(self.stages, events)
+        events = self._cut_at_stop(events) if self.stop else through(self.stages, events)
         if (not events or type(events[-1]) is not Text) and not self.ended:
             last = type(events[-1]) if events else None
             self.clean = last is End or self.usage.wanted is not None
             self.ended = self.clean or last is Fault
-        return self._begun(events) if self.prelude else events
+        return self._add_prelude(events) if self.prelude else events
 
-    def _enforced(self, events: list[Event]) -> list[Event]:
+    def _cut_at_stop(self, events: list[Event]) -> list[Event]:
         """Return the events up to the last stop string; what was made behind it does not count."""
         out: list[Event] = []
         for event in events:
@@ -226,24 +226,24 @@ class BackendAnswer:
 
     def close(self) -> list[Event]:
         """Return the events of a stream's end."""
-        return self._begun(through(self.stages, self.reader.close()))
+        return self._add_prelude(through(self.stages, self.reader.close()))
 
     def whole(self, status: int, content_type: str, data: bytes) -> list[Event]:
         """Return the events of a whole answer, whatever it is."""
         if status >= 300:
             return [error_of(self.exchange, status, data)]
         events = whole_events(self.exchange, self.reader, content_type, data)
-        return self._begun(through(self.stages, events))
+        return self._add_prelude(through(self.stages, events))
 
     @property
     def wanted(self) -> Wanted | None:
         """What the backend has to be asked before the answer can end."""
         return self.usage.wanted
 
-    def counted(self, found: Counted) -> list[Event]:
+    def add_counts(self, found: Counted) -> list[Event]:
         """Return the events that waited for what was wanted."""
         behind = self.stages[self.stages.index(self.usage) + 1 :]
-        return self._begun(through(behind, self.usage.counted(found)))
+        return self._add_prelude(through(behind, self.usage.add_counts(found)))
 
     def nothing(self, prompt: int, source: str = "backend") -> list[Event]:
         """Return the events of an answer without tokens, for which no backend is asked.
@@ -255,7 +255,7 @@ class BackendAnswer:
         start = Start(PREFIXES[exchange.kind] + exchange.new_id(), exchange.now, exchange.model)
         return [start, *self.prelude, Finish(0, "length"), Usage(prompt, 0), End(True)]
 
-    def _begun(self, events: list[Event]) -> list[Event]:
+    def _add_prelude(self, events: list[Event]) -> list[Event]:
         if not self.prelude or not events or type(events[0]) is not Start:
             return events
         prelude, self.prelude = self.prelude, []
@@ -319,13 +319,13 @@ class StreamTranslator:
         """Return what the client gets for a whole answer."""
         return self._write(self.sources[place].whole(status, content_type, data), place)
 
-    def wanted(self, place: int = 0) -> Wanted | None:
+    def missing_counts(self, place: int = 0) -> Wanted | None:
         """Return what the backend has to be asked before this answer of it can end."""
         return self.sources[place].wanted
 
-    def counted(self, found: Counted, place: int = 0) -> bytes:
+    def add_counts(self, found: Counted, place: int = 0) -> bytes:
         """Return what the client gets once that is known, as far as it is."""
-        return self._write(self.sources[place].counted(found), place)
+        return self._write(self.sources[place].add_counts(found), place)
 
     def nothing(self, prompt: int, place: int = 0, source: str = "backend") -> bytes:
         """Return what the client gets where no token was asked for."""

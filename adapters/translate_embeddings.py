@@ -59,7 +59,7 @@ def translate_embeddings(
     context = Context(exchange)
     before = exchange.notes.changes
     try:
-        payload = _parsed(data, context)
+        payload = _parse(data, context)
         made = _answer(payload, request, context)
     except _Failed as failed:
         return fault_answer(failed.fault)
@@ -73,7 +73,7 @@ def _same(made: dict[str, int], given: dict[str, Any]) -> bool:
     return made == given and {type(count) for count in given.values()} == {int}
 
 
-def _parsed(data: bytes, context: Context) -> Any:
+def _parse(data: bytes, context: Context) -> Any:
     try:
         payload = _decode(data)
     except (DecodeError, UnicodeDecodeError, RecursionError):
@@ -94,7 +94,7 @@ def _has_rows(payload: Any) -> bool:
 
 def _answer(payload: Any, request: EmbeddingRequest, context: Context) -> dict[str, Any]:
     """Return OpenAI's list; raise `_Failed`."""
-    rows = _ordered(_rows(payload, context), context)
+    rows = _order(_rows(payload, context), context)
     wanted = len(inputs(request))
     if wanted and len(rows) != wanted:
         raise _no_embeddings(f"it holds {len(rows)} of them for {wanted} inputs", context)
@@ -132,7 +132,7 @@ def _rows(payload: Any, context: Context) -> list[dict[str, Any]]:
     return [{"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(data)]
 
 
-def _ordered(rows: list[dict[str, Any]], context: Context) -> list[dict[str, Any]]:
+def _order(rows: list[dict[str, Any]], context: Context) -> list[dict[str, Any]]:
     """Return the entries by their index, or as they came where that tells no order.
 
     Counts `object_wrong`, `embeddings_out_of_order` and `embedding_index_wrong`.
@@ -162,7 +162,7 @@ def _embedding(
         value = value[0]
     numbers: Sequence[float] | None = None
     if isinstance(value, str):
-        numbers = _unpacked(value)
+        numbers = _unpack(value)
     elif isinstance(value, list) and set(map(type, value)) <= {float, int, type(None)}:
         numbers = value
     if not numbers:
@@ -187,10 +187,10 @@ def _embedding(
     if not request.base64:
         return numbers
     context.note("embedding_base64_missing")
-    return _packed(numbers, place)
+    return _pack(numbers, place)
 
 
-def _unpacked(text: str) -> tuple[float, ...] | None:
+def _unpack(text: str) -> tuple[float, ...] | None:
     """Return the numbers of base64 of little-endian float32, None where it is something else."""
     try:
         data = b64decode(text, validate=True)
@@ -207,7 +207,7 @@ def _finite(numbers: Sequence[float | None]) -> bool:
         return False
 
 
-def _packed(numbers: Sequence[float], place: int) -> str:
+def _pack(numbers: Sequence[float], place: int) -> str:
     """Return base64 of the nearest float32 numbers; raise `_Failed` for one beyond their range."""
     try:
         return b64encode(struct.pack(f"<{len(numbers)}f", *numbers)).decode("ascii")
@@ -226,7 +226,7 @@ def _extras(given: dict[str, Any], known: set[str], context: Context) -> dict[st
         elif value is None:
             context.note("null_key_omitted")
         else:
-            context.notes.dropped(key)
+            context.notes.drop(key)
     return kept
 
 
@@ -243,19 +243,19 @@ def _usage(payload: Any, request: EmbeddingRequest, context: Context) -> dict[st
             prompt = counts.count(given.get("total_tokens"))
         for key in _UNUSED:
             if given.get(key) is not None:
-                context.notes.dropped(f"usage.{key}")
+                context.notes.drop(f"usage.{key}")
     if prompt == 0 and any(inputs(request)):
         context.note("usage_constant")  # llama-cpp-python and llama.cpp before 2024-12 say 0
         prompt = None
     exchange.usage_source = "backend"
     if prompt is None:
         context.note("usage_missing")
-        prompt, exchange.usage_source = _counted(request, exchange)
+        prompt, exchange.usage_source = _count(request, exchange)
     exchange.usage = Usage(prompt, None)
     return {"prompt_tokens": prompt, "total_tokens": prompt}
 
 
-def _counted(request: EmbeddingRequest, exchange: Exchange) -> tuple[int, str]:
+def _count(request: EmbeddingRequest, exchange: Exchange) -> tuple[int, str]:
     """Return how many tokens the inputs have, and by what that is known."""
     given = inputs(request)
     ids = sum(len(one) for one in given if isinstance(one, list))

@@ -19,7 +19,7 @@ class Framed(Protocol):
     def data(self, data: bytes) -> None:
         """Read one event's data."""
 
-    def done(self) -> None:
+    def finish(self) -> None:
         """Take note that the backend said it is done."""
 
 
@@ -50,7 +50,7 @@ def take(reader: Framed, events: list[ServerEvent]) -> None:
             pieces.notes.add("error_sse_field")
             pieces.end(fault_from_event(event.error, pieces.context))
         elif data.strip(b' "') == b"[DONE]":
-            reader.done()
+            reader.finish()
         elif event.event == "error":
             pieces.end(fault_from_event(data, pieces.context))
         else:

@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry, Logprobs
 from wellspoken.adapters.readers.strict import WireArrays, WireLogprobs
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.repairs.logprobs import id_of, keyed_by_id
+from wellspoken.adapters.repairs.logprobs import id_of, is_keyed_by_id
 from wellspoken.adapters.repairs.logprobs import logprobs as repaired
 from wellspoken.adapters.repairs.token_bytes import LOGPROB, own_value, settle
 from wellspoken.adapters.tokens.table import NULL, TokenTable, bytes_json, raw_escapes, spell
@@ -37,7 +37,7 @@ def logprobs(given: WireLogprobs, text: str, context: Context) -> Logprobs | Non
         and isinstance(tops, list)
         and len(tokens) == len(numbers) == len(tops)
     ):
-        return unaligned(given, text, context)
+        return repair_unaligned(given, text, context)
     context.note("logprobs_legacy_arrays")
     return entries(tokens, numbers, [*tops], context)
 
@@ -62,7 +62,7 @@ def entries(
         found.append(Entry(token, number, table[token], rows))
         if rows and (rows[0].logprob != number or rows[0].token != token):
             own_value(found[-1], context)
-    if not all(map(contains, *_with_alternatives(tokens, tops))) and keyed_by_id(tokens, tops):
+    if not all(map(contains, *_with_alternatives(tokens, tops))) and is_keyed_by_id(tokens, tops):
         for entry in found:
             by_id(entry, context)
     undone = context.text and undo_bytes(found)
@@ -118,7 +118,9 @@ def by_id(entry: Entry, context: Context) -> None:
     settle([entry], context)
 
 
-def unaligned(given: WireLogprobs | WireArrays, text: str, context: Context) -> Logprobs | None:
+def repair_unaligned(
+    given: WireLogprobs | WireArrays, text: str, context: Context
+) -> Logprobs | None:
     """Return the entries of arrays that are missing or of different lengths."""
     columns = ((name, getattr(given, name)) for name in ARRAYS)
     found = repaired({k: v for k, v in columns if v is not UNSET}, text, context)

@@ -90,7 +90,7 @@ class LlamaCppNative:
         """Read one event of a stream."""
         self._object(data, 200)
 
-    def done(self) -> None:
+    def finish(self) -> None:
         """End the answer: an OpenAI-like [DONE], which llama.cpp does not send here."""
         self._end(True)
 
@@ -126,7 +126,7 @@ class LlamaCppNative:
         answers = payload if isinstance(payload, list) else [payload]
         if not answers:
             self._nothing("it is an empty list")
-        numbered = not self.pieces.whole or _numbered(answers)
+        numbered = not self.pieces.whole or _have_indices(answers)
         if not numbered:
             self.notes.add("choice_index_repeated")
         for place, answer in enumerate(answers):
@@ -183,7 +183,7 @@ class LlamaCppNative:
         elif self.exchange.enforced:  # this answer may be cut before its last event
             self.pieces.out.append(Usage(event.tokens_evaluated, event.tokens_predicted))
         odd = self.notes.counts.get("finish_reason_unknown", 0) > unknown
-        lp = self.pieces.settled(entries, True)
+        lp = self.pieces.settle_entries(entries, True)
         told_times = event.timings is not NONE and bytes(event.timings) != b"null"
         if told_times and self.exchange.keeps("timings"):
             self.pieces.out.append(Extra("answer", None, "timings", event.timings))
@@ -299,7 +299,7 @@ class TextOrNative:
         return NearOpenAI(self.exchange, text=True)
 
 
-def _numbered(answers: list[Any]) -> bool:
+def _have_indices(answers: list[Any]) -> bool:
     """Say whether each of a body's answers has an index of its own."""
     numbers = [str(answer.get("index")) for answer in answers if isinstance(answer, dict)]
     return len(answers) == 1 or len(set(numbers)) == len(numbers)

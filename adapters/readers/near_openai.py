@@ -25,7 +25,7 @@ from wellspoken.adapters.readers.tolerant import Tolerant
 from wellspoken.adapters.repairs import faults
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.counts import usage as repaired_usage
-from wellspoken.adapters.repairs.made_body import made_body
+from wellspoken.adapters.repairs.made_body import repair_made_body
 
 REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 NONE = strict.NONE
@@ -95,12 +95,12 @@ class NearOpenAI:
                 self.pieces.extra("answer", None, name, getattr(body, name))
             for choice in ordered:
                 self.emit(choice, None)
-        self.pieces.out = made_body(self.pieces.out, self.context)
+        self.pieces.out = repair_made_body(self.pieces.out, self.context)
         if not any(type(x) is Fault for x in self.pieces.out):
             self.pieces.end(End(True))
         return self.pieces.take()
 
-    def done(self) -> None:
+    def finish(self) -> None:
         """End the answer: the backend said [DONE]."""
         self.pieces.end(End(True))
 

@@ -140,7 +140,7 @@ class Pieces:
         index = choice.index
         text = part.content if isinstance(part.content, str) else ""
         lp = self._logprobs(choice.logprobs, text)
-        refused = self._refused(choice.logprobs)
+        refused = self._refusal_entries(choice.logprobs)
         finish = choice.finish_reason
         if finish is UNSET:
             self.notes.add("finish_reason_absent")
@@ -219,13 +219,13 @@ class Pieces:
             if data.startswith(OBJECTS[key]):
                 self.out.append(Extra(where, choice, key, value))
             else:
-                self.notes.dropped(key)
+                self.notes.drop(key)
         elif self.exchange.keeps(key):
             self.out.append(Extra(where, choice, key, value))
         else:
             if key in ("stop_reason", "matched_stop"):
                 self.notes.add("stop_reason_folded")
-            self.notes.dropped(key)
+            self.notes.drop(key)
 
     def role(self, choice: int, role: Any) -> None:
         """Count what is wrong with a role; the writer makes its own."""
@@ -240,7 +240,7 @@ class Pieces:
                 self.notes.add("role_repeated")
             self.roles.add(choice)
 
-    def settled(self, entries: list[Entry], sampled: bool) -> Logprobs | None:
+    def settle_entries(self, entries: list[Entry], sampled: bool) -> Logprobs | None:
         """Return the entries with token and bytes settled; None for an empty list."""
         if not entries:
             return None
@@ -262,7 +262,7 @@ class Pieces:
         if "" in given:
             self.notes.add("reasoning_empty")
         if found and not self.exchange.keeps("reasoning_content"):
-            self.notes.dropped("reasoning_content")  # the writer leaves it out
+            self.notes.drop("reasoning_content")  # the writer leaves it out
         return found
 
     def _rows(self, part: strict.WirePart) -> list[Row]:
@@ -317,7 +317,7 @@ class Pieces:
                 self.notes.add("logprobs_both_shapes")
             if text and not given.content:
                 self.notes.add("logprobs_empty")
-            return self.settled(given.content, True)
+            return self.settle_entries(given.content, True)
         if given.content is None and given.refusal is not UNSET and given.tokens is UNSET:
             return None
         if given == EMPTY:
@@ -325,7 +325,7 @@ class Pieces:
             return None
         return legacy.logprobs(given, text, self.context)
 
-    def _refused(self, given: Any) -> Logprobs | None:
+    def _refusal_entries(self, given: Any) -> Logprobs | None:
         """Return the refusal's own entries, trimmed here: they are not tiled."""
         if not isinstance(given, strict.WireLogprobs) or not isinstance(given.refusal, list):
             return None
@@ -335,7 +335,7 @@ class Pieces:
             if len(entry.top_logprobs) > self.exchange.k:
                 self.notes.add("logprobs_trimmed")
                 del entry.top_logprobs[self.exchange.k :]
-        return self.settled(given.refusal, True)
+        return self.settle_entries(given.refusal, True)
 
 
 def _single(

@@ -22,7 +22,7 @@ def text_choice(pieces: Pieces, choice: strict.WireTextChoice, raw: bytes | None
     if finish is UNSET:
         notes.add("finish_reason_absent")
         finish = None
-    lp = unrepeated(pieces, index, text, _logprobs(pieces, choice))
+    lp = drop_repeated(pieces, index, text, _logprobs(pieces, choice))
     if raw is None or lp is not None or before != notes.changes:
         pieces.piece(index, "", text, lp, "", [], finish)
     elif text and finish is None:
@@ -57,7 +57,7 @@ def _entries(
     notes = pieces.notes
     if isinstance(given.content, list):
         notes.add("logprobs_chat_shaped")
-        return pieces.settled(given.content, True)
+        return pieces.settle_entries(given.content, True)
     tokens, numbers, tops = given.tokens, given.token_logprobs, given.top_logprobs
     if (
         not isinstance(tokens, list)
@@ -65,16 +65,16 @@ def _entries(
         or len(numbers) != len(tokens)
         or (isinstance(tops, list) and len(tops) != len(tokens))
     ):
-        return legacy.unaligned(given, choice.text, pieces.context)
+        return legacy.repair_unaligned(given, choice.text, pieces.context)
     if given.text_offset is not UNSET and tokens:
         offsets(pieces, choice.index, given.text_offset)
     if not isinstance(tops, list):
         notes.add("logprobs_top_missing")
         tops = [None] * len(tokens)
-    return legacy.entries(tokens, numbers, tops, pieces.context, _unscored(pieces, numbers))
+    return legacy.entries(tokens, numbers, tops, pieces.context, _count_unscored(pieces, numbers))
 
 
-def unrepeated(pieces: Pieces, index: int, text: str, lp: Logprobs | None) -> Logprobs | None:
+def drop_repeated(pieces: Pieces, index: int, text: str, lp: Logprobs | None) -> Logprobs | None:
     """Return a chunk's entries without those of the chunks before (`logprobs_repeated`).
 
     FastChat's chunks have the arrays of all the answer so far. Several entries that begin with all
@@ -93,7 +93,7 @@ def unrepeated(pieces: Pieces, index: int, text: str, lp: Logprobs | None) -> Lo
     return lp if entries else None
 
 
-def _unscored(pieces: Pieces, numbers: list[float | None]) -> int:
+def _count_unscored(pieces: Pieces, numbers: list[float | None]) -> int:
     """Return how many tokens at an echoed prompt's front have no logprob: nothing precedes them."""
     if not pieces.exchange.echo:
         return 0

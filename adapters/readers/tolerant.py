@@ -14,7 +14,7 @@ from wellspoken.adapters.events import Logprobs
 from wellspoken.adapters.readers.legacy import undo_bytes
 from wellspoken.adapters.readers.opening import Opening
 from wellspoken.adapters.readers.pieces import Where
-from wellspoken.adapters.readers.text import offsets, unrepeated
+from wellspoken.adapters.readers.text import drop_repeated, offsets
 from wellspoken.adapters.repairs.counts import EVAL_COUNTS, from_timings, usage
 from wellspoken.adapters.repairs.envelope import (
     content_text,
@@ -148,11 +148,11 @@ class Tolerant:
             self.context.probabilities = any(
                 holds_probabilities(x.get("logprobs")) for x in choices if isinstance(x, dict)
             )
-        for index, choice in self._numbered(choices):
+        for index, choice in self._number(choices):
             if not self.pieces.ended:
                 self._choice(index, choice, beside)
 
-    def _numbered(self, choices: list[Any]) -> list[tuple[int, dict[str, Any]]]:
+    def _number(self, choices: list[Any]) -> list[tuple[int, dict[str, Any]]]:
         """Return the choices with their numbers: their own, else their places in the list.
 
         In a body a number that repeats or is missing leaves nothing but the places.
@@ -162,7 +162,7 @@ class Tolerant:
             if isinstance(choice, dict):
                 found.append((self._index(choice.get("index")), choice))
             else:
-                self.notes.dropped("choices")
+                self.notes.drop("choices")
         numbers = [number for number, _ in found]
         if self.whole and None not in numbers and len({*numbers}) < len(numbers):
             self.notes.add("choice_index_repeated")
@@ -206,7 +206,7 @@ class Tolerant:
         lp = self._logprobs(choice, text)
         rows = self._rows(part)
         if self.text:
-            lp = self._streamed(index, choice, text, lp)
+            lp = self._new_entries(index, choice, text, lp)
         else:
             self.pieces.role(index, part.get("role", UNSET))
             self._message(part, text, bool(rows))
@@ -252,15 +252,15 @@ class Tolerant:
         found = logprobs(given, text, self.context)
         if found and self.text:
             undo_bytes(found[0])
-        return self.pieces.settled(*found) if found else None
+        return self.pieces.settle_entries(*found) if found else None
 
-    def _streamed(
+    def _new_entries(
         self, index: int, choice: dict[str, Any], text: str, lp: Logprobs | None
     ) -> Logprobs | None:
         given = choice.get("logprobs")
         if lp is not None and isinstance(given, dict) and "text_offset" in given:
             offsets(self.pieces, index, given["text_offset"])
-        return unrepeated(self.pieces, index, text, lp)
+        return drop_repeated(self.pieces, index, text, lp)
 
     def _rows(self, part: dict[str, Any]) -> list[Row]:
         if part.get("tool_calls", 0) is None or part.get("function_call", 0) is None:
@@ -298,7 +298,7 @@ class Tolerant:
         if key not in ("", "reasoning_content"):
             self.notes.add("reasoning_renamed")
         if found and not self.exchange.keeps("reasoning_content"):
-            self.notes.dropped("reasoning_content")  # the writer leaves it out
+            self.notes.drop("reasoning_content")  # the writer leaves it out
         return found
 
     def _extras(self, index: int, choice: dict[str, Any], part: dict[str, Any]) -> None:
@@ -314,7 +314,7 @@ class Tolerant:
         if key not in _MESSAGES:
             self.pieces.extra(where, index, key, raw(value))
         elif value not in (None, "", []):
-            self.notes.dropped(key)
+            self.notes.drop(key)
 
     def _no_choices(self, payload: Any) -> None:
         given = payload.get("usage") if isinstance(payload, dict) else None
@@ -328,4 +328,4 @@ class Tolerant:
             self.pieces.refuse('it has no "choices"')
         else:
             self.notes.add("chunk_without_choices")
-            self.notes.dropped("chunk")
+            self.notes.drop("chunk")

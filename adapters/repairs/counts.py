@@ -63,14 +63,14 @@ def usage(value: Any, context: Context) -> Usage | None:
     """
     if not isinstance(value, dict):
         return None
-    value = _renamed(value, context)
+    value = _rename(value, context)
     prompt, completion = count(value.get("prompt_tokens")), count(value.get("completion_tokens"))
     total = count(value.get("total_tokens"))
     if prompt is None and completion is None and total is None:
         return None
     for key, number in (("prompt", prompt), ("completion", completion), ("total", total)):
         if number is None and value.get(f"{key}_tokens") is not None:
-            context.notes.dropped(f"usage.{key}_tokens")
+            context.notes.drop(f"usage.{key}_tokens")
     if total is not None and prompt is not None and completion is None and total >= prompt:
         completion = total - prompt
     elif total is not None and completion is not None and prompt is None and total >= completion:
@@ -90,11 +90,11 @@ def usage(value: Any, context: Context) -> Usage | None:
             details[side].setdefault(name, number)
             context.note("usage_details_moved")
         elif item is not None:
-            context.notes.dropped(f"usage.{key}")
+            context.notes.drop(f"usage.{key}")
     return Usage(prompt, completion, _raw(details["prompt"]), _raw(details["completion"]))
 
 
-def _renamed(value: dict[str, Any], context: Context) -> dict[str, Any]:
+def _rename(value: dict[str, Any], context: Context) -> dict[str, Any]:
     found = {}
     for key, name in RENAMED.items():
         if value.get(key) is not None and value.get(name) is None:
@@ -142,7 +142,7 @@ def _details(
             context.note("usage_null_details")
         return {}
     if not isinstance(given, dict):
-        context.notes.dropped(f"usage.{key}")
+        context.notes.drop(f"usage.{key}")
         return {}
     kept = {}
     for name, item in given.items():
@@ -150,7 +150,7 @@ def _details(
         if name in known and number is not None:
             kept[name] = number
         elif item is not None:
-            context.notes.dropped(f"usage.{key}.{name}")
+            context.notes.drop(f"usage.{key}.{name}")
     return kept
 
 

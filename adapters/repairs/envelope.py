@@ -95,10 +95,10 @@ def content_thinking(value: Any) -> str:
     """Return the reasoning in a content's parts (Mistral's {"type": "thinking", "thinking"})."""
     parts = value if isinstance(value, list) else []
     thoughts = [x.get("thinking") for x in parts if isinstance(x, dict)]
-    return "".join(x if isinstance(x, str) else _joined(x) for x in thoughts)
+    return "".join(x if isinstance(x, str) else _join(x) for x in thoughts)
 
 
-def _joined(parts: Any) -> str:
+def _join(parts: Any) -> str:
     """Return the text of a content's parts."""
     texts = [x.get("text") if isinstance(x, dict) else x for x in parts or ()]
     return "".join(text for text in texts if isinstance(text, str))
@@ -110,7 +110,7 @@ def content_text(value: Any, context: Context) -> str:
         return value
     if isinstance(value, list):
         context.note("content_parts")
-        return _joined(value)
+        return _join(value)
     if value is not None:
         context.note("content_not_text")
         return str(value)

@@ -47,7 +47,7 @@ def is_error(payload: Any) -> bool:
         return True
     if payload.get("choices"):
         return False
-    if _said(payload.get("error_code")):
+    if _is_failure(payload.get("error_code")):
         return True
     if payload.get("usage"):
         return False
@@ -55,7 +55,7 @@ def is_error(payload: Any) -> bool:
         payload.get("object") == "error"
         or payload.get("error") is not None
         or any(payload.get(key) for key in _TELLING)
-        or bool(payload.get("msg") and _said(payload.get("code")) is not False)
+        or bool(payload.get("msg") and _is_failure(payload.get("code")) is not False)
         or (_number(payload.get("code")) or 0) >= 400
     )
 
@@ -63,7 +63,7 @@ def is_error(payload: Any) -> bool:
 _TELLING = ("detail", "message", "errors", "error_type", "error_message")
 
 
-def _said(code: Any) -> bool | None:
+def _is_failure(code: Any) -> bool | None:
     """Say whether a code tells of an error: None where there is none that can be read."""
     if code is None:
         return None
@@ -148,7 +148,7 @@ def fault_from_text(text: str, status: int, context: Context) -> Fault:
     """Return the fault that a plain-text or HTML answer tells (`error_text`, `error_html`)."""
     if "<html" in text[:2_000].lower() or text.lstrip()[:1] == "<":
         context.note("error_html")
-        text = _untagged(text[:LONGEST_PAGE])
+        text = _strip_tags(text[:LONGEST_PAGE])
     else:
         context.note("error_text")
     said = _message(text)
@@ -284,7 +284,7 @@ def _is_overflow(message: str, code: Any, kind: str) -> bool:
     return _number(code) in CONTEXT_CODES or bool(_CONTEXT.search(f"{kind} {message}"))
 
 
-def _untagged(page: str) -> str:
+def _strip_tags(page: str) -> str:
     """Return what a page shows: its text without tags, scripts and styles."""
     out, hidden, place = [], "", 0
     for tag in _TAG.finditer(page):

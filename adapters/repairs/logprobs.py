@@ -44,7 +44,7 @@ def logprobs(value: Any, text: str, context: Context) -> Repaired:
         if matches(value):
             return repair(value, text, context)
     if value not in (None, {}, []):
-        context.notes.dropped("logprobs")
+        context.notes.drop("logprobs")
     return None
 
 
@@ -64,7 +64,7 @@ def logprobs_entries(value: Any, text: str, context: Context) -> Repaired:
     if isinstance(value, dict):
         for key in value:
             if key not in ("content", "refusal") and value[key]:
-                context.notes.dropped(f"logprobs.{key}")
+                context.notes.drop(f"logprobs.{key}")
     return [entry(row, context) for row in rows], True
 
 
@@ -94,15 +94,15 @@ def logprobs_legacy_arrays(value: Any, text: str, context: Context) -> Repaired:
     columns = [value.get(key) for key in ("tokens", "token_logprobs", "top_logprobs", "token_ids")]
     columns[2] = _by_position(columns[2], columns[0] or columns[1])
     size = max(len(column) for column in columns if isinstance(column, list))
-    tokens, numbers, tops, ids = (_filled(column, size) for column in columns)
+    tokens, numbers, tops, ids = (_fill(column, size) for column in columns)
     for key in value:
         if key not in _ARRAYS and value[key] and key not in ("content", "refusal"):
-            context.notes.dropped(f"logprobs.{key}")
+            context.notes.drop(f"logprobs.{key}")
     sampled = any(isinstance(column, list) for column in (columns[0], columns[1], columns[3]))
     if not sampled or not context.text:
         context.note("logprobs_legacy_arrays" if sampled else "logprobs_top_only")
     entries = []
-    keyed = keyed_by_id(tokens, tops)
+    keyed = is_keyed_by_id(tokens, tops)
     opens = context.text and context.exchange.echo  # nothing precedes an echoed prompt's front
     for token, number, top, known in zip(tokens, numbers, tops, ids, strict=True):
         opens = opens and number is None and isinstance(token, str)
@@ -138,7 +138,7 @@ def _own(found: Entry, token: Any, number: Any, known: Any, context: Context) ->
     if own is not None:
         found.id = own
     if isinstance(token, dict):
-        named = _named(token, context)
+        named = _alternative(token, context)
         number = _number_of(token) if number is None else number
         token, found.id = named.token, named.id
     elif isinstance(token, int):
@@ -182,7 +182,7 @@ def id_of(name: str) -> int | None:
     return token_id(name) if number is None else number
 
 
-def keyed_by_id(tokens: list[Any], tops: list[Any]) -> bool:
+def is_keyed_by_id(tokens: list[Any], tops: list[Any]) -> bool:
     """Say whether the names of the alternatives are token ids, over a whole answer's positions.
 
     A text may be digits, so every name at every position has to be a number (`token_id:N` passes
@@ -207,7 +207,7 @@ def keyed_by_id(tokens: list[Any], tops: list[Any]) -> bool:
     return enough(len(name) > 1 for name in names)
 
 
-def _filled(value: Any, size: int) -> list[Any]:
+def _fill(value: Any, size: int) -> list[Any]:
     given = value if isinstance(value, list) else []
     return given + [None] * (size - len(given))
 
@@ -224,7 +224,7 @@ def entry(row: Any, context: Context) -> Entry:
     if tops is None:
         context.note("logprobs_top_missing")
     own = {k: v for k, v in row.items() if k not in _TOP_KEYS}
-    base, rows = _named(own, context), _alternatives(tops, context)
+    base, rows = _alternative(own, context), _alternatives(tops, context)
     return Entry(
         base.token, _own_value(_number_of(own), base, rows, context), base.bytes, rows, base.id
     )
@@ -271,7 +271,7 @@ def alternative(row: Any, context: Context) -> Alternative:
         row = {"logprob": number, "token": name, "id": known}
     elif not isinstance(row, dict):
         row = {"token": row}
-    found = _named(row, context)
+    found = _alternative(row, context)
     found.logprob = logprob(_number_of(row), context)
     return found
 
@@ -281,7 +281,7 @@ def _number_of(row: dict[str, Any]) -> Any:
     return next((row[name] for name in VALUE_KEYS if name in row), None)
 
 
-def _named(row: dict[str, Any], context: Context) -> Alternative:
+def _alternative(row: dict[str, Any], context: Context) -> Alternative:
     """Return one alternative from an object, but for its logprob."""
     name = next((row[k] for k in TEXT_KEYS if row.get(k) is not None), None)
     known = _id(row.get("id", row.get("token_id")))
@@ -289,7 +289,7 @@ def _named(row: dict[str, Any], context: Context) -> Alternative:
         name = f"token_id:{known}"
     for extra in row:
         if extra not in (*VALUE_KEYS, *TEXT_KEYS, "bytes", "id", "token_id", "rank", "special"):
-            context.notes.dropped(f"logprobs.{extra}")
+            context.notes.drop(f"logprobs.{extra}")
     found = Alternative(_text(name, context), UNKNOWN)
     if row.get("bytes") is not None:
         found.bytes = raw(row["bytes"])

@@ -12,7 +12,7 @@ from wellspoken.adapters.repairs.context import Context
 _NO_FINGERPRINT = "_"
 
 
-def made_body(events: list[Event], context: Context) -> list[Event]:
+def repair_made_body(events: list[Event], context: Context) -> list[Event]:
     """Return the events of a whole answer, put right if cortex made it; changes the list.
 
     It says "stop" however an answer ended. A count that has reached the limit is "length"
@@ -31,7 +31,7 @@ def made_body(events: list[Event], context: Context) -> list[Event]:
     said = any(type(x) is Text and x.text for x in events)
     if context.exchange.logprobs and usage.prompt == usage.completion == 0 and not said:
         context.note("error_answer_lost")
-        return [_lost()]
+        return [_answer_lost()]
     limit, count = context.exchange.max_tokens, usage.completion
     if limit is None or count is None or count < limit:
         return events
@@ -41,7 +41,7 @@ def made_body(events: list[Event], context: Context) -> list[Event]:
     return events
 
 
-def _lost() -> Fault:
+def _answer_lost() -> Fault:
     return Fault(
         400,
         "The 'logprobs' parameter is not supported by this version of the backend: it lost the "

@@ -110,13 +110,13 @@ class Held:
             else:
                 self.waiting.append((entry, own))
                 if told:
-                    self._sent(told, ready, context)
+                    self._give_text(told, ready, context)
         return ready
 
     def rest(self, context: Context) -> list[Entry]:
         """Return the tokens whose text was never sent: a stop string's, one that ends the text."""
         waiting, self.waiting, self.owed = self.waiting, [], b""
-        return [_assigned(entry, own, context) for entry, own in waiting]
+        return [_assign(entry, own, context) for entry, own in waiting]
 
     def unsent(self) -> str:
         """Return the text that is still held back, as far as it is known."""
@@ -130,7 +130,7 @@ class Held:
         except UnicodeDecodeError as error:
             return data[: error.start].decode()
 
-    def _sent(self, told: bytes, ready: list[Entry], context: Context) -> None:
+    def _give_text(self, told: bytes, ready: list[Entry], context: Context) -> None:
         """Give the text that was sent now to the tokens that it belongs to."""
         if told.startswith(self.owed):
             told, self.owed = told[len(self.owed) :], b""
@@ -147,14 +147,14 @@ class Held:
             size = self._size(told, own, last)
             self.waiting.pop(0)
             if size is None:
-                ready.append(_assigned(entry, own, context))
+                ready.append(_assign(entry, own, context))
                 continue
             if own is not None and size > len(told):
                 self.owed = own[len(told) :]
                 data = own
             else:
                 data = told[:size]
-            ready.append(_assigned(entry, data, context))
+            ready.append(_assign(entry, data, context))
             told = told[size:]
 
     def _size(self, told: bytes, own: bytes | None, last: bool) -> int | None:
@@ -189,7 +189,7 @@ def _before(told: bytes, own: bytes) -> int | None:
     return None
 
 
-def _assigned(entry: Entry, data: bytes | None, context: Context) -> Entry:
+def _assign(entry: Entry, data: bytes | None, context: Context) -> Entry:
     if data is not None and data != _bytes(entry.bytes):
         context.note("logprobs_token_text_held")
         _set(entry, data)

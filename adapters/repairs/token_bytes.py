@@ -134,7 +134,7 @@ def true_bytes(row: Entry | Alternative, context: Context) -> None:
     `logprobs_token_id_text`, `logprobs_bytes_from_vocabulary`, `logprobs_bytes_unknown`.
     """
     token, expected = row.token, context.exchange.tokens[row.token]
-    given = _given(row.bytes, context)
+    given = _bytes_in(row.bytes, context)
     if expected is not NULL:
         _plain(row, given, expected, context)
         return
@@ -205,7 +205,7 @@ def _ids_wanted(context: Context) -> bool:
     return "return_tokens_as_token_ids" in context.exchange.switches
 
 
-def _given(value: Raw, context: Context) -> bytes | None:
+def _bytes_in(value: Raw, context: Context) -> bytes | None:
     """Return the bytes a server gave, None where it gave none that can be read."""
     data = bytes(value)
     if not data or data == b"null":

@@ -31,13 +31,13 @@ def tool_calls(value: Any, context: Context) -> list[Row]:
         context.note("tool_calls_object")
         value = [value]
     if not isinstance(value, list):
-        context.notes.dropped("tool_calls")
+        context.notes.drop("tool_calls")
         return []
     if not value:
         context.note("tool_calls_empty")
     for item in value:
         if item is not None and not isinstance(item, dict):
-            context.notes.dropped("tool_calls")
+            context.notes.drop("tool_calls")
     return [tool_call(item, context) for item in value if isinstance(item, dict)]
 
 
@@ -56,7 +56,7 @@ def tool_call(item: dict[str, Any], context: Context) -> Row:
     for key in item:
         if key not in ("index", "id", "type", "function", "name", "arguments", "parameters"):
             if item[key] is not None:
-                context.notes.dropped(f"tool_calls.{key}")
+                context.notes.drop(f"tool_calls.{key}")
     index, name, call_id = item.get("index"), function.get("name"), item.get("id")
     if isinstance(index, str):
         index = digits(index)

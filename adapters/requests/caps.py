@@ -133,25 +133,25 @@ _GOT: Final = {
 }
 
 
-def capped(request: Asked, caps: Caps, vocabulary: int | None = None) -> Asked:
+def apply_caps(request: Asked, caps: Caps, vocabulary: int | None = None) -> Asked:
     """Return the request with the limit that it lacks; raise `RequestError` 400 for what is capped.
 
     `vocabulary` is how many token ids the model has, None where nobody told. The request itself is
     never changed.
     """
     fields = request.fields
-    _named(fields, caps, vocabulary)
+    _check_named(fields, caps, vocabulary)
     if isinstance(request, CompletionRequest):
         _alternatives(fields, "logprobs", caps.n_probs)
         _prompts(request.prompt, vocabulary)
     if request.logit_bias:
         if len(request.logit_bias) > caps.logit_bias:
             raise _too_many(request.logit_bias, caps.logit_bias)
-        _inside(_biased(request.logit_bias), "logit_bias", vocabulary)
-    return request if caps.max_tokens is None else _limited(request, caps.max_tokens)
+        _inside(_bias_ids(request.logit_bias), "logit_bias", vocabulary)
+    return request if caps.max_tokens is None else _limit(request, caps.max_tokens)
 
 
-def _named(fields: Mapping[str, Raw], caps: Caps, vocabulary: int | None) -> None:
+def _check_named(fields: Mapping[str, Raw], caps: Caps, vocabulary: int | None) -> None:
     """Check the values that are capped by their key alone."""
     for name in fields:
         if name in _NUMBERS:
@@ -162,7 +162,7 @@ def _named(fields: Mapping[str, Raw], caps: Caps, vocabulary: int | None) -> Non
         elif name in DANGEROUS or name == "chat_template_kwargs":
             _dangerous(fields, name, caps.allow)
         elif name in TOKEN_IDS:
-            _inside(_listed(fields[name], name), name, vocabulary)
+            _inside(_list_ids(fields[name], name), name, vocabulary)
 
 
 def refuse_over(fields: Mapping[str, Raw], caps: Caps, vocabulary: int | None = None) -> None:
@@ -171,18 +171,18 @@ def refuse_over(fields: Mapping[str, Raw], caps: Caps, vocabulary: int | None = 
     `fields` are its top-level values; those of `NESTED` objects count as well. Where there is a cap
     on max_tokens, a negative limit, which means none, is over it.
     """
-    for part in (fields, *_nested(fields)):
-        _named(part, caps, vocabulary)
+    for part in (fields, *_inner_objects(fields)):
+        _check_named(part, caps, vocabulary)
         for name in PASSED_LIMITS if caps.max_tokens is not None else ():
             _number(part, name, 0, caps.max_tokens or 0)
-        bias = _decoded(part.get("logit_bias"), dict[str, Raw] | list[Any])
+        bias = _decode(part.get("logit_bias"), dict[str, Raw] | list[Any])
         if isinstance(bias, dict | list):
             if len(bias) > caps.logit_bias:
                 raise _too_many(bias, caps.logit_bias)
-            _inside(_biased(bias), "logit_bias", vocabulary)
+            _inside(_bias_ids(bias), "logit_bias", vocabulary)
         for name in PROMPTS:
             if _may_hold_ids(part.get(name)):
-                _prompts(_decoded(part[name]), vocabulary, name)
+                _prompts(_decode(part[name]), vocabulary, name)
 
 
 def passes_tokens(fields: Mapping[str, Raw]) -> bool:
@@ -191,11 +191,11 @@ def passes_tokens(fields: Mapping[str, Raw]) -> bool:
         "logit_bias" in part
         or any(name in part for name in TOKEN_IDS)
         or any(_may_hold_ids(part.get(name)) for name in PROMPTS)
-        for part in (fields, *_nested(fields))
+        for part in (fields, *_inner_objects(fields))
     )
 
 
-def _nested(fields: Mapping[str, Raw]) -> list[Mapping[str, Raw]]:
+def _inner_objects(fields: Mapping[str, Raw]) -> list[Mapping[str, Raw]]:
     found: list[Mapping[str, Raw]] = []
     for name in NESTED:
         if name in fields:
@@ -215,7 +215,7 @@ def _may_hold_ids(value: Raw | None) -> bool:
     return value is not None and _ARRAY.match(value) is not None
 
 
-def _decoded(value: Raw | None, kind: Any = Any) -> Any:
+def _decode(value: Raw | None, kind: Any = Any) -> Any:
     try:
         return None if value is None else json.decode(value, type=kind)
     except (DecodeError, RecursionError):
@@ -307,7 +307,7 @@ def _too_many(bias: dict[str, Any] | list[Any], most: int) -> RequestError:
     )
 
 
-def _biased(bias: dict[str, Any] | list[Any]) -> list[int]:
+def _bias_ids(bias: dict[str, Any] | list[Any]) -> list[int]:
     """Return the token ids of a `logit_bias`; other keys are texts, which llama.cpp tokenizes.
 
     llama.cpp's array holds pairs, [15043, -100], whose first may be a text as well. A key is read
@@ -321,12 +321,12 @@ def _biased(bias: dict[str, Any] | list[Any]) -> list[int]:
     return [int(key[:_DIGITS]) for key in given]
 
 
-def _listed(value: Raw, name: str) -> list[int]:
+def _list_ids(value: Raw, name: str) -> list[int]:
     """Return the integers of an array; what is none is the backend's to refuse.
 
     Raises `RequestError` for other elements, since vLLM reads 5.0, "5" and true as integers too.
     """
-    ids = _decoded(value)
+    ids = _decode(value)
     if not isinstance(ids, list):
         return []
     if set(map(type, ids)) - {int}:
@@ -366,7 +366,7 @@ def _inside(ids: list[int], param: str, vocabulary: int | None) -> None:
         )
 
 
-def _limited(request: Asked, most: int) -> Asked:
+def _limit(request: Asked, most: int) -> Asked:
     """Return the request with a limit, `most` where the client gave none.
 
     It is said as max_tokens, which all servers know. Names that the client gave null or a negative

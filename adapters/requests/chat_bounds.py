@@ -19,8 +19,8 @@ from wellspoken.adapters.requests.errors import (
     short,
     too_long,
     type_of,
-    unsupported_value,
     wrong_type,
+    wrong_value,
 )
 from wellspoken.adapters.requests.shapes import (
     ChatRequest,
@@ -199,7 +199,7 @@ def _response_format(wanted: ResponseFormat) -> None:
     if wanted.type is None:
         raise missing("response_format.type", f"It is one of {', '.join(FORMATS)}.")
     if wanted.type not in FORMATS and wanted.type not in VENDOR_FORMATS:
-        raise unsupported_value("response_format.type", wanted.type, FORMATS)
+        raise wrong_value("response_format.type", wanted.type, FORMATS)
     if wanted.type == "json_schema":
         if wanted.json_schema is None:
             raise missing("response_format.json_schema", "Send an object with name and schema.")
@@ -237,7 +237,7 @@ def _tool(tool: Tool, param: str) -> None:
     if tool.type is None:
         raise missing(f"{param}.type", "It is 'function' or 'custom'.")
     if tool.type not in ("function", "custom"):
-        raise unsupported_value(f"{param}.type", tool.type, ("function", "custom"))
+        raise wrong_value(f"{param}.type", tool.type, ("function", "custom"))
     if tool.type == "function":
         if tool.function is None:
             raise missing(f"{param}.function", "Send an object with name and parameters.")
@@ -249,7 +249,7 @@ def _tool(tool: Tool, param: str) -> None:
 def _tool_choice(choice: str | ToolChoice, tools: list[Tool]) -> None:
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
-            raise unsupported_value("tool_choice", choice, ("none", "auto", "required"))
+            raise wrong_value("tool_choice", choice, ("none", "auto", "required"))
         if choice == "required" and not tools:
             raise not_allowed("tool_choice", "'tools' are specified")
         return
@@ -257,7 +257,7 @@ def _tool_choice(choice: str | ToolChoice, tools: list[Tool]) -> None:
         if choice.type is None:
             raise missing("tool_choice.type", "It is 'function', 'custom' or 'allowed_tools'.")
         allowed = ("function", "custom", "allowed_tools")
-        raise unsupported_value("tool_choice.type", choice.type, allowed)
+        raise wrong_value("tool_choice.type", choice.type, allowed)
     if not tools:
         raise not_allowed("tool_choice", "'tools' are specified")
     if choice.type != "function":
@@ -289,7 +289,7 @@ def _functions(request: ChatRequest) -> None:
         return
     if isinstance(choice, str):
         if choice not in ("none", "auto"):
-            raise unsupported_value("function_call", choice, ("none", "auto"))
+            raise wrong_value("function_call", choice, ("none", "auto"))
     elif not choice.name:
         raise missing("function_call.name", "Name one of the functions in 'functions'.")
     elif not any(function.name == choice.name for function in functions or []):
@@ -301,7 +301,7 @@ def _message(message: Message, param: str) -> None:
     if role is None:
         raise missing(f"{param}.role", f"It is one of {', '.join(ROLES)}.")
     if role not in ROLES:
-        raise unsupported_value(f"{param}.role", role, ROLES)
+        raise wrong_value(f"{param}.role", role, ROLES)
     content = message.content
     if content is None:
         if not _may_lack_content(message):
@@ -318,7 +318,7 @@ def _message(message: Message, param: str) -> None:
     for index, call in enumerate(message.tool_calls or []):
         _call(call, f"{param}.tool_calls[{index}]")
     if message.function_call is not None:
-        _called(message.function_call, f"{param}.function_call")
+        _function_call(message.function_call, f"{param}.function_call")
 
 
 def _may_lack_content(message: Message) -> bool:
@@ -340,7 +340,7 @@ def _parts(parts: list[Part], role: str, param: str) -> None:
         if part.type in allowed:
             _part(part, part.type, f"{param}[{index}].{part.type}")
         elif part.type not in VENDOR_PARTS:
-            raise unsupported_value(f"{param}[{index}].type", part.type, allowed)
+            raise wrong_value(f"{param}[{index}].type", part.type, allowed)
 
 
 def _part(part: Part, kind: str, param: str) -> None:
@@ -365,16 +365,16 @@ def _call(call: ToolCall, param: str) -> None:
     if call.type is None:
         raise missing(f"{param}.type", "It is 'function' or 'custom'.")
     if call.type not in ("function", "custom"):
-        raise unsupported_value(f"{param}.type", call.type, ("function", "custom"))
+        raise wrong_value(f"{param}.type", call.type, ("function", "custom"))
     if call.type == "function":
         if call.function is None:
             raise missing(f"{param}.function", "Repeat the name and arguments of the call.")
-        _called(call.function, f"{param}.function")
+        _function_call(call.function, f"{param}.function")
     elif call.custom is None:
         raise missing(f"{param}.custom", "Repeat the name and input of the call.")
 
 
-def _called(function: FunctionCall, param: str) -> None:
+def _function_call(function: FunctionCall, param: str) -> None:
     if function.name is None:
         raise missing(f"{param}.name", "Repeat the name that the answer gave.")
     if function.arguments is None:

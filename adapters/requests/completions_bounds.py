@@ -58,7 +58,7 @@ def check(request: CompletionRequest, *, strict: bool) -> None:
     for name, low, high in GUARDS:
         number(request, name, "integer", low, high)
     for name in NATIVE:
-        number(request, name, "integer", -INT64, INT64 - 1, sent_as(request, name))
+        number(request, name, "integer", -INT64, INT64 - 1, client_key(request, name))
     number(request, "best_of", "integer", 1, MAX_BEST_OF if strict else MAX_CHOICES)
     _choices(request, count)
     stop(request, MAX_STOPS if strict else MAX_STOPS_ANY)
@@ -66,15 +66,15 @@ def check(request: CompletionRequest, *, strict: bool) -> None:
         _openai(request)
 
 
-def sent_as(request: CompletionRequest, name: str) -> str:
+def client_key(request: CompletionRequest, name: str) -> str:
     """Return the key under which the client sent `max_tokens` or `logprobs`."""
     raw = request.fields.get(name)
     return name if raw is not None and bytes(raw) != _NULL else NATIVE[name]
 
 
 def _openai(request: CompletionRequest) -> None:
-    number(request, "max_tokens", "integer", 0, None, sent_as(request, "max_tokens"))
-    number(request, "logprobs", "integer", 0, MAX_LOGPROBS, sent_as(request, "logprobs"))
+    number(request, "max_tokens", "integer", 0, None, client_key(request, "max_tokens"))
+    number(request, "logprobs", "integer", 0, MAX_LOGPROBS, client_key(request, "logprobs"))
     for name, low, high in DECIMALS:
         number(request, name, "decimal", low, high)
     if request.stream_options is not None and not request.stream:

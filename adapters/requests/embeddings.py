@@ -15,8 +15,8 @@ from wellspoken.adapters.requests.errors import (
     out_of_range,
     too_long,
     type_of,
-    unsupported_value,
     wrong_type,
+    wrong_value,
 )
 from wellspoken.adapters.requests.parsing import parse
 from wellspoken.adapters.requests.shapes import OUR_KEYS, Bounds
@@ -99,17 +99,17 @@ def check(request: EmbeddingRequest, *, strict: bool) -> None:
         raise empty("input", "array")
     if not given or len({type(one) for one in given}) > 1:
         forms = "a string, an array of strings, of integers or of arrays of integers"
-        raise wrong_type("input", forms, _got(request.input))
+        raise wrong_type("input", forms, _describe(request.input))
     for one in given:
         if not one:
             raise empty("input", "string" if isinstance(one, str) else "array")
     if request.dimensions is not None and request.dimensions < 1:
         raise out_of_range("dimensions", "integer", str(request.dimensions), 1, None)
     if request.encoding_format not in (None, *FORMATS):
-        raise unsupported_value("encoding_format", str(request.encoding_format), FORMATS)
+        raise wrong_value("encoding_format", str(request.encoding_format), FORMATS)
 
 
-def _got(value: Any) -> str:
+def _describe(value: Any) -> str:
     if not isinstance(value, list):
         return type_of(value)
     kinds = sorted({type_of(item) for item in value})

@@ -87,7 +87,7 @@ def type_of(value: object) -> str:
     return names.get(type(value), "null")
 
 
-def unsupported_value(param: str, value: str, allowed: Sequence[str]) -> RequestError:
+def wrong_value(param: str, value: str, allowed: Sequence[str]) -> RequestError:
     """A value is none of `allowed`."""
     names = [f"'{name}'" for name in allowed]
     if len(names) > 1:

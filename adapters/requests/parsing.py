@@ -60,9 +60,9 @@ def parse(
             )
         return decode(body), fields
     except ValidationError as error:
-        raise _refused(str(error), example) from None
+        raise _explain(str(error), example) from None
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _malformed(body, error) from None
+        raise _not_json(body, error) from None
 
 
 def _fields_of(body: bytes, reserve: int) -> dict[str, Raw]:
@@ -74,7 +74,7 @@ def _fields_of(body: bytes, reserve: int) -> dict[str, Raw]:
     return _fields_of(body, reserve - 1) if reserve else _decode_fields(body)
 
 
-def _malformed(body: bytes, error: Exception) -> RequestError:
+def _not_json(body: bytes, error: Exception) -> RequestError:
     """Say why the body is not JSON."""
     if not body.strip():
         why = "it is empty"
@@ -93,7 +93,7 @@ def _malformed(body: bytes, error: Exception) -> RequestError:
     )
 
 
-def _refused(text: str, example: str) -> RequestError:
+def _explain(text: str, example: str) -> RequestError:
     """Turn msgspec's description of a wrong type into OpenAI's."""
     found = _FAILURE.fullmatch(text)
     if found is None:  # "Number out of range - at `$.temperature`"
@@ -113,10 +113,10 @@ def _refused(text: str, example: str) -> RequestError:
         )
     if param == "model" and got == "null":
         return no_model()
-    return wrong_type(param, _expected(param, found["expected"]), got)
+    return wrong_type(param, _spell_types(param, found["expected"]), got)
 
 
-def _expected(param: str, union: str) -> str:
+def _spell_types(param: str, union: str) -> str:
     """Spell msgspec's `str | array | null`; null is not named, since absent is the same."""
     if param == "logit_bias":  # an array is a form that only llama.cpp knows
         return "an object of token ids and numbers"

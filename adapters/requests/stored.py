@@ -21,8 +21,8 @@ from wellspoken.adapters.requests.errors import (
     missing,
     out_of_range,
     short,
-    unsupported_value,
     wrong_type,
+    wrong_value,
 )
 from wellspoken.adapters.requests.parsing import parse
 from wellspoken.adapters.requests.shapes import Bounds
@@ -109,7 +109,7 @@ def _page(query: Pairs, known: tuple[str, ...], bounds: Bounds) -> Page:
     openai_bounds.metadata(filters, strict=many or bounds == "openai")
     order = plain.get("order", "asc")
     if order not in ORDERS:
-        raise unsupported_value("order", order, ORDERS)
+        raise wrong_value("order", order, ORDERS)
     after, model = plain.get("after"), plain.get("model")
     return Page(after or None, _limit(plain.get("limit")), order == "desc", model, filters)
 

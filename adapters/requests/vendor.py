@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from msgspec import structs
 
-from wellspoken.adapters.requests.caps import CAPPED, Asked, Caps, capped
+from wellspoken.adapters.requests.caps import CAPPED, Asked, Caps, apply_caps
 from wellspoken.adapters.requests.errors import RequestError, short
 from wellspoken.adapters.requests.shapes import (
     COMPLETION_KEYS,
@@ -43,7 +43,9 @@ def vendor_keys(request: ChatRequest | CompletionRequest) -> tuple[str, ...]:
     return tuple(key for key in request.fields if key not in known and key not in OUR_KEYS)
 
 
-def admitted(request: Asked, *, policy: Policy, caps: Caps, vocabulary: int | None = None) -> Asked:
+def apply_policy(
+    request: Asked, *, policy: Policy, caps: Caps, vocabulary: int | None = None
+) -> Asked:
     """Return the request as its route lets it through; raise `RequestError` 400 for what it cannot.
 
     `pass` changes no key, `strip` takes vendors' keys out, `reject` refuses the first of them as
@@ -60,8 +62,8 @@ def admitted(request: Asked, *, policy: Policy, caps: Caps, vocabulary: int | No
     else:
         refuse_variants(vendors)
         if EXTRA_BODY in vendors:
-            raise _nested()
-    return capped(request, caps, vocabulary)
+            raise _extra_body()
+    return apply_caps(request, caps, vocabulary)
 
 
 def refuse_variants(keys: Iterable[str]) -> None:
@@ -83,7 +85,7 @@ def refuse_variants(keys: Iterable[str]) -> None:
 def unknown(key: str) -> RequestError:
     """Return the error for a vendor's key where the route rejects them."""
     if key == EXTRA_BODY:
-        return _nested()
+        return _extra_body()
     return RequestError(
         f"Unknown parameter: '{short(key)}'. Leave it out: this model takes OpenAI's parameters "
         "only.",
@@ -92,7 +94,7 @@ def unknown(key: str) -> RequestError:
     )
 
 
-def _nested() -> RequestError:
+def _extra_body() -> RequestError:
     """Return the error for keys that no server would look at, or one past every cap."""
     return RequestError(
         f"Unknown parameter: '{EXTRA_BODY}'. It is an argument of OpenAI's Python client, not a "

@@ -64,8 +64,8 @@ CHAT: Final = (
     | OURS
     | AS_TOOLS
     | {
-        "messages": Support("native", note="texts joined", form=narrow.joined_texts),
-        "stream": Support("native", form=narrow.counted_stream),
+        "messages": Support("native", note="texts joined", form=narrow.join_texts),
+        "stream": Support("native", form=narrow.ask_usage),
         "n": ONE_EACH,
         "stop": Support("native", form=narrow.texts_to_stop),
         "seed": Support("native", note="its lowest 31 bits", form=narrow.small_seed),
@@ -78,7 +78,9 @@ CHAT: Final = (
         "tool_choice": Support("native"),
         "tool_choice.none": WITHOUT_TOOLS,
         "tool_choice.allowed_tools": Support(
-            "emulated", note="only these are offered; mode auto alone", form=forms.allowed_tools
+            "emulated",
+            note="only these are offered; mode auto alone",
+            form=forms.offer_allowed,
         ),
         "parallel_tool_calls": FIRST_CALL,
         "messages.developer": AS_SYSTEM,

@@ -189,7 +189,7 @@ def _llamacpp_props(signs: Signs) -> str:
     return "from GET /props" if settings and "total_slots" in props else ""
 
 
-def _owned_by(owner: str) -> Look:
+def _owner_is(owner: str) -> Look:
     return lambda signs: "from its models' owner" if signs.owner() == owner else ""
 
 
@@ -246,10 +246,10 @@ RULES: Final = (
     Rule(_llamacpp_header, LLAMACPP, version=_build),
     Rule(_llamacpp_props, LLAMACPP, version=_build),
     Rule(_furiosa_owner, FURIOSA, version=_VERSION),
-    Rule(_owned_by("vllm"), VLLM, version=_VERSION),
-    Rule(_owned_by("llamacpp"), LLAMACPP, version=_build),
-    Rule(_owned_by("sglang"), SGLANG),
-    Rule(_owned_by("organization_owner"), LMSTUDIO),
+    Rule(_owner_is("vllm"), VLLM, version=_VERSION),
+    Rule(_owner_is("llamacpp"), LLAMACPP, version=_build),
+    Rule(_owner_is("sglang"), SGLANG),
+    Rule(_owner_is("organization_owner"), LMSTUDIO),
     Rule(_llama_cpp_python, LLAMA_CPP_PYTHON),
     Rule(_ollama, OLLAMA, version=_version_at(OLLAMA_VERSION)),
     Rule(_tgi, TGI, version=_version_at(INFO)),

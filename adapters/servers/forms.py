@@ -13,8 +13,8 @@ from wellspoken.adapters.requests.errors import (
     RequestError,
     missing,
     short,
-    unsupported_value,
     wrong_type,
+    wrong_value,
 )
 
 BANNED: Final = -100
@@ -27,7 +27,7 @@ _TEXT: Final = b'"text"'
 Messages = list[dict[str, Raw]]
 
 
-def decoded(sent: dict[str, Any], key: str) -> Any:
+def decode_value(sent: dict[str, Any], key: str) -> Any:
     """Return the value of a key as Python's, None where there is none; it is replaced by that."""
     value = sent.get(key)
     if isinstance(value, Raw):
@@ -90,7 +90,7 @@ def usage_alone(sent: dict[str, Any]) -> None:
 
 def stop_list(sent: dict[str, Any]) -> None:
     """`stop`: a list, also of one."""
-    if isinstance(decoded(sent, "stop"), str):
+    if isinstance(decode_value(sent, "stop"), str):
         sent["stop"] = [sent["stop"]]
 
 
@@ -106,7 +106,7 @@ def developer_as_system(sent: dict[str, Any]) -> None:
 _DESCRIBED: Final = {"description": "", "parameters": {"type": "object", "properties": {}}}
 
 
-def described_tools(sent: dict[str, Any]) -> None:
+def describe_tools(sent: dict[str, Any]) -> None:
     """`tools`: each function with a description and parameters, if only empty ones."""
     tools = tools_in(sent)
     for tool in tools:
@@ -129,7 +129,7 @@ def only_named_tool(sent: dict[str, Any]) -> None:
     _only(sent, [_name_of(object_in(sent, "tool_choice"))], "required")
 
 
-def allowed_tools(sent: dict[str, Any]) -> None:
+def offer_allowed(sent: dict[str, Any]) -> None:
     """`tool_choice` of type allowed_tools: those alone, by its mode.
 
     Raises `RequestError` 400 for a form without mode or tools, and for tools that are not offered.
@@ -173,7 +173,7 @@ def _name_of(tool: dict[str, Any]) -> str | None:
 
 def bias_pairs(sent: dict[str, Any]) -> None:
     """`logit_bias`: llama.cpp's pairs, in which false bans a token."""
-    sent["logit_bias"] = pairs_of(decoded(sent, "logit_bias"))
+    sent["logit_bias"] = pairs_of(decode_value(sent, "logit_bias"))
 
 
 def pairs_of(given: dict[str, Any] | list[Any]) -> list[Any]:
@@ -207,7 +207,7 @@ def effort_for_template(sent: dict[str, Any]) -> None:
 
     llama.cpp's own chat endpoint does just this (b11549); older builds know the variables alone.
     """
-    effort = decoded(sent, "reasoning_effort")
+    effort = decode_value(sent, "reasoning_effort")
     del sent["reasoning_effort"]
     given = object_in(sent, "chat_template_kwargs")
     own = {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
@@ -229,12 +229,12 @@ def seed_of(seed: int) -> int:
 
 def never_random(sent: dict[str, Any]) -> None:
     """`seed`: one that llama.cpp does not take for none."""
-    sent["seed"] = seed_of(decoded(sent, "seed"))
+    sent["seed"] = seed_of(decode_value(sent, "seed"))
 
 
 def natural_seed(sent: dict[str, Any]) -> None:
     """`seed`: not below 0, where TGI and mlx-lm fail; OpenAI takes all of 64 bits."""
-    seed = decoded(sent, "seed")
+    seed = decode_value(sent, "seed")
     if seed < 0:
         sent["seed"] = seed & (2**63 - 1)
 
@@ -271,7 +271,7 @@ def lax_tools(sent: dict[str, Any]) -> None:
             sent["tools"] = tools
 
 
-def named_tool_alone(sent: dict[str, Any]) -> None:
+def refuse_unnamed_tool(sent: dict[str, Any]) -> None:
     """`tools`: only beside a choice that names one, for servers that do not read calls.
 
     Raises `RequestError` 400 for any other choice.
@@ -330,7 +330,7 @@ LEAST_TOP_P: Final = 1e-6
 
 def inner_top_p(sent: dict[str, Any]) -> None:
     """`top_p` without its ends, which TGI refuses: 1 is its default and 0 the best token alone."""
-    value = decoded(sent, "top_p")
+    value = decode_value(sent, "top_p")
     if value >= 1:
         del sent["top_p"]
     elif value <= 0:
@@ -364,18 +364,18 @@ def schema_as_grammar(sent: dict[str, Any]) -> None:
 
 def effort_from_low(sent: dict[str, Any]) -> None:
     """`reasoning_effort`: "minimal" as "low", as Ollama does since 0.32.11; before, it refused."""
-    if decoded(sent, "reasoning_effort") == "minimal":
+    if decode_value(sent, "reasoning_effort") == "minimal":
         sent["reasoning_effort"] = "low"
 
 
-def allowed_if_any(sent: dict[str, Any]) -> None:
+def offer_allowed_if_auto(sent: dict[str, Any]) -> None:
     """`tool_choice` of type allowed_tools, for servers that cannot be made to call a tool.
 
     Raises `RequestError` 400 for the mode "required", and as `allowed_tools` does.
     """
-    allowed_tools(sent)
+    offer_allowed(sent)
     if sent["tool_choice"] != "auto":
-        raise unsupported_value("tool_choice.allowed_tools.mode", "required", ["auto"])
+        raise wrong_value("tool_choice.allowed_tools.mode", "required", ["auto"])
     del sent["tool_choice"]
 
 

@@ -16,8 +16,8 @@ from wellspoken.adapters.requests.errors import RequestError, short
 from wellspoken.adapters.servers.forms import (
     LEAST_TOP_P,
     Messages,
-    decoded,
-    described_tools,
+    decode_value,
+    describe_tools,
     effort_for_template,
     fields_of,
     messages_in,
@@ -51,7 +51,7 @@ def _with_arguments(call: Raw, change: Callable[[str], str]) -> Any:
     return fields | {"function": function | {"arguments": change(text)}}
 
 
-def parsed_arguments(sent: dict[str, Any]) -> None:
+def json_arguments(sent: dict[str, Any]) -> None:
     """`messages`: JSON alone as arguments of past calls, what is none as a JSON string of it.
 
     A call that the limit cut is repeated as it was; llama.cpp parses it (b11549), and answers 500.
@@ -68,18 +68,18 @@ def _as_json(text: str) -> str:
     return text
 
 
-def joined_texts(sent: dict[str, Any]) -> None:
+def join_texts(sent: dict[str, Any]) -> None:
     """`messages`: an array of texts as one text, a line each, as vLLM and llama.cpp join them."""
-    sent["messages"] = _joined(messages_in(sent))
+    sent["messages"] = _join(messages_in(sent))
 
 
 def plain_messages(sent: dict[str, Any]) -> None:
     """`messages`: joined texts, and no null but a content's, which an assistant's may not be."""
-    messages = _joined(messages_in(sent))
+    messages = _join(messages_in(sent))
     sent["messages"] = [_without_nulls(message) for message in messages]
 
 
-def _joined(messages: Messages) -> Messages:
+def _join(messages: Messages) -> Messages:
     for message in messages:
         content = bytes(message.get("content", _NULL))
         if content.lstrip().startswith(b"["):
@@ -107,7 +107,7 @@ def _without_nulls(message: dict[str, Raw]) -> dict[str, Any]:
 
 def texts_to_stop(sent: dict[str, Any]) -> None:
     """`stop`: a list, also of one; without "", at which these servers end at once."""
-    given = decoded(sent, "stop")
+    given = decode_value(sent, "stop")
     stops = [stop for stop in ([given] if isinstance(given, str) else given) if stop]
     if stops:
         sent["stop"] = stops
@@ -115,9 +115,9 @@ def texts_to_stop(sent: dict[str, Any]) -> None:
         del sent["stop"]
 
 
-def chosen_tools(sent: dict[str, Any]) -> None:
+def auto_tools(sent: dict[str, Any]) -> None:
     """`tools`: described, and a choice beside them: one chat format leaves them out without."""
-    described_tools(sent)
+    describe_tools(sent)
     sent.setdefault("tool_choice", "auto")
 
 
@@ -140,10 +140,10 @@ def only_tool_named(sent: dict[str, Any]) -> None:
 
 def small_seed(sent: dict[str, Any]) -> None:
     """`seed`: one that fits into 31 bits, since cortex fails at others and takes -1 for none."""
-    sent["seed"] = decoded(sent, "seed") & LARGEST_INT
+    sent["seed"] = decode_value(sent, "seed") & LARGEST_INT
 
 
-def counted_stream(sent: dict[str, Any]) -> None:
+def ask_usage(sent: dict[str, Any]) -> None:
     """`stream`: with its usage, which alone tells whether the limit ended it."""
     sent["stream_options"] = {"include_usage": True}
 
@@ -153,7 +153,7 @@ def bias_by_id(sent: dict[str, Any]) -> None:
 
     Raises `RequestError` 400 for what is no token id.
     """
-    given = decoded(sent, "logit_bias")
+    given = decode_value(sent, "logit_bias")
     pairs = list(given.items()) if isinstance(given, dict) else given
     biases = {}
     for pair in pairs:
@@ -187,7 +187,7 @@ NEAREST_EFFORTS: Final = {
 
 def nearest_effort(sent: dict[str, Any]) -> None:
     """`reasoning_effort`: the nearest of three for gpt-oss, for other models by their template."""
-    effort = decoded(sent, "reasoning_effort")
+    effort = decode_value(sent, "reasoning_effort")
     effort_for_template(sent)
     if effort in NEAREST_EFFORTS:
         sent["reasoning_effort"] = NEAREST_EFFORTS[effort]
@@ -195,5 +195,5 @@ def nearest_effort(sent: dict[str, Any]) -> None:
 
 def above_zero(sent: dict[str, Any]) -> None:
     """`top_p`: above 0, at which the best token alone is left too."""
-    if decoded(sent, "top_p") <= 0:
+    if decode_value(sent, "top_p") <= 0:
         sent["top_p"] = LEAST_TOP_P

@@ -49,7 +49,7 @@ CHAT: Final = (
     | rows(
         "tools",
         note="auto: with --enable-auto-tool-choice and --tool-call-parser",
-        form=forms.described_tools,  # a named one without a schema would be any text
+        form=forms.describe_tools,  # a named one without a schema would be any text
     )
     | rows("response_format response_format.json_object response_format.json_schema")
     | rows("tool_choice tool_choice.none")

@@ -76,7 +76,7 @@ CHAT: Final = (
         "response_format.json_schema": Support(
             "native", note="since 0.2.34, as json_object with a schema", form=forms.schema_in_object
         ),
-        "tools": Support("native", note=AUTO, form=narrow.chosen_tools),
+        "tools": Support("native", note=AUTO, form=narrow.auto_tools),
         "tool_choice.none": WITHOUT_TOOLS,
         "tool_choice.function": Support("native", note="in every chat format"),
         "tool_choice.required": Support(

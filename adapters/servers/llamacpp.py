@@ -61,7 +61,7 @@ PAGE: Final = re.compile(
 
 CHAT: Final = (
     rows("model stream stop max_tokens temperature top_p")
-    | rows("messages", form=forms_narrow.parsed_arguments)
+    | rows("messages", form=forms_narrow.json_arguments)
     | rows("frequency_penalty presence_penalty", note="over the last 64 tokens, the prompt's too")
     | rows("logprobs top_logprobs tool_choice tool_choice.required response_format")
     | rows("response_format.json_object response_format.json_schema", form=forms.schema_of_object)
@@ -74,7 +74,7 @@ CHAT: Final = (
         "max_completion_tokens": Support("native", "max_tokens"),
         "stream_options": Support("native", form=forms.usage_alone),
         "logit_bias": Support("native", form=forms.bias_pairs),
-        "tools": Support("native", form=forms.described_tools),  # b7376 answers 500 without
+        "tools": Support("native", form=forms.describe_tools),  # b7376 answers 500 without
         "tool_choice.none": Support("native", form=forms.no_tools_beside_format),
         "parallel_tool_calls": Support("native", note="further calls are dropped at false"),
         "tool_choice.function": Support("emulated", form=forms.only_named_tool),

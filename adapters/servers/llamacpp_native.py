@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import DecodeError, Raw, Struct, json
 
-from wellspoken.adapters.requests.errors import RequestError, unsupported_value
+from wellspoken.adapters.requests.errors import RequestError, wrong_value
 from wellspoken.adapters.requests.shapes import (
     ALL_ALTERNATIVES,
     COMPLETION_KEYS,
@@ -48,11 +48,11 @@ from wellspoken.adapters.servers.parameters import (
     OURS,
     WITHOUT_TOOLS,
     Support,
+    find_rows,
     refuse,
     rows,
-    used,
 )
-from wellspoken.adapters.servers.prepare import translated
+from wellspoken.adapters.servers.prepare import translate_chat
 
 if TYPE_CHECKING:
     Request = ChatRequest | CompletionRequest
@@ -64,7 +64,7 @@ _CALLS: Final = (
 )
 _TEXT: Final = "Send text only, or set adapter llamacpp for this backend."
 CHAT: Final = (
-    rows("messages", form=forms_narrow.parsed_arguments)
+    rows("messages", form=forms_narrow.json_arguments)
     | rows("model stream stop temperature top_p seed logit_bias")
     | rows("frequency_penalty presence_penalty", note="over the last 64 tokens, the prompt's too")
     | rows("response_format.json_object response_format.json_schema", form=forms.schema_of_object)
@@ -214,7 +214,7 @@ def request_prompt(request: Request) -> Any:
 def refuse_unsupported(request: Request) -> None:
     """Raise `RequestError` 400 for what /completion does not do; tools above all."""
     table = CHAT if isinstance(request, ChatRequest) else COMPLETIONS
-    refuse(used(request, table), table, LLAMACPP_NATIVE.title)
+    refuse(find_rows(request, table), table, LLAMACPP_NATIVE.title)
 
 
 def _limit(request: Request) -> int | None:
@@ -248,7 +248,7 @@ def _constrain(fields: dict[str, Raw], sent: dict[str, Any]) -> None:
         schema = _fields_of(given.get("json_schema", Raw(_NULL))).get("schema", Raw(_NULL))
     else:
         allowed = ("text", "json_object", "json_schema")
-        raise unsupported_value("response_format.type", str(kind), allowed)
+        raise wrong_value("response_format.type", str(kind), allowed)
     for key in ("grammar", "json_schema"):
         if key in sent:
             raise RequestError(
@@ -268,7 +268,7 @@ def template_request(backend: Backend, request: ChatRequest) -> bytes:
 
     Tools are in it, since a prompt that is scored has them; `functions` are rewritten to tools.
     """
-    whole = translated(backend, request)
+    whole = translate_chat(backend, request)
     return _encode({key: whole[key] for key in TEMPLATE if key in whole})
 
 
@@ -276,7 +276,7 @@ class _Templated(Struct):
     prompt: str
 
 
-def templated(data: bytes) -> str:
+def read_template(data: bytes) -> str:
     """Return the prompt that POST /apply-template answered; raise `RequestError` 502 for another.
 
     The shape is {"prompt": text}, of llama.cpp since 2025-01 (pull request #11489).

@@ -67,9 +67,9 @@ CHAT: Final = (
             form=forms.effort_for_template,
             since="0.31.0",
         ),
-        "tools": Support("native", form=forms.described_tools),
+        "tools": Support("native", form=forms.describe_tools),
         "tool_choice.none": WITHOUT_TOOLS,
-        "tool_choice.allowed_tools": Support("emulated", form=forms.allowed_if_any),
+        "tool_choice.allowed_tools": Support("emulated", form=forms.offer_allowed_if_auto),
         "messages.developer": AS_SYSTEM,
         "messages.image_url": Support("native", since="0.32.0"),
     }

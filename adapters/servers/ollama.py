@@ -81,10 +81,10 @@ CHAT: Final = (
         "stream_options": USAGE,
         "reasoning_effort": Support("native", form=forms.effort_from_low, since="0.11.5"),
         "response_format.json_schema": Support("native", since="0.5.0"),
-        "tools": Support("native", form=forms.described_tools, since="0.2.6"),
+        "tools": Support("native", form=forms.describe_tools, since="0.2.6"),
         "tool_choice": Support("native", note='"auto" is what it does, whatever it is told'),
         "tool_choice.none": WITHOUT_TOOLS,
-        "tool_choice.allowed_tools": Support("emulated", form=forms.allowed_if_any),
+        "tool_choice.allowed_tools": Support("emulated", form=forms.offer_allowed_if_auto),
         "messages.developer": AS_SYSTEM,
         "messages.image_url": Support(
             "native", note="data: URLs of jpeg, png or webp alone", since="0.2.6"

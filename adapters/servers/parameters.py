@@ -88,7 +88,7 @@ COUNTED: Final = Support("emulated", note="counted by the proxy")
 ECHOED: Final = Support("emulated", note="the prompt's text, by the proxy")
 FIRST_CALL: Final = Support("emulated", note="the calls after the first are dropped")
 WITHOUT_TOOLS: Final = Support("emulated", note="without the tools", form=forms.no_tools)
-ONLY_ALLOWED: Final = Support("emulated", note="only these are offered", form=forms.allowed_tools)
+ONLY_ALLOWED: Final = Support("emulated", note="only these are offered", form=forms.offer_allowed)
 AS_SYSTEM: Final = Support("emulated", note="as system", form=forms.developer_as_system)
 
 ASKS_NOTHING: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -120,7 +120,7 @@ _OFFERS: Final = frozenset(
 )  # not to be called at tool_choice "none"
 
 
-def used(request: ChatRequest | CompletionRequest, table: Table) -> dict[str, str]:
+def find_rows(request: ChatRequest | CompletionRequest, table: Table) -> dict[str, str]:
     """Return the rows that a request needs, each with the `param` that an error would name."""
     found: dict[str, str] = {}
     for name in table:

@@ -23,7 +23,7 @@ from wellspoken.adapters.requests.shapes import (
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.forms import messages_in
 from wellspoken.adapters.servers.forms_narrow import with_arguments
-from wellspoken.adapters.servers.parameters import OURS, Table, refuse, used
+from wellspoken.adapters.servers.parameters import OURS, Table, find_rows, refuse
 
 _encode = json.Encoder().encode
 _NULL: Final = b"null"
@@ -53,7 +53,7 @@ def prepare(
     if request.oai_compat is False:
         sent: dict[str, Any] = {k: v for k, v in fields.items() if k not in OUR_KEYS}
     else:
-        sent = translated(backend, request)
+        sent = translate_chat(backend, request)
     if model is not None:
         sent["model"] = model
     if enforced:
@@ -63,10 +63,10 @@ def prepare(
     return _encode(sent)
 
 
-def translated(backend: Backend, request: ChatRequest) -> dict[str, Any]:
+def translate_chat(backend: Backend, request: ChatRequest) -> dict[str, Any]:
     """Return what the client sent in the backend's form; raise `RequestError` as `prepare` does."""
     table = backend.chat_table
-    needed = used(request, table)
+    needed = find_rows(request, table)
     refuse(needed, table, backend.title)
     sent: dict[str, Any] = {}
     for key, value in request.fields.items():
@@ -76,7 +76,7 @@ def translated(backend: Backend, request: ChatRequest) -> dict[str, Any]:
             sent[key] = value
         elif bytes(value) != _NULL and _is_sent(request, key, table, needed):
             sent[table[key].key or key] = value
-    if backend.no_limit is not None and not _limited(request):
+    if backend.no_limit is not None and not _has_limit(request):
         sent[table["max_tokens"].key or "max_tokens"] = backend.no_limit
     _ask_chat_logprobs(request, table, sent)
     if request.functions and not request.tools:
@@ -135,7 +135,7 @@ def _lacks_arguments(request: ChatRequest) -> bool:
     )
 
 
-def _limited(request: ChatRequest) -> bool:
+def _has_limit(request: ChatRequest) -> bool:
     return request.max_tokens is not None or request.max_completion_tokens is not None
 
 
@@ -237,7 +237,7 @@ def prepare_completion(
     else:
         changed = {"prompt": prompt, "n": n if backend.several else None, "seed": seed}
         changed = {key: value for key, value in changed.items() if value is not None}
-        sent = _kept(backend, request, without, changed)
+        sent = _translate_completion(backend, request, without, changed)
         # One null takes the limit away from llama.cpp, llama-cpp-python and vLLM alike.
         sent.setdefault("max_tokens", request.limit)
         _ask_logprobs(request, sent, logprobs)
@@ -250,12 +250,12 @@ def prepare_completion(
     return _encode(sent)
 
 
-def _kept(
+def _translate_completion(
     backend: Backend, request: CompletionRequest, without: frozenset[str], changed: dict[str, Any]
 ) -> dict[str, Any]:
     """Return what the client sent, with these values `changed`, in the backend's form."""
     table = backend.completion_table
-    needed = used(request, table)
+    needed = find_rows(request, table)
     refuse(needed, table, backend.title)
     withheld = OUR_KEYS | _CHATS | without | (NATIVE_KEYS if request.native else frozenset())
     sent: dict[str, Any] = {}

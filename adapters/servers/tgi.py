@@ -94,7 +94,7 @@ CHAT: Final = (
         ),
         "response_format": Support("native", form=forms.schema_as_grammar),
         "response_format.json_schema": Support("native", note="not beside tools", since="2.1.0"),
-        "tools": Support("native", form=forms.described_tools, since="1.4.3"),
+        "tools": Support("native", form=forms.describe_tools, since="1.4.3"),
         "tool_choice.none": WITHOUT_TOOLS,
         "tool_choice.required": Support("native", since="2.4.1"),
         "tool_choice.allowed_tools": ONLY_ALLOWED,

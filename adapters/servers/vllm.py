@@ -88,7 +88,7 @@ TOOLS: Final = Support(
         older=Support(
             "native",
             note="only beside a tool_choice that names one",
-            form=forms.named_tool_alone,
+            form=forms.refuse_unnamed_tool,
             since="0.5.0",
         ),
     ),

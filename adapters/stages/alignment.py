@@ -92,7 +92,7 @@ def cover(rows: Rows, content: bytes, after: bytes, budget: Budget) -> Cover | N
     """
     known = _without_end(rows)
     if all(len(options) == 1 and options[0].data is not None for options in known):
-        found = _known(known, content, after)
+        found = _cover_known(known, content, after)
         if len(known) == len(rows) or (found is not None and found.covered == len(content)):
             return found
     for first in range(len(rows)):
@@ -110,14 +110,14 @@ def _without_end(rows: Rows) -> Rows:
     return rows[:last]
 
 
-def _known(rows: Rows, content: bytes, after: bytes) -> Cover | None:
+def _cover_known(rows: Rows, content: bytes, after: bytes) -> Cover | None:
     joined = b"".join(options[0].data or b"" for options in rows)
     offset = _offset(joined, content, after)
     if offset is not None:
         size = min(len(content), len(joined) - offset)
         return _cut(rows, offset, size, joined, size == len(content))
     if _FFFD in content:
-        return _replaced(rows, joined, content)
+        return _cover_replaced(rows, joined, content)
     return None
 
 
@@ -125,15 +125,15 @@ def _offset(joined: bytes, content: bytes, after: bytes) -> int | None:
     """Return where the content begins: behind the reasoning, at the front, or where it is found."""
     behind = joined.find(after) + len(after) if after and after in joined else 0
     if behind:
-        found = _found(joined, content, behind)
+        found = _find(joined, content, behind)
         if found is not None:
             return found
     if joined.startswith(content) or (joined and content.startswith(joined)):
         return 0
-    return _found(joined, content, 0)
+    return _find(joined, content, 0)
 
 
-def _found(joined: bytes, content: bytes, begin: int) -> int | None:
+def _find(joined: bytes, content: bytes, begin: int) -> int | None:
     """Return the last place of the content if little follows there, else the first."""
     first = joined.find(content, begin)
     if first < 0:
@@ -160,7 +160,7 @@ def _cut(rows: Rows, offset: int, size: int, joined: bytes, whole: bool) -> Cove
     return Cover(pieces, size, cost if whole else PARTIAL)
 
 
-def _replaced(rows: Rows, joined: bytes, content: bytes) -> Cover | None:
+def _cover_replaced(rows: Rows, joined: bytes, content: bytes) -> Cover | None:
     """Cover a content whose undecodable bytes were replaced: one U+FFFD or more for each run."""
     characters = _characters(joined)
     text = "".join(character for character, _ in characters)
@@ -260,7 +260,7 @@ Ends = Sequence[tuple[int, State]]
 def _ends(option: Option, state: State, content: bytes, front: bool, inner: bool) -> Ends:
     """Return (penalty, state after) for one option taken at `state`."""
     if option.data is not None:
-        return _known_ends(option.data, state, content, front)
+        return _ends_of_known(option.data, state, content, front)
     if option.most == 1 and option.texts == PART:
         return _part_ends(state, content, inner)
     found = {state[0]: 0}
@@ -294,7 +294,7 @@ def _with_gaps(found: dict[int, int], most: int, content: bytes, inside: bool) -
     return reached
 
 
-def _known_ends(data: bytes, state: State, content: bytes, front: bool) -> Ends:
+def _ends_of_known(data: bytes, state: State, content: bytes, front: bool) -> Ends:
     position, opened = state
     if content.startswith(data, position):
         whole = _character_end(content, position) - position

@@ -22,7 +22,7 @@ UNCHOSEN = Raw()
 _ids = json.Decoder(list[int]).decode
 
 
-def known_bytes(row: Entry | Alternative, undo: Undo | None) -> bytes | None:
+def bytes_of(row: Entry | Alternative, undo: Undo | None) -> bytes | None:
     """Return a row's bytes, of an undone raw spelling if `undo` knows it; None if unknown."""
     if row.bytes == NULL:
         return None
@@ -87,7 +87,7 @@ def options(entry: Entry, undo: Undo | None, reading: Reading) -> list[Option]:
 
 
 def _option(row: Entry | Alternative, undo: Undo | None, pick: int, reading: Reading) -> Option:
-    data = known_bytes(row, undo)
+    data = bytes_of(row, undo)
     if data is not None:
         return Option(None, (b"", data), pick) if reading.lossy else Option(data, pick=pick)
     if reading.empty and not row.token and pick < 0:
@@ -111,9 +111,9 @@ def settle_piece(
     was = (entry.token, entry.logprob)
     data = piece.option.data
     told = content[piece.start : piece.end]
-    if data is None and entry.bytes is not UNCHOSEN and known_bytes(entry, None) == told:
+    if data is None and entry.bytes is not UNCHOSEN and bytes_of(entry, None) == told:
         data = told
-    own = known_bytes(entry, None) if data and undo is None else None
+    own = bytes_of(entry, None) if data and undo is None else None
     if own is not None and data == b" " + own:
         notes.add("logprobs_space_restored")
         rows: list[Entry | Alternative] = [entry, *entry.top_logprobs]
@@ -128,12 +128,12 @@ def settle_piece(
     elif piece.cut or piece.over:
         notes.add("logprobs_clipped")
         _set(entry, data[piece.cut : len(data) - piece.over])
-    elif known_bytes(entry, None) != data:
+    elif bytes_of(entry, None) != data:
         _set(entry, data)
     if undo is not None:
         for alternative in entry.top_logprobs:
-            undone = known_bytes(alternative, undo)
-            if undone is not None and undone != known_bytes(alternative, None):
+            undone = bytes_of(alternative, undo)
+            if undone is not None and undone != bytes_of(alternative, None):
                 _set(alternative, undone)
     return entry
 
@@ -170,7 +170,7 @@ def own_part(entry: Entry, owned: bytes, notes: Notes) -> None:
     entry.bytes = bytes_json(owned)
 
 
-def sampled_unknown(entry: Entry, text: str, notes: Notes) -> None:
+def set_unknown(entry: Entry, text: str, notes: Notes) -> None:
     """Give the entry the text that was written, and an unknown value: no alternative is it.
 
     Its former token and value, if it had them, stay as an alternative.

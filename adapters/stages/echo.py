@@ -82,7 +82,7 @@ class EchoStage:
         held = self._of(choice)
         whole = held.at == len(held.prompt) and not held.other
         scored = held.scored and self.exchange.logprobs
-        if not last and not held.other and not (whole and (scored or self._unscored(held))):
+        if not last and not held.other and not (whole and (scored or self._lacks_scores(held))):
             return
         if not whole:
             self.notes.add("echo_missing")
@@ -98,30 +98,30 @@ class EchoStage:
         del self.held[choice]
         out += held.events
 
-    def _unscored(self, held: _Held) -> bool:
+    def _lacks_scores(self, held: _Held) -> bool:
         """Say whether there are no logprobs of the prompt to wait for."""
         return not self.exchange.logprobs or not held.prompt
 
     def _fail(self, why: str, out: list[Event]) -> None:
         self.failed = True
-        out.append(_ignored(why))
+        out.append(_echo_ignored(why))
 
 
 def _answer_alone(held: _Held) -> bool:
     """Say whether the tokens that came are those of the answer, and not those of all the text."""
-    tokens = _told(held)
+    tokens = _spell_tokens(held)
     text = "".join(event.text for event in held.events)
     answer = text.lstrip()[len(held.prompt) :]
-    return _agree(tokens, _squeezed(answer)) and not _agree(tokens, _squeezed(text))
+    return _agree(tokens, _squeeze(answer)) and not _agree(tokens, _squeeze(text))
 
 
 def _begin(held: _Held) -> bool:
     """Say whether the tokens begin with the prompt that the text lacks (vLLM 0.32 with ids)."""
-    prompt = _squeezed(held.prompt)
-    return bool(prompt) and _told(held).startswith(prompt)
+    prompt = _squeeze(held.prompt)
+    return bool(prompt) and _spell_tokens(held).startswith(prompt)
 
 
-def _told(held: _Held) -> str:
+def _spell_tokens(held: _Held) -> str:
     """Return what the tokens say, "" where one only names an id."""
     entries = [entry for event in held.events if event.lp for entry in event.lp.entries]
     if any(token_id(entry.token) is not None for entry in entries):
@@ -130,7 +130,7 @@ def _told(held: _Held) -> str:
         entry.token.encode() if entry.bytes == NULL else bytes(_ids(entry.bytes))
         for entry in entries
     )
-    return _squeezed(b"".join(known).decode(errors="replace"))
+    return _squeeze(b"".join(known).decode(errors="replace"))
 
 
 def _agree(one: str, other: str) -> bool:
@@ -138,7 +138,7 @@ def _agree(one: str, other: str) -> bool:
     return bool(short) and long.startswith(short)
 
 
-def _squeezed(text: str) -> str:
+def _squeeze(text: str) -> str:
     """Return the text without spaces, of which a token may lack some or spell them in its way."""
     return "".join(text.split()).translate(_MARKS)
 
@@ -147,7 +147,7 @@ _MARKS = dict.fromkeys(map(ord, "Ġ▁"))
 _ids = json.Decoder(list[int]).decode
 
 
-def _ignored(why: str) -> Fault:
+def _echo_ignored(why: str) -> Fault:
     return Fault(
         502,
         f"The backend ignored 'echo': {why}, so the prompt's logprobs are not known. Leave 'echo' "

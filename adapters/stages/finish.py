@@ -57,7 +57,7 @@ class FinishStage:
         for event in events:
             kind = type(event)
             if kind is Text or kind is ToolDelta or kind is Reasoning or kind is Refusal:
-                self._written(event, out)  # type: ignore[arg-type]
+                self._write_piece(event, out)  # type: ignore[arg-type]
             elif type(event) is Finish:
                 self._finish(event, out)
             elif type(event) is End:
@@ -85,7 +85,7 @@ class FinishStage:
             state = self.states[choice] = _State()
         return state
 
-    def _written(self, event: Text | ToolDelta | Reasoning | Refusal, out: list[Event]) -> None:
+    def _write_piece(self, event: Text | ToolDelta | Reasoning | Refusal, out: list[Event]) -> None:
         state = self.states.get(event.choice) or self._state(event.choice)
         if state.finished:
             self.notes.add("text_after_finish")
@@ -128,7 +128,7 @@ class FinishStage:
             event = Finish(event.choice, reason)
         out.append(event)
 
-    def _told(self, state: _State) -> bool:
+    def _has_reason(self, state: _State) -> bool:
         """Say whether a choice without text ended all the same: some reason, and tokens counted.
 
         Ollama's "load" and "unload" answers are such.
@@ -155,7 +155,7 @@ class FinishStage:
                 continue
             if state.kept is not None and state.kept.reason is not None:
                 self._write(state.kept, state, out)
-            elif clean and (state.written or self._told(state)):
+            elif clean and (state.written or self._has_reason(state)):
                 if state.kept is None:
                     self.notes.add("finish_reason_missing")
                 self._write(Finish(choice, None), state, out)

@@ -53,7 +53,7 @@ class OrderStage:
         for event in events:
             if type(event) is Open:
                 if event.choice in self.numbers:
-                    out.append(self._numbered(event.choice, event))
+                    out.append(self._number(event.choice, event))
                 else:  # nothing of the choice is written before more of it comes
                     self.opens[event.choice] = event
             elif isinstance(event, _OF_CHOICE):
@@ -70,10 +70,10 @@ class OrderStage:
 
     def _choice(self, choice: int, event: Event, out: list[Event]) -> None:
         if choice in self.numbers:
-            out.append(self._numbered(choice, event))
+            out.append(self._number(choice, event))
             return
         if self._full:
-            self._left_out(choice)
+            self._leave_out(choice)
             return
         self.waiting.setdefault(choice, []).append(event)
         if self.n == 1:
@@ -91,7 +91,7 @@ class OrderStage:
     def _full(self) -> bool:
         return len(self.numbers) >= self.n and not self.any_number
 
-    def _left_out(self, choice: int) -> None:
+    def _leave_out(self, choice: int) -> None:
         """Note a choice, once, that is more than were asked for."""
         if choice not in self.extra:
             self.extra.add(choice)
@@ -101,10 +101,10 @@ class OrderStage:
         self.numbers[choice] = len(self.numbers)
         opened = self.opens.pop(choice, None)
         if opened is not None:
-            out.append(self._numbered(choice, opened))
-        out += [self._numbered(choice, event) for event in events]
+            out.append(self._number(choice, opened))
+        out += [self._number(choice, event) for event in events]
 
-    def _numbered(self, choice: int, event: Event) -> Event:
+    def _number(self, choice: int, event: Event) -> Event:
         number = self.numbers[choice]
         if number != choice:
             self.notes.add("choice_renumbered")
@@ -119,6 +119,6 @@ class OrderStage:
         for choice in sorted(self.waiting):
             events = self.waiting.pop(choice)
             if self._full:
-                self._left_out(choice)
+                self._leave_out(choice)
             else:
                 self._begin(choice, events, out)

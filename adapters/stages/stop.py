@@ -59,7 +59,7 @@ class StopStage:
         return out
 
     def _text(self, event: Text, out: list[Event]) -> None:
-        begin = self.prompts.taken(event) if self.prompts is not None else 0
+        begin = self.prompts.take(event) if self.prompts is not None else 0
         if begin is None or 0 < begin == len(event.text):
             out.append(event)
             return
@@ -83,7 +83,7 @@ class StopStage:
     def _keep(self, event: Text, out: list[Event]) -> None:
         """Write the text up to the end of the first stop string; `held` is what was written."""
         choice = event.choice
-        begin = self.prompts.taken(event) if self.prompts is not None else 0
+        begin = self.prompts.take(event) if self.prompts is not None else 0
         if begin is None:
             out.append(event)
             return
@@ -95,7 +95,7 @@ class StopStage:
             return
         before = self.held.get(choice, "")
         text = before + event.text[begin:]
-        found = self._found(text, 0)
+        found = self._find(text, 0)
         if found is None:
             self.held[choice] = text[max(len(text) - self.most, 0) :]
             out.append(event)
@@ -124,10 +124,10 @@ class StopStage:
 
     def _first(self, text: str, begin: int) -> int:
         """Return where the stop string begins that is the first to be complete, -1 if none is."""
-        found = self._found(text, begin)
+        found = self._find(text, begin)
         return -1 if found is None else found[1]
 
-    def _found(self, text: str, begin: int) -> tuple[int, int] | None:
+    def _find(self, text: str, begin: int) -> tuple[int, int] | None:
         """Return the end and the start of the stop string that is the first to be complete."""
         places = ((text.find(stop, begin), stop) for stop in self.stops)
         return min(((at + len(stop), at) for at, stop in places if at >= 0), default=None)
@@ -158,7 +158,7 @@ class Prompts:
         self.exchange = exchange
         self.left: dict[int, str] = {}
 
-    def taken(self, event: Text) -> int | None:
+    def take(self, event: Text) -> int | None:
         """Return how much of a text is its prompt's; None where the prompt's text is not known."""
         prompt = self.exchange.prompt_of(event.choice)
         if prompt is None:

@@ -42,7 +42,7 @@ from wellspoken.adapters.stages.candidates import (
     blank,
     options,
     own_part,
-    sampled_unknown,
+    set_unknown,
     settle_piece,
     without_bytes,
 )
@@ -195,7 +195,7 @@ class TilingStage:
             without_bytes(entry)
         end, after = pieces[-1].row + 1, ""
         if pieces[-1].over and not last and not base:
-            first = _held_from(pieces, content)
+            first = _first_held(pieces, content)
             start, end = pieces[first].start, pieces[first].row
             text, after = content[:start].decode(), content[start:].decode()
             pieces = pieces[:first]
@@ -232,7 +232,7 @@ class TilingStage:
         after = run.reasoning.encode() if not run.begun else b""
         budget = Budget(min(STEPS, self.left))
         best: tuple[Cover | None, Spelling] = (None, None)
-        used = (x for x in SPELLINGS if any(_spelled(entry, x[1]) for entry in entries))
+        used = (x for x in SPELLINGS if any(_is_spelled(entry, x[1]) for entry in entries))
         spellings = tuple(dict.fromkeys((run.spelling, None, *used)))
         for reading in READINGS_OF_ASCII if content.isascii() else READINGS:
             for spelling in spellings:
@@ -258,12 +258,12 @@ class TilingStage:
             for entry in entries:  # nothing is known of any: as parts of one piece
                 own_part(entry, text.encode() if entry is entries[-1] else b"", self.notes)
         elif len(entries) == 1 and entries[0].top_logprobs:
-            sampled_unknown(entries[0], text, self.notes)
+            set_unknown(entries[0], text, self.notes)
         else:
             self.notes.add("logprobs_untiled")
             for entry in entries:
                 if entry.bytes is UNCHOSEN:
-                    sampled_unknown(entry, "", self.notes)
+                    set_unknown(entry, "", self.notes)
                 elif entry.bytes == NULL:
                     own_part(entry, b"", self.notes)
         self._emit(run, choice, text, entries, out)
@@ -327,13 +327,13 @@ class TilingStage:
             self.notes.add("logprobs_missing")
 
 
-def _spelled(entry: Entry, undo: Undo) -> bool:
+def _is_spelled(entry: Entry, undo: Undo) -> bool:
     return undo(entry.token) is not None or any(
         undo(row.token) is not None for row in entry.top_logprobs
     )
 
 
-def _held_from(pieces: list[Piece], content: bytes) -> int:
+def _first_held(pieces: list[Piece], content: bytes) -> int:
     """Return the first of the last pieces that has to wait: it begins with a whole character."""
     first = len(pieces) - 1
     while first and content[pieces[first].start] & 0xC0 == 0x80:

@@ -136,25 +136,25 @@ class ToolCallStage:
                 continue
             if type(event) is Finish or type(event) is End:
                 choices = [event.choice] if type(event) is Finish else list(self.choices)
-                if any(self._unnamed(choice) for choice in choices):
-                    out.append(_unnamed())
+                if any(self._has_unnamed(choice) for choice in choices):
+                    out.append(_nameless())
                     return out
                 if not isinstance(event, Finish) or event.alone:
                     for choice in choices:
                         self._fill(choice, out)
                 if isinstance(event, Finish) and event.reason == "length":
-                    event = self._limited(event)
+                    event = self._end_at_limit(event)
             out.append(event)
         return out
 
-    def _limited(self, event: Finish) -> Finish:
+    def _end_at_limit(self, event: Finish) -> Finish:
         """Return the end of a choice whose limit was met; not in what the client gets of it."""
         known = self.choices.get(event.choice)
         if known is None or known.last is None or not known.last.dropped:
             return event
         return Finish(event.choice, "tool_calls", event.alone)
 
-    def _unnamed(self, choice: int) -> bool:
+    def _has_unnamed(self, choice: int) -> bool:
         known = self.choices.get(choice)
         return known is not None and known.opened < known.size
 
@@ -260,7 +260,7 @@ def _another(event: ToolDelta, call: _ToolCall) -> bool:
     return call.arguments.complete()
 
 
-def _unnamed() -> Fault:
+def _nameless() -> Fault:
     return Fault(
         502,
         "The backend sent a tool call without a function name, and more than one tool was offered, "

@@ -55,7 +55,7 @@ class UsageStage:
         self.end: End | None = None
         self.wanted: Wanted | None = None
 
-    def seen(self, events: list[Event]) -> list[Event]:
+    def count_entries(self, events: list[Event]) -> list[Event]:
         """Count the entries before the tiling stage drops those outside the content."""
         if len(events) == 1:
             event = events[0]
@@ -90,7 +90,7 @@ class UsageStage:
             elif type(event) is Usage:
                 if self.usage is not None and not self.exchange.enforced:
                     self.notes.add("usage_repeated")
-                self.usage = event if self.usage is None else _merged(self.usage, event)
+                self.usage = event if self.usage is None else _merge(self.usage, event)
                 continue
             elif type(event) is End:
                 if not self._ending(event):
@@ -99,7 +99,7 @@ class UsageStage:
             out.append(event)
         return out
 
-    def counted(self, found: Counted) -> list[Event]:
+    def add_counts(self, found: Counted) -> list[Event]:
         """Return the `Usage` and the `End` that waited for these counts."""
         assert self.end is not None
         self.wanted = None
@@ -126,7 +126,7 @@ class UsageStage:
     def _wanting(self) -> Wanted | None:
         """Return what the tokenize endpoint could tell that nobody else has told."""
         exchange, usage = self.exchange, self.usage
-        if exchange.tokenize is None or not self._asked():
+        if exchange.tokenize is None or not self._is_asked():
             return None
         prompt = usage is None or usage.prompt is None
         total = usage is None or usage.completion is None
@@ -138,7 +138,7 @@ class UsageStage:
             return None
         return Wanted(prompt, total, texts, reasoning)
 
-    def _asked(self) -> bool:
+    def _is_asked(self) -> bool:
         """Say whether the client gets the usage, or the store does."""
         exchange = self.exchange
         return exchange.include_usage or exchange.stored or not exchange.stream
@@ -165,19 +165,19 @@ class UsageStage:
     def _final(self, found: Counted) -> Usage:
         exchange, usage = self.exchange, self.usage
         if usage is None or usage.prompt is None or usage.completion is None:
-            if self._asked():
+            if self._is_asked():
                 self.notes.add("usage_missing")
-            usage = self._counted(usage or Usage(None, None), found)
+            usage = self._fill_counts(usage or Usage(None, None), found)
         else:
             exchange.usage_source = "backend"
-            if not self._asked():
+            if not self._is_asked():
                 self.notes.add("usage_unasked")
-        if self._asked() and self._thoughts() and not self._tells_reasoning():
+        if self._is_asked() and self._thoughts() and not self._tells_reasoning():
             usage = self._with_reasoning(usage, found)
         exchange.usage = usage
         return usage
 
-    def _counted(self, given: Usage, found: Counted) -> Usage:
+    def _fill_counts(self, given: Usage, found: Counted) -> Usage:
         """Return the usage with the counts that it lacks, each from the best source."""
         prompt, completion = given.prompt, given.completion
         sources = ["backend"] if prompt is not None or completion is not None else []
@@ -248,7 +248,7 @@ def _estimate(size: int) -> int:
     return -(-size // BYTES_PER_TOKEN)
 
 
-def _merged(old: Usage, new: Usage) -> Usage:
+def _merge(old: Usage, new: Usage) -> Usage:
     """Return the later of two counts, but what it does not tell from the earlier one.
 
     Zeros behind a count tell nothing either.

@@ -92,7 +92,7 @@ class _Prompt(Struct):
     prompt: str
 
 
-def sent_fields(payload: bytes) -> dict[str, Raw]:
+def request_fields(payload: bytes) -> dict[str, Raw]:
     """Return the top-level values of a request that was made for a backend."""
     return json.decode(payload, type=dict[str, Raw])
 

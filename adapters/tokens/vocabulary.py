@@ -251,11 +251,11 @@ def _byte_level(file: _Tokenizer, vocab: dict[str, int], added: list[_Added]) ->
         tokens | {token: text.encode() for text, token in special.items()},
         spellings=spellings,
         control=(token.id for token in added if token.special),
-        encoding=_ranked(file, tokens, special),
+        encoding=_encoding_by_rank(file, tokens, special),
     )
 
 
-def _ranked(
+def _encoding_by_rank(
     file: _Tokenizer, tokens: dict[int, bytes], special: dict[str, int]
 ) -> tiktoken.Encoding | None:
     """Return an encoding that merges in the file's order, or None where tiktoken cannot.

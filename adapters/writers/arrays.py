@@ -70,22 +70,22 @@ class ArrayWriter:
 
     def _odd(self, entry: Entry, offsets: list[int]) -> str:
         """Add the offset of an entry that is not plain text, and return its spelling."""
-        data = _known(entry.bytes)
+        data = _bytes_of(entry.bytes)
         if not data:
             offsets.append(self.offset)
             return entry.token
         # Pending bytes alone are one U+FFFD, so more than one says that this byte breaks them off.
-        if self.pending and _replaced(self.pending + data[:1]) > 1:
+        if self.pending and _count_characters(self.pending + data[:1]) > 1:
             self._replace()
         offsets.append(self.offset)
         data = self.pending + data
         text, used = utf_8_decode(data, "replace", False)
         self.offset += len(text)
         self.pending = data[used:]
-        if _replaced(self.pending) > 1:  # half a surrogate, which the decoder keeps back
-            self.offset += _replaced(self.pending)
+        if _count_characters(self.pending) > 1:  # half a surrogate, which the decoder keeps back
+            self.offset += _count_characters(self.pending)
             self.pending = b""
-        return _spelled(entry)
+        return _spell(entry)
 
     def _replace(self) -> None:
         """Count a character that was never completed as the U+FFFD that stands for it."""
@@ -105,7 +105,7 @@ class ArrayWriter:
         for row in rows:
             key = row.token
             if row.bytes != table[key]:
-                key = _spelled(row)
+                key = _spell(row)
             if key not in top:
                 top[key] = row.logprob
         own = top.get(token)
@@ -130,10 +130,10 @@ def _with_own_name(
     The entry of a merged character (llama.cpp) or of a clipped token has more or fewer bytes than
     the alternative that it is: the one with its number whose bytes begin or end as its own do.
     """
-    data = _known(entry.bytes)
+    data = _bytes_of(entry.bytes)
     for row in rows:
-        if row.logprob == entry.logprob and data and _alike(data, _known(row.bytes)):
-            name = _spelled(row)
+        if row.logprob == entry.logprob and data and _alike(data, _bytes_of(row.bytes)):
+            name = _spell(row)
             return {token if key == name else key: value for key, value in top.items()}
     return top
 
@@ -145,22 +145,22 @@ def _alike(one: bytes, other: bytes | None) -> bool:
     return long.startswith(short) or long.endswith(short)
 
 
-def _replaced(data: bytes) -> int:
+def _count_characters(data: bytes) -> int:
     """Return the number of characters of bytes whose undecodable ones are replaced."""
     return len(data.decode(errors="replace"))
 
 
-def _known(value: Raw) -> bytes | None:
+def _bytes_of(value: Raw) -> bytes | None:
     data = bytes(value)
     return None if data in (b"", b"null") else bytes(_ids(data))
 
 
-def _spelled(row: Entry | Alternative) -> str:
+def _spell(row: Entry | Alternative) -> str:
     """Return a row's token as the arrays have it.
 
     A placeholder that the client asked for (vLLM's `return_tokens_as_token_ids`) stays one.
     """
-    token, data = row.token, _known(row.bytes)
+    token, data = row.token, _bytes_of(row.bytes)
     if data is None or data == token.encode() or token_id(token) is not None:
         return token
     return "bytes:" + token

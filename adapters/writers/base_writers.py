@@ -81,4 +81,4 @@ class StreamWriter:
             self.done = True
             out.append(b"data: [DONE]\n\n")
             for extra in self.extras:  # they came behind the last chunk that could carry them
-                self.exchange.notes.dropped(extra.key)
+                self.exchange.notes.drop(extra.key)

@@ -113,14 +113,14 @@ class ChatBody(BodyWriter):
         if type(event) is Text:
             folded.text.append(event.text)
             if event.lp is not None:
-                folded.entries = _joined(folded.entries, event.lp.entries)
+                folded.entries = _join(folded.entries, event.lp.entries)
         elif type(event) is Reasoning:
             if self.exchange.keeps("reasoning_content"):
                 folded.reasoning.append(event.text)
         elif type(event) is Refusal:
             folded.refusal = (folded.refusal or "") + event.text
             if event.lp is not None:
-                folded.refused = _joined(folded.refused, event.lp.entries)
+                folded.refused = _join(folded.refused, event.lp.entries)
         elif type(event) is ToolDelta:
             self._call(folded, event)
         elif type(event) is Finish:
@@ -142,14 +142,14 @@ class ChatBody(BodyWriter):
             "chat.completion",
             start.created,
             start.model,
-            [self._written(index) for index in sorted(self.choices)],
+            [self._write_choice(index) for index in sorted(self.choices)],
             usage_object(usage),
             "default" if self.exchange.service_tier else UNSET,
             start.system_fingerprint or UNSET,
         )
         return with_extras(_encode(completion), self.extras)
 
-    def _written(self, index: int) -> ChatChoice | Raw:
+    def _write_choice(self, index: int) -> ChatChoice | Raw:
         folded = self.choices[index]
         text = "".join(folded.text)
         empty = not text and (folded.opened_by_call or folded.refusal is not None)
@@ -182,7 +182,7 @@ class ChatBody(BodyWriter):
         return Raw(with_extras(_encode(parts), [x for x in extras if x.where == "choice"]))
 
 
-def _joined(before: list[Entry] | None, more: list[Entry]) -> list[Entry]:
+def _join(before: list[Entry] | None, more: list[Entry]) -> list[Entry]:
     if before is None:
         return list(more)
     before += more

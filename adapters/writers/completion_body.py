@@ -83,13 +83,13 @@ class CompletionBody(BodyWriter):
             "text_completion",
             start.created,
             start.model,
-            [self._written(index) for index in sorted(self.choices)],
+            [self._write_choice(index) for index in sorted(self.choices)],
             usage_object(usage),
             start.system_fingerprint or UNSET,
         )
         return with_extras(_encode(completion), self.extras)
 
-    def _written(self, index: int) -> CompletionChoice | Raw:
+    def _write_choice(self, index: int) -> CompletionChoice | Raw:
         folded = self.choices[index]
         logprobs = ArrayWriter(self.exchange, index)(folded.entries) if folded.entries else None
         choice = CompletionChoice("".join(folded.text), index, logprobs, folded.reason)
@@ -107,8 +107,8 @@ def drop(event: Reasoning | Refusal | ToolDelta, exchange: Exchange) -> None:
     """Count what a completions answer has no place for; of a call its first piece alone."""
     if type(event) is Reasoning:
         if exchange.keeps("reasoning_content"):  # else the reader counted it
-            exchange.notes.dropped("reasoning_content")
+            exchange.notes.drop("reasoning_content")
     elif type(event) is Refusal:
-        exchange.notes.dropped("refusal")
+        exchange.notes.drop("refusal")
     elif type(event) is ToolDelta and event.name is not None:
-        exchange.notes.dropped("function_call" if exchange.functions else "tool_calls")
+        exchange.notes.drop("function_call" if exchange.functions else "tool_calls")

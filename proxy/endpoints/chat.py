@@ -15,9 +15,9 @@ from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.servers.backend import Endpoint
 from wellspoken.adapters.servers.llamacpp_native import (
     prepare_native,
+    read_template,
     refuse_unsupported,
     template_request,
-    templated,
 )
 from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare
 from wellspoken.adapters.translate import BackendAnswer
@@ -104,7 +104,7 @@ async def _plan(call: Call, target: Target, wanted: ChatRequest, exchange: Excha
         refuse_unsupported(wanted)
     if endpoint.dialect == "llamacpp" or scores:
         template = template_request(backend, wanted)
-        prompt = templated(await scoring.asked(call, target, exchange, TEMPLATE, template))
+        prompt = read_template(await scoring.asked(call, target, exchange, TEMPLATE, template))
     prelude: list[Event] = []
     if scores:
         k = scoring.count_of(wanted.fields["prompt_logprobs"])

@@ -21,7 +21,7 @@ from wellspoken.adapters.requests.shapes import Prompt
 from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.servers.backend import Endpoint
 from wellspoken.adapters.servers.llamacpp_native import prepare_native
-from wellspoken.adapters.servers.parameters import refuse, used
+from wellspoken.adapters.servers.parameters import find_rows, refuse
 from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare_completion
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
 from wellspoken.adapters.translate import BackendAnswer
@@ -201,7 +201,7 @@ def _tells(exchange: Exchange) -> bool:
 def _check(backend: Backend, wanted: CompletionRequest) -> None:
     """Raise RequestError 400 for what the backend cannot do."""
     table = backend.completion_table
-    refuse(used(wanted, table), table, backend.title)
+    refuse(find_rows(wanted, table), table, backend.title)
     native = bool(wanted.echo) and backend.scores == "backend"
     if native and wanted.limit is not None and wanted.limit < backend.least_tokens:
         raise RequestError(

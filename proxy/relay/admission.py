@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from wellspoken.adapters.requests.caps import (
     Asked,
-    capped,
+    apply_caps,
     names_tokens,
     passes_tokens,
     refuse_over,
 )
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.adapters.requests.vendor import UNKNOWN, admitted, refuse_variants, vendor_keys
+from wellspoken.adapters.requests.vendor import UNKNOWN, apply_policy, refuse_variants, vendor_keys
 from wellspoken.proxy.http.requests import extensions_of, keep_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ async def admit(call: Call, target: Target, wanted: Asked) -> Asked:
     if names_tokens(wanted):
         size = await _size(call, target, wanted.model)
     try:
-        found = admitted(wanted, policy=target.vendor, caps=target.caps, vocabulary=size)
+        found = apply_policy(wanted, policy=target.vendor, caps=target.caps, vocabulary=size)
     except RequestError as error:
         _count_refused(call, target, error)
         raise
@@ -75,7 +75,7 @@ async def enter(call: Call, target: Target, wanted: Asked) -> None:
     if names_tokens(wanted):
         size = await _size(call, target, wanted.model)
         try:
-            capped(wanted, target.caps, size)
+            apply_caps(wanted, target.caps, size)
         except RequestError as error:
             _count_refused(call, target, error)
             raise

@@ -92,7 +92,7 @@ async def _whole(call: Call, target: Target, plan: Plan) -> Reply:
         wanted = translator.wanted
         assert wanted is not None
         counter = counting.Counter(call, target)
-        result = translator.counted(await counter.counted(plan.asks[0], wanted))
+        result = translator.add_counts(await counter.counted(plan.asks[0], wanted))
     counting.told(call, plan)
     if result.status < 300:
         await keep(call, result.body)
@@ -125,7 +125,7 @@ async def _relay(
             data = data or await answer.chunk()
             began = perf_counter()
             out = translator.feed(data) if data else translator.close()
-            if translator.done or not data or translator.wanted() is not None:
+            if translator.done or not data or translator.missing_counts() is not None:
                 break
             if out:
                 call.leaves(began)
@@ -147,7 +147,7 @@ async def _relay(
             answer.finish()
         else:
             answer.close()
-    if translator.wanted() is not None and fault is None:
+    if translator.missing_counts() is not None and fault is None:
         if out:
             await stream.write(out)
             call.first_token()
@@ -173,11 +173,11 @@ async def _counted(
     call: Call, target: Target, plan: Plan, translator: translate.StreamTranslator
 ) -> bytes:
     """Return the end of a stream that waits for its counts, once the backend was asked for them."""
-    wanted = translator.wanted()
+    wanted = translator.missing_counts()
     if wanted is None:
         return b""
     found = await counting.Counter(call, target).counted(plan.asks[0], wanted)
-    return translator.counted(found)
+    return translator.add_counts(found)
 
 
 async def _not_a_stream(

@@ -139,13 +139,13 @@ class _Gathering:
 
     async def _count(self, place: int, ask: Ask) -> None:
         """Let an answer end that waits for its counts, once the backend was asked for them."""
-        wanted = self.translator.wanted(place)
+        wanted = self.translator.missing_counts(place)
         if wanted is None:
             return
         found = await self.counter.counted(ask, wanted)
         async with self.lock:
             began = perf_counter()
-            out = self.translator.counted(found, place)
+            out = self.translator.add_counts(found, place)
         await self._given(out, began)
 
     async def _given(self, out: bytes, began: float) -> None:

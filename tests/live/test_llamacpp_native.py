@@ -18,8 +18,8 @@ from wellspoken.adapters.requests.completions import decode_completion, exchange
 from wellspoken.adapters.servers.llamacpp_native import (
     LLAMACPP_NATIVE,
     prepare_native,
+    read_template,
     template_request,
-    templated,
 )
 from wellspoken.adapters.translate import stages, through
 
@@ -214,7 +214,7 @@ async def test_a_chat_goes_by_its_template(llamacpp: str) -> None:
     async with ClientSession() as session:
         data = template_request(LLAMACPP_NATIVE, request)
         async with session.post(f"{llamacpp}/apply-template", data=data) as answer:
-            prompt = templated(await answer.read())
+            prompt = read_template(await answer.read())
         assert prompt.endswith(PROMPT)
         data = prepare_native(request, prompt=prompt)
         async with session.post(f"{llamacpp}/completion", data=data) as answer:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw, convert, json
 
-from wellspoken.adapters.requests.caps import LIMITS, Caps, capped, names_tokens
+from wellspoken.adapters.requests.caps import LIMITS, Caps, apply_caps, names_tokens
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.completions import decode_completion
 from wellspoken.adapters.requests.errors import RequestError
@@ -35,7 +35,7 @@ def refused(
     request: ChatRequest | CompletionRequest, caps: Caps = DEFAULTS, vocabulary: int | None = None
 ) -> RequestError:
     with pytest.raises(RequestError) as caught:
-        capped(request, caps, vocabulary)
+        apply_caps(request, caps, vocabulary)
     assert (caught.value.status, caught.value.type) == (400, "invalid_request_error")
     return caught.value
 
@@ -101,7 +101,7 @@ def test_null_and_what_is_within_pass(name: str) -> None:
     within += [{"n_discard": 0}, {"repeat_last_n": -1}, {"n_predict": -1}, {"n_probs": 0}]
     for fields in within:
         request = chat(**fields)
-        assert capped(request, DEFAULTS) is request
+        assert apply_caps(request, DEFAULTS) is request
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_every_cap_can_be_set(name: str, cap: str, most: int) -> None:
     caps = convert({cap: most}, Caps)
     within: dict[str, Any] = {name: most}
     above: dict[str, Any] = {name: most + 1}
-    assert capped(chat(**within), caps).fields[name] == Raw(json.encode(most))
+    assert apply_caps(chat(**within), caps).fields[name] == Raw(json.encode(most))
     error = refused(chat(**above), caps)
     assert (error.param, error.code) == (name, ABOVE)
     assert f"<= {most}" in error.message
@@ -137,13 +137,13 @@ def test_alternatives_are_capped_by_whichever_name() -> None:
     assert refused(text(logprobs=-1), caps).code == BELOW
     every = Caps(n_probs=2**20, prompt_logprobs=2**20)
     for request in (chat(logprobs=True, top_logprobs=-1), chat(prompt_logprobs=-1)):
-        assert capped(request, every) is request
+        assert apply_caps(request, every) is request
 
 
 @pytest.mark.parametrize("bounds", ["openai", "backend"])
 def test_entries_of_logit_bias(bounds: Bounds) -> None:
     bias = {str(n): 1 for n in range(3)}
-    assert capped(chat(logit_bias=bias, bounds=bounds), Caps(logit_bias=3)).logit_bias == bias
+    assert apply_caps(chat(logit_bias=bias, bounds=bounds), Caps(logit_bias=3)).logit_bias == bias
     error = refused(chat(logit_bias=bias, bounds=bounds), Caps(logit_bias=2))
     assert (error.param, error.code) == ("logit_bias", "object_above_max_properties")
     pairs = [[n, 1] for n in range(3)]
@@ -190,7 +190,7 @@ def test_llama_cpps_mixed_prompts_hold_ids_too() -> None:
     assert refused(mixed, vocabulary=VOCABULARY).param == "prompt"
     floats = text(native=True, oai_compat=False, prompt=[448.0])
     assert refused(floats, vocabulary=VOCABULARY).param == "prompt"
-    assert capped(mixed, DEFAULTS) is mixed
+    assert apply_caps(mixed, DEFAULTS) is mixed
 
 
 @pytest.mark.parametrize(
@@ -209,14 +209,14 @@ def test_llama_cpps_mixed_prompts_hold_ids_too() -> None:
 )
 def test_ids_inside_and_what_is_no_id(name: str, value: Any) -> None:
     request = text(**{name: value})
-    assert capped(request, DEFAULTS, VOCABULARY) is request
+    assert apply_caps(request, DEFAULTS, VOCABULARY) is request
 
 
 def test_an_unknown_vocabulary_still_has_32_bits() -> None:
     for bias in ({"2147483648": 1}, {"4294967301": 1}, [[2**32 + 5, 1]]):
         assert refused(chat(logit_bias=bias)).code == "invalid_value"
     request = chat(logit_bias={"2147483647": 1})
-    assert capped(request, DEFAULTS) is request
+    assert apply_caps(request, DEFAULTS) is request
     assert not names_tokens(chat(top_k=5)) and not names_tokens(text(prompt=["a"]))
 
 
@@ -231,7 +231,7 @@ def test_refused_are_just_the_ids_outside(ids: list[int], size: int) -> None:
         if outside:
             assert refused(request, vocabulary=size).code == "invalid_value"
         else:
-            assert capped(request, DEFAULTS, size) is request
+            assert apply_caps(request, DEFAULTS, size) is request
 
 
 LIMIT = Caps(max_tokens=100)
@@ -257,7 +257,7 @@ def test_a_request_without_a_limit_is_sent_the_cap(
     for oai_compat in (True, False):
         request = chat(top_k=3, oai_compat=oai_compat, **given)
         before = dict(request.fields)
-        out = capped(request, LIMIT)
+        out = apply_caps(request, LIMIT)
         told = {key: json.decode(value) for key, value in out.fields.items()}
         assert told == {
             "model": "m", "messages": MESSAGES, "top_k": 3, "oai_compat": oai_compat, **limits,
@@ -280,17 +280,17 @@ def test_a_request_without_a_limit_is_sent_the_cap(
 )
 def test_completions_keep_openais_default(given: dict[str, Any], native: bool, limit: int) -> None:
     request = text(native=native, **given)
-    out = capped(request, LIMIT)
+    out = apply_caps(request, LIMIT)
     assert out.limit == limit
     made = json.decode(prepare_completion(find("llamacpp"), out, model=None))
     assert made["max_tokens"] == limit and "n_predict" not in made
-    assert capped(text(), Caps(max_tokens=3)).limit == 3
+    assert apply_caps(text(), Caps(max_tokens=3)).limit == 3
 
 
 @pytest.mark.parametrize("native", [False, True])
 def test_an_untouched_completion_has_no_default_but_the_cap(native: bool) -> None:
     request = text(native=native, oai_compat=False, n_predict=-1)
-    out = capped(request, LIMIT)
+    out = apply_caps(request, LIMIT)
     made = json.decode(prepare_completion(find("llamacpp"), out, model=None))
     assert made == {"model": "m", "prompt": "Hi", "max_tokens": 100}
 
@@ -307,7 +307,7 @@ def test_no_number_sent_is_over_the_cap(limits: dict[str, Any], compat: bool) ->
         if any(value is not None and value > 100 for value in limits.values()):
             assert refused(request, LIMIT).code == ABOVE
             continue
-        out = capped(request, LIMIT)
+        out = apply_caps(request, LIMIT)
         told = {key: json.decode(out.fields[key]) for key in LIMITS if key in out.fields}
         assert all(0 <= value <= 100 for value in told.values())
         own = LIMITS[:2] if isinstance(out, ChatRequest) else LIMITS[:1]

@@ -15,10 +15,10 @@ from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.parsing import MOST_KEYS
 from wellspoken.adapters.requests.renaming import decode_named
 from wellspoken.adapters.requests.shapes import ChatRequest
-from wellspoken.adapters.requests.vendor import admitted
+from wellspoken.adapters.requests.vendor import apply_policy
 from wellspoken.adapters.servers.prepare import prepare
 from wellspoken.adapters.servers.registry import BACKENDS
-from wellspoken.adapters.tokens.tokenize import chat_request, sent_fields
+from wellspoken.adapters.tokens.tokenize import chat_request, request_fields
 
 Made = TypeVar("Made")
 START = b'{"model":"m","messages":[{"role":"user","content":"Hi"%b}]%b}'
@@ -70,10 +70,10 @@ def test_what_is_accepted_is_not_too_deep_for_what_follows(place: str, name: str
     request, backend = deepest(place), BACKENDS[name]
 
     def follows() -> None:
-        let = admitted(request, policy="pass", caps=Caps())
+        let = apply_policy(request, policy="pass", caps=Caps())
         payload = prepare(backend, let, model="other")
         if backend.tokenize is not None:
-            chat_request(backend.tokenize, sent_fields(payload))
+            chat_request(backend.tokenize, request_fields(payload))
 
     further_down(80, follows)
 

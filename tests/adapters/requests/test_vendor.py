@@ -21,7 +21,7 @@ from wellspoken.adapters.requests.shapes import (
     ChatRequest,
     CompletionRequest,
 )
-from wellspoken.adapters.requests.vendor import Policy, admitted, vendor_keys
+from wellspoken.adapters.requests.vendor import Policy, apply_policy, vendor_keys
 
 MESSAGES = [{"role": "user", "content": "Hi", "odd": 1}]
 CAPS = Caps()
@@ -39,7 +39,7 @@ def decoded(kind: str, **fields: Any) -> ChatRequest | CompletionRequest:
 def let(
     request: ChatRequest | CompletionRequest, policy: Policy = "pass", caps: Caps = CAPS
 ) -> ChatRequest | CompletionRequest:
-    return admitted(request, policy=policy, caps=caps)
+    return apply_policy(request, policy=policy, caps=caps)
 
 
 def refused(request: ChatRequest | CompletionRequest, policy: Policy = "pass") -> RequestError:

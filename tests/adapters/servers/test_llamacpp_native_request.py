@@ -15,8 +15,8 @@ from wellspoken.adapters.servers.forms import RANDOM
 from wellspoken.adapters.servers.llamacpp_native import (
     LLAMACPP_NATIVE,
     prepare_native,
+    read_template,
     template_request,
-    templated,
 )
 
 Json = dict[str, Any]
@@ -188,10 +188,10 @@ def test_the_template_is_asked_with_what_it_reads() -> None:
 
 
 def test_the_templates_answer_is_a_prompt() -> None:
-    assert templated(b'{"prompt": "<s>hi", "more": 1}') == "<s>hi"
+    assert read_template(b'{"prompt": "<s>hi", "more": 1}') == "<s>hi"
     for data in (b'{"prompt": 1}', b"<html>", b"\xff"):
         with pytest.raises(RequestError) as told:
-            templated(data)
+            read_template(data)
         assert told.value.status == 502
 
 

@@ -60,7 +60,7 @@ def translated(asked: Exchange, given: Json) -> tuple[BodyTranslator, Any]:
 
 
 def ended(translator: BodyTranslator, found: Counted) -> Json:
-    usage: Json = json.loads(translator.counted(found).body)["usage"]
+    usage: Json = json.loads(translator.add_counts(found).body)["usage"]
     return usage
 
 
@@ -136,9 +136,9 @@ def streamed(asked: Exchange, parts: list[Json], cuts: list[int], found: Counted
     places = [0, *sorted(cuts), len(sent)]
     translator = StreamTranslator(asked)
     out = b"".join(translator.feed(sent[a:b]) for a, b in itertools.pairwise(places))
-    if translator.wanted() is not None:
+    if translator.missing_counts() is not None:
         assert not translator.done and translator.sources[0].ended
-        out += translator.counted(found)
+        out += translator.add_counts(found)
     assert translator.done
     return out + translator.close()
 
@@ -157,7 +157,7 @@ def test_the_counts_are_the_same_however_a_stream_is_split(cuts: list[int], two:
     asked.tokenize = ENDS
     translator = StreamTranslator(asked)
     translator.feed(b"".join(map(data, parts)) + DONE)
-    assert translator.wanted() == wanted
+    assert translator.missing_counts() == wanted
     asked = counting_of(ENDS, stream=True, n=2 if two else 1, **OPTIONS)
     out = streamed(asked, parts, cuts, Counted(7, 4, 2))
     last = json.loads(list(payloads(out))[-2])
@@ -181,11 +181,11 @@ def test_a_stream_that_tells_no_usage_asks_for_no_count() -> None:
 def test_a_failed_answer_wants_no_count(last: Json) -> None:
     translator = StreamTranslator(counting_of(stream=True, **OPTIONS))
     translator.feed(data(role()) + data(say("Hi")) + data(last))
-    assert translator.done and translator.wanted() is None
+    assert translator.done and translator.missing_counts() is None
     translator = StreamTranslator(counting_of(stream=True, **OPTIONS))
     translator.feed(data(role()) + data(say("Hi")))
     translator.close()
-    assert translator.fault is not None and translator.wanted() is None
+    assert translator.fault is not None and translator.missing_counts() is None
 
 
 def test_the_backends_reasoning_tokens_win() -> None:

@@ -22,7 +22,7 @@ from wellspoken.adapters.tokens.tokenize import (
     prompts_in,
     read_count,
     read_prompt,
-    sent_fields,
+    request_fields,
     text_request,
 )
 
@@ -108,7 +108,7 @@ def test_what_a_server_is_asked_of_a_text(backend: Any, prompt: bool, wanted: An
 
 def asked_of(form: Tokenize, **fields: Any) -> Any:
     payload = json.dumps({"model": "m", "stream": True, "temperature": 0, **fields}).encode()
-    found = chat_request(form, sent_fields(payload))
+    found = chat_request(form, request_fields(payload))
     return None if found is None else json.loads(found)
 
 
