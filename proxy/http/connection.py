@@ -2,6 +2,10 @@
 
 aiohttp waits for the rest of a request head without end (measured on 3.14: more than 90 s), and
 accepts heads that a proxy must not act on. Both are settled here, before a handler runs.
+
+What is private in aiohttp's server is used here and nowhere else: `RequestHandler._request_count`,
+`_messages`, `_task_handler`, `_lingering_time` and `_loop`, and the message `ERROR`.
+tests/proxy/http/test_aiohttp_private.py holds what they have to be.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from aiohttp import ClientPayloadError
 from aiohttp.streams import EMPTY_PAYLOAD
 
 from wellspoken.proxy.upstream.failures import Peer, encoded, not_connected, not_read, too_large
-from wellspoken.proxy.upstream.wire import Address, Wire
+from wellspoken.proxy.upstream.wire import Address, Wire, take_ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,12 +58,12 @@ class Answer:
 
     __slots__ = (
         "_between",
+        "_body",
         "_coded",
         "_complete",
         "_first",
         "_limit",
         "_loop",
-        "_payload",
         "_since",
         "_timer",
         "_upstream",
@@ -94,7 +94,7 @@ class Answer:
         self._first = True  # no byte of the body has come
         self._complete = False  # its last byte has come, and the connection is no longer ours
         self._loop = upstream.loop
-        self._payload: StreamReader | None = None
+        self._body: StreamReader | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watch: Watch | None = None
         self._since = self._loop.time()  # when the present wait began; 0: nobody waits
@@ -111,7 +111,7 @@ class Answer:
         except BaseException as error:
             self.close()
             self._raise(error)
-        self._payload = payload
+        self._body = payload
         self.status = message.code
         self.headers: CIMultiDictProxy[str] = message.headers
         self.content_type_header = message.headers.get("Content-Type", "")
@@ -122,21 +122,18 @@ class Answer:
             raise encoded(self._upstream.peer, coding)
         payload.on_eof(self._ended)
         if payload is EMPTY_PAYLOAD:
-            self._payload = None
+            self._body = None
 
     async def chunk(self) -> bytes:
         """Return what has come, at least one byte; b"" at the end. Raises UpstreamError."""
-        payload = self._payload
-        if payload is None:
+        body = self._body
+        if body is None:
             return b""
-        if payload.exception() is not None and payload._buffer:
-            return payload._read_nowait(-1)  # what came before the failure is still the answer's
-        if payload._buffer:
-            data = payload.read_nowait(-1)
-        else:
+        data = take_ready(body)
+        if not data:
             self._since = self._loop.time()
             try:
-                data = await payload.readany()
+                data = await body.readany()
             except BaseException as error:
                 self.close()
                 self._raise(error)
@@ -173,7 +170,7 @@ class Answer:
     def close(self) -> None:
         """Close the connection at once, whatever is still to come; after the end, do nothing."""
         self._stop()
-        self._payload = None
+        self._body = None
         if not self._complete:
             self._wire.abort()
         if self._watch is not None:
@@ -185,7 +182,7 @@ class Answer:
         A server's last chunk often is a packet of its own behind [DONE]; to wait a moment for it
         keeps the connection, and costs nobody anything.
         """
-        if self._payload is not None and not self._complete:
+        if self._body is not None and not self._complete:
             self._limit = LINGER
             self._since = self._loop.time()
             self._arm(LINGER)

@@ -1,6 +1,8 @@
 """One connection to a backend: how it is opened, over TCP, TLS or a unix socket, and how it ends.
 
-Only `upstream`, which owns the connections, imports this.
+Only client.py, which owns the connections, imports this. What is private in aiohttp's client is
+used here and nowhere else: `ResponseHandler._payload`, `StreamReader._buffer` and `_read_nowait`.
+tests/proxy/upstream/test_aiohttp_private.py holds what they have to be.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from aiohttp.client_proto import ResponseHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from aiohttp.streams import StreamReader
 
 UNIX = "unix:"
 PAUSES = (0.001, 0.05)  # seconds between two tries of a full unix socket: the first and the longest
@@ -64,6 +68,14 @@ class Wire(ResponseHandler):
         poll = select.poll()
         poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         return not poll.poll(0)
+
+
+def take_ready(body: StreamReader) -> bytes:
+    """Return what has come of a body and was not read; b"" where that is nothing.
+
+    Also what came before a failure, which is still the answer's: `read_nowait` would raise.
+    """
+    return body._read_nowait(-1) if body._buffer else b""
 
 
 class Address:
