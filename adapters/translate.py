@@ -1,8 +1,7 @@
 """Backend bytes in, OpenAI's bytes out: reader | stages | writer, for a body and for a stream.
 
 translate_body         a whole answer (or an error, HTML, or a stream though a body was asked)
-BodyTranslator         the same in two steps, with a count of tokens in between
-StreamTranslator       a stream, as it arrives, into a stream or (`fold`) into a body
+StreamTranslator       answers as they arrive, whole or as streams, into a stream or (`fold`) a body
 translate_stream_body  a whole answer where the client asked for a stream
 
 `dialect` is what the backend's answer is read as, `exchange.kind` what the client gets.
@@ -108,47 +107,11 @@ def translate_body(
 
     Nobody is asked for a count that it lacks.
     """
-    translator = BodyTranslator(exchange, dialect)
-    answer = translator.translate(status, content_type, data)
-    return translator.add_counts(NOTHING) if answer is None else answer
-
-
-class BodyTranslator:
-    """A whole answer into a body: `translate`, then `counted` where a count is wanted.
-
-    The backend's own bytes go out if nothing had to be repaired.
-    """
-
-    def __init__(self, exchange: Exchange, dialect: Dialect = "chat") -> None:
-        self.exchange = exchange
-        self.dialect = dialect
-        self.source = BackendAnswer(exchange, dialect)
-        self.writer = body_writer(exchange)
-
-    @property
-    def wanted(self) -> Wanted | None:
-        """What the backend has to be asked before the answer is complete."""
-        return self.source.wanted
-
-    def translate(self, status: int, content_type: str, data: bytes) -> BodyAnswer | None:
-        """Return the client's answer, None where a count is wanted."""
-        before = self.exchange.notes.changes
-        self.writer(self.source.whole(status, content_type, data))
-        if self.wanted is not None:
-            return None
-        unchanged = self.exchange.notes.changes == before and self.writer.fault is None
-        if unchanged and _passes(self.exchange, self.dialect):
-            return BodyAnswer(200, data)
-        return self._answer()
-
-    def add_counts(self, found: Counted) -> BodyAnswer:
-        """Return the client's answer, with what was found of the counts that were wanted."""
-        self.writer(self.source.add_counts(found))
-        return self._answer()
-
-    def _answer(self) -> BodyAnswer:
-        fault = self.writer.fault
-        return BodyAnswer(200, self.writer.body()) if fault is None else fault_answer(fault)
+    translator = StreamTranslator(exchange, dialect, fold=True)
+    translator.whole(status, content_type, data)
+    if translator.missing_counts() is not None:
+        translator.add_counts(NOTHING)
+    return translator.answer()
 
 
 def _passes(exchange: Exchange, dialect: Dialect) -> bool:
@@ -267,8 +230,9 @@ class StreamTranslator:
 
     `done`: the last event was written ([DONE] or an error); nothing more will come. `fault`: the
     answer failed; if nothing was written before (`started` False) it is not in the stream, and a
-    proper error answer can still be given. `fold`: the client wants a body, the `answer`. Several
-    `sources` become one answer by `merge`, which takes (place, events). Where a source's bytes end
+    proper error answer can still be given. `fold`: the client wants a body, the `answer`; it is the
+    backend's own (`given`) where a single whole one needed no repair. Several `sources` become one
+    answer by `merge`, which takes (place, events). Where a source's bytes end
     and a count is `wanted`, it ends with what was `counted`. A stream that is `stored` is folded
     too: `kept` has its body, and `written` says how many bytes went to the client.
     """
@@ -284,28 +248,32 @@ class StreamTranslator:
     ) -> None:
         self.exchange = exchange
         self.sources = sources or (BackendAnswer(exchange, dialect),)
+        self.passes = not sources and _passes(exchange, dialect)
         self.merge = merge
         self.order = OrderStage(exchange, merged=True) if merge is not None else None
         self.body = body_writer(exchange) if fold else None
+        self.stream = None if fold else stream_writer(exchange)
         self.kept = body_writer(exchange) if exchange.stored and not fold else None
-        self.stream = stream_writer(exchange)
+        self.given: bytes | None = None
         self.written = 0
         self.ended = False
 
     @property
     def done(self) -> bool:
         """Whether the last event was written."""
-        return self.ended or self.stream.done
+        return self.ended if self.stream is None else self.stream.done
 
     @property
     def fault(self) -> Fault | None:
         """What failed, if anything did."""
-        return self.stream.fault if self.body is None else self.body.fault
+        if self.stream is not None:
+            return self.stream.fault
+        return self.body.fault if self.body is not None else None
 
     @property
     def started(self) -> bool:
         """Whether the client was given bytes."""
-        return self.stream.started
+        return self.stream is not None and self.stream.started
 
     def feed(self, data: bytes, place: int = 0) -> bytes:
         """Return what the client gets for these bytes of the backend."""
@@ -317,7 +285,14 @@ class StreamTranslator:
 
     def whole(self, status: int, content_type: str, data: bytes, place: int = 0) -> bytes:
         """Return what the client gets for a whole answer."""
-        return self._write(self.sources[place].whole(status, content_type, data), place)
+        before = self.exchange.notes.changes
+        events = self.sources[place].whole(status, content_type, data)
+        if not self.started:  # a whole answer that failed leaves as a status, not as its beginning
+            events = [x for x in events if type(x) is Fault] or events
+        out = self._write(events, place)
+        if self.passes and self.ended and self.exchange.notes.changes == before:
+            self.given = data if self.fault is None else None
+        return out
 
     def missing_counts(self, place: int = 0) -> Wanted | None:
         """Return what the backend has to be asked before this answer of it can end."""
@@ -332,15 +307,21 @@ class StreamTranslator:
         return self._write(self.sources[place].nothing(prompt, source), place)
 
     def fail(self, fault: Fault, place: int = 0) -> bytes:
-        """Return what the client gets when the connection to a backend fails."""
-        return self._write(through(self.sources[place].stages, [fault]), place)
+        """Return what the client gets when the connection to a backend fails.
+
+        What the stages still hold goes out before, unless nothing has yet: then it is a status.
+        """
+        events: list[Event] = [fault]
+        if self.started:
+            events = through(self.sources[place].stages, events)
+        return self._write(events, place)
 
     def answer(self) -> BodyAnswer:
         """Return the body that the streams fold to."""
         assert self.body is not None
         if self.body.fault is not None:
             return fault_answer(self.body.fault)
-        return BodyAnswer(200, self.body.body())
+        return BodyAnswer(200, self.body.body() if self.given is None else self.given)
 
     def _write(self, events: list[Event], place: int) -> bytes:
         if self.done or not events:
@@ -349,16 +330,17 @@ class StreamTranslator:
             events = self.order(self.merge(place, events))
             if not self.started:  # what only waited for its turn has not begun the answer
                 events = [x for x in events if type(x) is Fault] or events
-        if self.kept is not None:
-            self.kept(events)
-            out = self.stream(events)
-            self.written += len(out)
-            return out
-        if self.body is None:
+        if self.stream is None:
+            assert self.body is not None
+            self.body(events)
+            self.ended = any(type(event) in (End, Fault) for event in events)
+            return b""
+        if self.kept is None:
             return self.stream(events)
-        self.body(events)
-        self.ended = any(type(event) in (End, Fault) for event in events)
-        return b""
+        self.kept(events)
+        out = self.stream(events)
+        self.written += len(out)
+        return out
 
 
 def through(pipeline: tuple[Stage, ...], events: list[Event]) -> list[Event]:

@@ -27,6 +27,7 @@ from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.http.sockets import BACKLOG
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.relay.call import Call, Hooks, unknown_url
+from wellspoken.proxy.relay.send import ClientKeyRefused
 from wellspoken.proxy.state import State
 from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
 from wellspoken.proxy.upstream.readiness import Readiness
@@ -244,6 +245,8 @@ class Service:
             return call.refused(error)
         except UpstreamError as error:
             call.upstream_failed(error)
+            return call.fault(error.fault)
+        except ClientKeyRefused as error:
             return call.fault(error.fault)
         except RequestPayloadError:
             return call.refused(

@@ -24,8 +24,8 @@ from wellspoken.adapters.translate import BackendAnswer
 from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay import storing as keeping
 from wellspoken.proxy.relay.admission import admit, enter, make_exchange
-from wellspoken.proxy.relay.answer import respond, untouched
-from wellspoken.proxy.relay.plan import Ask, Plan, streamed, without_stops
+from wellspoken.proxy.relay.answer import respond, send_untouched
+from wellspoken.proxy.relay.plan import BackendRequest, Plan, streamed, without_stops
 
 if TYPE_CHECKING:
     from wellspoken.adapters.events import Event
@@ -61,7 +61,7 @@ async def chat(call: Call) -> Reply | EventStream:
         endpoint = _endpoint(target)
         path = endpoint.path if endpoint.dialect == "chat" else OPENAI_PATH
         await enter(call, target, wanted)
-        return await untouched(call, target, Ask(path, payload, streams))
+        return await send_untouched(call, target, BackendRequest(path, payload, streams))
     if target.away:
         _refuse(target, wanted)
     return await respond(call, target, partial(_plan, call, target, wanted, exchange), streams)
@@ -153,7 +153,7 @@ class _Asking:
             sources = [BackendAnswer(exchange, dialect, prelude=prelude)]
         return Plan(exchange, dialect, asks, sources)
 
-    def choices(self, choices: range) -> tuple[list[Ask], list[BackendAnswer]]:
+    def choices(self, choices: range) -> tuple[list[BackendRequest], list[BackendAnswer]]:
         """Return what is asked for single choices, and what reads the answers."""
         asks, sources = [], []
         for choice in choices:
@@ -162,7 +162,7 @@ class _Asking:
             sources.append(BackendAnswer(part, self.endpoint.dialect))
         return asks, sources
 
-    def _ask(self, wanted: ChatRequest, exchange: Exchange) -> Ask:
+    def _ask(self, wanted: ChatRequest, exchange: Exchange) -> BackendRequest:
         stream, enforced = streamed(self.target, exchange, whole=self.whole), exchange.enforced
         if self.endpoint.dialect == "llamacpp":
             payload = prepare_native(wanted, prompt=self.prompt, stream=stream, stops=not enforced)
@@ -170,7 +170,7 @@ class _Asking:
             model = self.target.model_for(wanted.model)
             backend = self.target.backend
             payload = prepare(backend, wanted, model=model, enforced=enforced, stream=stream)
-        return Ask(self.endpoint.path, payload, stream)
+        return BackendRequest(self.endpoint.path, payload, stream)
 
 
 def _one_choice(wanted: ChatRequest, sample: int) -> ChatRequest:

@@ -27,9 +27,9 @@ from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
 from wellspoken.adapters.translate import BackendAnswer
 from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay.admission import admit, enter, make_exchange
-from wellspoken.proxy.relay.answer import respond, untouched
+from wellspoken.proxy.relay.answer import respond, send_untouched
 from wellspoken.proxy.relay.counting import Counter
-from wellspoken.proxy.relay.plan import Ask, Merging, Plan, streamed, without_stops
+from wellspoken.proxy.relay.plan import BackendRequest, Merging, Plan, streamed, without_stops
 
 if TYPE_CHECKING:
     from wellspoken.adapters.events import Event
@@ -64,7 +64,7 @@ async def completions(call: Call) -> Reply | EventStream:
         path = call.path if native else OPENAI_PATH
         payload = prepare_completion(target.backend, wanted, model=target.model_for(wanted.model))
         await enter(call, target, wanted)
-        return await untouched(call, target, Ask(path, payload, streams))
+        return await send_untouched(call, target, BackendRequest(path, payload, streams))
     if not wanted.model and target.names:
         exchange.model = target.names[0]
     if target.away:
@@ -135,7 +135,7 @@ def _choices(
     endpoint: Endpoint,
     prompt: Prompt,
     choices: range,
-) -> tuple[list[Ask], list[BackendAnswer]]:
+) -> tuple[list[BackendRequest], list[BackendAnswer]]:
     """Return what is asked for single choices of one prompt, and what reads the answers."""
     parts = [exchange.part(exchange.prompts[0]) for _ in choices]
     asks = [
@@ -148,7 +148,7 @@ def _choices(
 class _Part(NamedTuple):
     """One choice asked for by itself; `leading`: entries of it that are the prompt's."""
 
-    ask: Ask
+    ask: BackendRequest
     source: BackendAnswer
     leading: int
 
@@ -218,7 +218,7 @@ def _ask(
     endpoint: Endpoint,
     prompt: Prompt | None,
     sample: int | None,
-) -> Ask:
+) -> BackendRequest:
     """Return the request for the whole answer, or (`sample`) for one choice of a prompt."""
     seed = None
     if sample is not None and wanted.seed is not None:
@@ -249,7 +249,7 @@ def _ask(
             logprobs=k,
             without=COMPUTED if target.backend.scores == "proxy" else frozenset(),
         )
-    return Ask(endpoint.path, payload, stream)
+    return BackendRequest(endpoint.path, payload, stream)
 
 
 async def _scored(

@@ -17,11 +17,12 @@ from wellspoken.adapters.requests.embeddings import (
 )
 from wellspoken.adapters.requests.shapes import OUR_KEYS
 from wellspoken.adapters.translate_embeddings import translate_embeddings
-from wellspoken.proxy.endpoints.passthrough import ask, exchange_of, missing, unchanged
+from wellspoken.proxy.endpoints.passthrough import STREAMS, exchange_of, missing, request_for
 from wellspoken.proxy.http.requests import extensions_of, keep_of
 from wellspoken.proxy.relay.admission import admit_passing, count_vendors, enter_passing
+from wellspoken.proxy.relay.answer import pass_through
 from wellspoken.proxy.relay.headers import explained
-from wellspoken.proxy.relay.send import KEY_REFUSED, LARGE, clients_key
+from wellspoken.proxy.relay.send import LARGE, send_request
 
 if TYPE_CHECKING:
     from wellspoken.adapters.exchange import Exchange
@@ -56,9 +57,7 @@ async def embeddings(call: Call) -> Reply | EventStream:
     await enter_passing(call, target, wanted.model, sent)
     answer, data = await _asked(call, target, wanted, exchange, path)
     if data is None:
-        return await unchanged(call, answer)
-    if target.auth_pass and answer.status in KEY_REFUSED:
-        return call.fault(clients_key(answer.status))
+        return await pass_through(call, answer, answer.content_type in STREAMS)
     arguments = (exchange, wanted, answer.status, data)
     began = perf_counter()
     if len(data) < LARGE:
@@ -93,12 +92,12 @@ async def _asked(
     vendors = tuple(key for key in wanted.fields if key not in EMBEDDING_KEYS | OUR_KEYS)
     count_vendors(call, target, vendors)
     payload = prepare_embeddings(wanted, model=model, vendor=target.vendor)
-    answer = await ask(call, target, path, payload, False)
+    answer = await send_request(call, target, request_for(call, target, path, payload, False))
     if wanted.untouched and answer.status < 300:
         return answer, None
     data = await answer.read(limit)
     if wanted.base64 and refuses_base64(exchange.notes, answer.status, data):
         payload = prepare_embeddings(wanted, model=model, vendor=target.vendor, floats=True)
-        answer = await ask(call, target, path, payload, False)
+        answer = await send_request(call, target, request_for(call, target, path, payload, False))
         data = await answer.read(limit)
     return answer, data

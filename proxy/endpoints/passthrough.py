@@ -26,12 +26,11 @@ from wellspoken.adapters.requests.renaming import asks_stream, decode_named, wit
 from wellspoken.adapters.servers import registry
 from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.metrics.passing import PassingUsage
 from wellspoken.proxy.relay.admission import admit_passing, enter_passing
-from wellspoken.proxy.relay.answer import relayed
+from wellspoken.proxy.relay.answer import pass_through
 from wellspoken.proxy.relay.headers import delays, explained
-from wellspoken.proxy.relay.plan import Ask
-from wellspoken.proxy.relay.send import KEY_REFUSED, clients_key, forward_headers, reached
+from wellspoken.proxy.relay.plan import BackendRequest
+from wellspoken.proxy.relay.send import KEY_REFUSED, send_request
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -43,8 +42,7 @@ if TYPE_CHECKING:
     from wellspoken.proxy.upstream.client import Answer
     from wellspoken.proxy.upstream.target import Router, Target
 
-EVENTS: Final = "text/event-stream"
-STREAMS: Final = frozenset({EVENTS, "application/x-ndjson", "application/jsonl"})
+STREAMS: Final = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
 
 ANTHROPIC: Final = "/v1/messages"
 ANTHROPIC_HEADERS: Final = ("anthropic-version", "anthropic-beta")
@@ -138,10 +136,11 @@ async def passed(call: Call) -> Reply | EventStream:
     changes = _changes(target, call.path, model, fields)
     if changes:
         body = with_values(body, fields, changes)
-    answer = await ask(call, target, call.path, body, stream)
+    request = request_for(call, target, call.path, body, stream)
+    answer = await send_request(call, target, request)
     if answer.status < 300:
-        return await unchanged(call, answer)
-    return await _failed(call, target, answer, exchange_of(call, model or ""))
+        return await pass_through(call, answer, answer.content_type in STREAMS)
+    return await _failed(call, answer, exchange_of(call, model or ""))
 
 
 def _changes(
@@ -165,55 +164,24 @@ def exchange_of(call: Call, model: str) -> Exchange:
     return exchange
 
 
-async def ask(call: Call, target: Target, path: str, body: bytes, stream: bool) -> Answer:
-    """Send a request and return its answer once the head has come. Raises UpstreamError.
+def request_for(call: Call, target: Target, path: str, body: bytes, stream: bool) -> BackendRequest:
+    """Return a request that passes through, with the headers that the endpoint's clients send.
 
     The client's key goes along only with `auth = "pass"`.
     """
-    timeouts, headers = call.state.config.timeouts, call.request.headers
+    headers = call.request.headers
     names = list(ANTHROPIC_HEADERS) if path.startswith(ANTHROPIC) else []
     if target.auth_pass:
         names.append("x-api-key")
     given = {name: ",".join(headers.getall(name)) for name in names if name in headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-    authorization = ""
-    if target.auth_pass and "Authorization" in headers:
-        authorization = f"Authorization: {headers['Authorization']}\r\n"
-    kind = EVENTS if stream else "application/json"
-    return await reached(
-        call,
-        target,
-        Ask(path, body, stream),
-        lambda upstream, context: upstream.open(
-            "POST",
-            path,
-            body,
-            extra=forward_headers(call, kind, context) + lines.encode("ascii"),
-            authorization=authorization.encode("ascii"),
-            first=timeouts.first_token_stream if stream else timeouts.first_token_body,
-            between=timeouts.between_chunks,
-        ),
-    )
+    return BackendRequest(path, body, stream, extra=lines.encode("ascii"))
 
 
-async def unchanged(call: Call, answer: Answer) -> Reply | EventStream:
-    """Return a good answer as it is: a stream as it comes, anything else whole."""
-    if answer.content_type in STREAMS:
-        return await relayed(call, answer)
-    data = await answer.read(call.state.config.limits.response)
-    counts = PassingUsage()
-    counts.body(data)
-    call.passed(counts)
-    kind = answer.content_type_header.encode("utf-8", "replace")
-    return call.reply(answer.status, data, content_type=kind)
-
-
-async def _failed(call: Call, target: Target, answer: Answer, exchange: Exchange) -> Reply:
+async def _failed(call: Call, answer: Answer, exchange: Exchange) -> Reply:
     """Return an error: as sent where it is Anthropic's, else in OpenAI's envelope."""
     status = answer.status
     data = await answer.read(call.state.config.limits.response)
-    if status in KEY_REFUSED and target.auth_pass:
-        return call.fault(clients_key(status))
     if 400 <= status < 600 and status not in KEY_REFUSED and call.path.startswith(ANTHROPIC):
         kind = answer.content_type_header.encode("utf-8", "replace")
         lines = "".join(f"{name}: {value}\r\n" for name, value in delays(answer).items())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from wellspoken.proxy.http.responses import Reply
 from wellspoken.proxy.relay.call import unknown_url
-from wellspoken.proxy.relay.send import reached
+from wellspoken.proxy.relay.send import enter_engine, reach
 
 if TYPE_CHECKING:
     from wellspoken.proxy.relay.call import Call
@@ -52,11 +52,10 @@ async def page(call: Call) -> Reply:
     call.backend = target.name
     gzip = "gzip" in call.request.headers.get("Accept-Encoding", "")
     timeouts = call.state.config.timeouts
-    await call.enter(target)
-    answer = await reached(
+    await enter_engine(call, target)
+    answer = await reach(
         call,
         target,
-        None,
         lambda upstream, _: upstream.open(
             "GET",
             call.path,

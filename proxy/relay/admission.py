@@ -16,6 +16,7 @@ from wellspoken.adapters.requests.caps import (
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.vendor import UNKNOWN, apply_policy, refuse_variants, vendor_keys
 from wellspoken.proxy.http.requests import extensions_of, keep_of
+from wellspoken.proxy.relay.send import enter_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,7 +72,7 @@ async def enter(call: Call, target: Target, wanted: Asked) -> None:
     """
     if target.engine is None:
         return
-    await call.enter(target)
+    await enter_engine(call, target)
     if names_tokens(wanted):
         size = await _size(call, target, wanted.model)
         try:
@@ -84,7 +85,7 @@ async def enter(call: Call, target: Target, wanted: Asked) -> None:
 async def enter_passing(call: Call, target: Target, model: str, fields: Mapping[str, Raw]) -> None:
     """Wait as `enter` does, with a request to another endpoint."""
     if target.engine is not None:
-        await call.enter(target)
+        await enter_engine(call, target)
         if passes_tokens(fields):
             await admit_passing(call, target, model, fields)
 

@@ -7,252 +7,372 @@ of a stream has left, every failure still becomes a reply with a status; after i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from wellspoken.adapters import translate
-from wellspoken.adapters.events import Fault
-from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.errors import RequestError, error_json
+from wellspoken.adapters.rest import Rest
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.metrics.passing import PassingUsage
-from wellspoken.proxy.relay import counting, several
-from wellspoken.proxy.relay.headers import DONE, broken, explained, told_in, with_repairs
-from wellspoken.proxy.relay.send import KEY_REFUSED, LARGE, clients_key, opened, send
+from wellspoken.proxy.relay import counting
+from wellspoken.proxy.relay.headers import DONE, explained, with_repairs
+from wellspoken.proxy.relay.send import (
+    LARGE,
+    ClientKeyRefused,
+    read_start,
+    send_request,
+    suspect_engine,
+)
 from wellspoken.proxy.relay.storing import keep, keep_stream
-from wellspoken.proxy.relay.waiting import doubt
 from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
 
 if TYPE_CHECKING:
+    from wellspoken.adapters.events import Fault
     from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.relay.plan import Ask, Plan, Planning
+    from wellspoken.proxy.relay.plan import BackendRequest, Plan, Planning
     from wellspoken.proxy.upstream.client import Answer
     from wellspoken.proxy.upstream.target import Target
 
 
 async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> Reply | EventStream:
-    """Answer one request. Raises RequestError, UpstreamError: then nothing was sent."""
-    if not streams:
-        made = await plan()
-        counting.enable(target, made)
-        if made.simple:
-            return await _whole(call, target, made)
-        return await several.folded(call, target, made)
-    stream = call.stream(heartbeat=call.state.config.timeouts.heartbeat)
+    """Answer one request.
+
+    Raises RequestError, UpstreamError, ClientKeyRefused and what is a bug: then nothing was sent,
+    and the service answers with a status. CancelledError and ConnectionError end the connection.
+    """
+    stream = None
+    if streams:  # its heartbeat runs while the plan waits for an engine
+        stream = call.stream(heartbeat=call.state.config.timeouts.heartbeat)
     try:
         made = await plan()
-        counting.enable(target, made)
-        if made.merge is not None or made.asks[0].nothing is not None:
-            return await several.interleaved(call, target, made, stream)
-        return await _stream(call, target, made, stream)
-    except (RequestError, UpstreamError) as error:
-        if isinstance(error, UpstreamError):
-            call.upstream_failed(error)
-        else:
-            call.refuses(error)
-        return await broken(call, stream, _fault(error), _lines(error))
+        relay = Relay(call, target, made, stream)
+        await relay.relay(made.asks, 0)
+        if made.more is not None:
+            await relay.relay_missing()
+        return await relay.finish()
     except BaseException as error:
+        if stream is None:
+            raise
         if not stream.left:
             stream.stop()
             raise
         if isinstance(error, ConnectionError) or not isinstance(error, Exception):
             stream.abort()  # the client has gone, or the proxy is ending
             raise
-        call.state.log.error("a request failed in the proxy itself", exc_info=error)
-        return await broken(call, stream, OUR_FAULT)
+        call.told = note_failure(call, error)
+        await stream.end(error_event(call, call.told))
+        return stream
 
 
-def _fault(error: RequestError | UpstreamError) -> Fault:
+def note_failure(call: Call, error: Exception) -> Fault:
+    """Note on the call why it failed; return what the client is told."""
+    if isinstance(error, RequestError):
+        call.refuses(error)
+        return Fault(error.status, error.message, error.type, error.param, error.code)
     if isinstance(error, UpstreamError):
-        return error.fault
-    return Fault(error.status, error.message, error.type, error.param, error.code)
-
-
-def _lines(error: RequestError | UpstreamError) -> bytes:
-    """Return the header lines of a refusal."""
-    headers = {} if isinstance(error, UpstreamError) else error.headers
-    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
-
-
-async def _whole(call: Call, target: Target, plan: Plan) -> Reply:
-    exchange = plan.exchange
-    answer = await send(call, target, plan.asks[0])
-    data = await answer.read(call.state.config.limits.response)
-    if target.auth_pass and answer.status in KEY_REFUSED:
-        return call.fault(clients_key(answer.status))
-    translator = translate.BodyTranslator(exchange, plan.dialect)
-    arguments = (answer.status, answer.content_type, data)
-    began = perf_counter()
-    if len(data) < LARGE:
-        result = translator.translate(*arguments)
-    else:
-        # A thread gives the interpreter back every few milliseconds, so the loop stays answerable.
-        result = await asyncio.to_thread(translator.translate, *arguments)
-    call.worked += perf_counter() - began
-    if result is None:
-        wanted = translator.wanted
-        assert wanted is not None
-        counter = counting.Counter(call, target)
-        result = translator.add_counts(await counter.counted(plan.asks[0], wanted))
-    counting.told(call, plan)
-    if result.status < 300:
-        await keep(call, result.body)
-    body = call.hide(result.body) if result.status >= 400 else result.body
-    return call.reply(result.status, body, explained(exchange, result.retry, answer))
-
-
-async def _stream(
-    call: Call, target: Target, plan: Plan, stream: EventStream
-) -> Reply | EventStream:
-    answer = await send(call, target, plan.asks[0])
-    events, data = await opened(answer, call.state.config.limits.response)
-    if events:
-        return await _relay(call, target, answer, data, plan, stream)
-    if target.auth_pass and answer.status in KEY_REFUSED:
-        return await broken(call, stream, clients_key(answer.status))
-    return await _not_a_stream(call, target, answer, data, plan, stream)
-
-
-async def _relay(
-    call: Call, target: Target, answer: Answer, data: bytes, plan: Plan, stream: EventStream
-) -> Reply | EventStream:
-    """Translate events as they come: all complete ones of one read leave in one write."""
-    exchange, translator = plan.exchange, plan.translator()
-    fault: Fault | None = None
-    complete = False
-    began = 0.0
-    try:
-        while True:
-            data = data or await answer.chunk()
-            began = perf_counter()
-            out = translator.feed(data) if data else translator.close()
-            if translator.done or not data or translator.missing_counts() is not None:
-                break
-            if out:
-                call.leaves(began)
-                await stream.write(out)
-                call.first_token()
-            data = b""
-        complete = bool(data) and b"[DONE]" in data[-24:]
-        if out == DONE:  # a piece without a token, whose time would be taken for one's
-            call.worked += perf_counter() - began
-        else:
-            call.leaves(began)
-    except UpstreamError as error:
         call.upstream_failed(error)
-        fault = error.fault
-        out = translator.fail(fault) if translator.started else b""
-    finally:
-        # Closed before the last write: the backend must not compute on while a slow client reads.
-        if complete:
-            answer.finish()
+        return error.fault
+    if isinstance(error, ClientKeyRefused):
+        return error.fault
+    call.state.log.error("a request failed in the proxy itself", exc_info=error)
+    return OUR_FAULT
+
+
+def error_event(call: Call, fault: Fault) -> bytes:
+    """Return the last event of a stream that has failed, without the backend's key."""
+    body = error_json(fault.message, fault.type, fault.param, fault.code)
+    return b"data: " + call.hide(body) + b"\n\n"
+
+
+class Relay:
+    """One answer on its way: its requests to the backend, its translation, its end.
+
+    A single request runs in the task of the call, without a lock. Several run in tasks of a group,
+    a few at a time; the first failure, like the end of the whole answer, cancels the others, so
+    that no backend computes on for nobody. All of them use one translator: what is translated in
+    the loop awaits nothing meanwhile, and waits while a large body is translated in a thread.
+    """
+
+    __slots__ = (
+        "call",
+        "counter",
+        "failed",
+        "in_thread",
+        "last",
+        "lock",
+        "plan",
+        "size",
+        "slots",
+        "stream",
+        "target",
+        "translator",
+    )
+
+    def __init__(self, call: Call, target: Target, plan: Plan, stream: EventStream | None) -> None:
+        counting.enable(target, plan)
+        self.call = call
+        self.target = target
+        self.plan = plan
+        self.stream = stream  # None where the client wants a body
+        self.translator = plan.translator(fold=stream is None)
+        self.counter: counting.Counter | None = None
+        self.slots: asyncio.Semaphore | None = None
+        self.lock: asyncio.Lock | None = None  # held by who translates in a thread
+        self.in_thread = False
+        self.size = 0  # bytes of whole bodies that came
+        self.failed: Answer | None = None  # the backend's refusal, whose delays are told on
+        self.last = b""  # what the last event makes, with which the answer ends
+
+    def relay(self, requests: Sequence[BackendRequest], first: int) -> Awaitable[None]:
+        """Send requests, whose sources begin at `first`, and translate what comes, to its end."""
+        if len(requests) == 1:
+            return self._relay_one(first, requests[0])
+        return self._relay_several(requests, first)
+
+    async def relay_missing(self) -> None:
+        """Ask for the choices that the first answer turned out to lack."""
+        plan, rest = self.plan, self.plan.merge
+        if not isinstance(rest, Rest) or not rest.missing or plan.more is None:
+            return
+        self.failed = None  # a refusal of `n` alone; what comes now decides
+        requests, sources = plan.more(rest.missing)
+        rest.expect([source.exchange for source in sources])
+        self.translator.sources = (*self.translator.sources, *sources)
+        await self.relay(requests, 1)
+        if self.translator.fault is None and len(rest.seen) < 2:
+            self.target.lone = True
+
+    async def _relay_several(self, requests: Sequence[BackendRequest], first: int) -> None:
+        self.slots = asyncio.Semaphore(self.target.backend.together)
+        self.lock = asyncio.Lock()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for place, request in enumerate(requests, first):
+                    group.create_task(self._relay_in_turn(place, request))
+        except BaseExceptionGroup as errors:
+            others: BaseException | None = errors.split(_Over)[1]
+            while isinstance(others, BaseExceptionGroup):
+                others = others.exceptions[0]
+            if others is not None:
+                raise others from None
+
+    async def _relay_in_turn(self, place: int, request: BackendRequest) -> None:
+        assert self.slots is not None
+        async with self.slots:
+            if not self.translator.done:
+                await self._relay_one(place, request)
+        if self.translator.done:
+            raise _Over  # cancels the others of the group
+
+    async def _relay_one(self, place: int, request: BackendRequest) -> None:
+        """Send one request and translate its answer as it comes.
+
+        All complete events of one read leave in one write. The connection is closed before the last
+        of them: the backend must not compute on while a slow client reads.
+        """
+        call, translator, stream = self.call, self.translator, self.stream
+        source = translator.sources[place]
+        response: Answer | None = None
+        try:
+            response, data, began = await self._open(place, request)
+            out = data
+            while response is not None:
+                data = data or await response.chunk()
+                began = perf_counter()
+                if self.in_thread:
+                    await self._turn()
+                out = translator.feed(data, place) if data else translator.close(place)
+                if source.ended or not data or (not out and translator.done):
+                    break
+                if out and stream is not None:
+                    call.leaves(began)
+                    await stream.write(out)
+                    if not call.streamed:
+                        call.first_token()
+                else:
+                    call.worked += perf_counter() - began
+                data = b""
+        except UpstreamError as error:
+            call.upstream_failed(error)
+            began = 0.0  # no work on an answer
+            if self.in_thread:
+                await self._turn()
+            out = translator.fail(error.fault, place)
+        finally:
+            if response is not None and source.clean:
+                response.finish()
+            elif response is not None:
+                response.close()
+        await self._give(out, began)
+        if not translator.done and translator.missing_counts(place) is not None:
+            await self._count(place, request)
+
+    async def _open(
+        self, place: int, request: BackendRequest
+    ) -> tuple[Answer | None, bytes, float]:
+        """Send a request; return its answer if that is a stream, and what of it was read.
+
+        Of any other, None, what the client gets of it, and when work on that began.
+        """
+        call = self.call
+        if request.nothing is not None:
+            began = perf_counter()
+            return None, self.translator.nothing(request.nothing, place, request.source), began
+        response = await send_request(call, self.target, request)
+        limit = call.state.config.limits.response
+        if request.stream or self.stream is not None:
+            streamed, data = await read_start(response, limit)
+            if streamed:
+                return response, data, 0.0
         else:
-            answer.close()
-    if translator.missing_counts() is not None and fault is None:
-        if out:
+            data = await response.read(limit)
+        began = perf_counter()
+        return None, await self._translate_whole(place, response, data), began
+
+    async def _translate_whole(self, place: int, response: Answer, data: bytes) -> bytes:
+        if response.status >= 300:
+            self.failed = response
+        elif self.stream is not None:
+            self.plan.exchange.notes.add("body_for_stream")
+        self.size += len(data)
+        translate = self.translator.whole
+        arguments = (response.status, response.content_type, data, place)
+        if len(data) < LARGE:
+            if self.in_thread:
+                await self._turn()
+            return translate(*arguments)
+        # A thread gives the interpreter back every few milliseconds, so the loop stays answerable.
+        if self.lock is None:
+            return await asyncio.to_thread(translate, *arguments)
+        async with self.lock:
+            self.in_thread = True
+            try:
+                return await asyncio.to_thread(translate, *arguments)
+            finally:
+                self.in_thread = False
+
+    async def _turn(self) -> None:
+        """Wait while a thread translates; what follows must not await before it has translated."""
+        assert self.lock is not None
+        while self.in_thread:
+            async with self.lock:
+                pass
+
+    async def _count(self, place: int, request: BackendRequest) -> None:
+        """Let an answer end that waits for its counts, once the backend was asked for them."""
+        wanted = self.translator.missing_counts(place)
+        assert wanted is not None
+        if self.counter is None:
+            self.counter = counting.Counter(self.call, self.target)
+        found = await self.counter.counted(request, wanted)
+        began = perf_counter()
+        if self.in_thread:
+            await self._turn()
+        await self._give(self.translator.add_counts(found, place), began)
+
+    async def _give(self, out: bytes, began: float) -> None:
+        """Write what was made of the last that came of one source, work on which began then.
+
+        `began` 0.0: nothing came.
+        """
+        call, stream = self.call, self.stream
+        done = self.translator.done
+        if done:
+            self.last = self.last or out  # of those that find it over, one has made the end
+        if began and stream is not None and out and out != DONE:
+            call.leaves(began)
+        elif began:  # DONE is no token, whose time would count
+            call.worked += perf_counter() - began
+        if stream is not None and out and not done:
             await stream.write(out)
             call.first_token()
-        out = await _counted(call, target, plan, translator)
-    counting.told(call, plan)
-    doubt(target, translator.fault)
-    if not translator.started:
-        fault = fault or translator.fault
+
+    async def finish(self) -> Reply | EventStream:
+        """End the answer: count it, suspect an engine that broke off, store it, let it leave."""
+        call, translator, stream = self.call, self.translator, self.stream
+        exchange, fault = self.plan.exchange, self.translator.fault
+        counting.told(call, self.plan)
         if fault is not None:
-            return await broken(call, stream, fault, explained(exchange, fault.retry, answer))
-    if translator.fault is not None:
-        call.told = translator.fault
-        out = call.hide(out)
-    out = await keep_stream(call, translator, out)
-    if call.request.headers.get("x-wellspoken-explain") == "1":
-        out = with_repairs(out, exchange)
-    await stream.end(out)
-    call.first_token()
-    return stream
-
-
-async def _counted(
-    call: Call, target: Target, plan: Plan, translator: translate.StreamTranslator
-) -> bytes:
-    """Return the end of a stream that waits for its counts, once the backend was asked for them."""
-    wanted = translator.missing_counts()
-    if wanted is None:
-        return b""
-    found = await counting.Counter(call, target).counted(plan.asks[0], wanted)
-    return translator.add_counts(found)
-
-
-async def _not_a_stream(
-    call: Call, target: Target, answer: Answer, data: bytes, plan: Plan, stream: EventStream
-) -> Reply | EventStream:
-    """Answer a client that asked for a stream from a body: an answer, or an error."""
-    exchange = plan.exchange
-    if answer.status < 300:
-        exchange.notes.add("body_for_stream")
-        translator = plan.translator()
-        out = translator.whole(answer.status, answer.content_type, data)
-        out += await _counted(call, target, plan, translator)
-        counting.told(call, plan)
-        fault = translator.fault
+            suspect_engine(self.target, fault)
+            if not translator.started and (stream is None or not stream.left):
+                if stream is not None:
+                    stream.stop()
+                return call.fault(fault, explained(exchange, fault.retry, self.failed))
+        if stream is None:
+            body = await self._body()
+            await keep(call, body)
+            return call.reply(200, body, explained(exchange, None, None))
+        out = self.last
         if fault is not None:
-            return await broken(call, stream, fault, explained(exchange, fault.retry, answer))
-        out = await keep_stream(call, translator, out)
+            call.told = fault
+            out = call.hide(out) if translator.started else error_event(call, fault)
+        else:
+            out = await keep_stream(call, translator, out)
         if call.request.headers.get("x-wellspoken-explain") == "1":
             out = with_repairs(out, exchange)
         await stream.end(out)
-        call.first_token()
+        if translator.started:
+            call.first_token()
         return stream
-    result = translate.translate_body(exchange, answer.status, answer.content_type, data)
-    counting.told(call, plan)
-    if not stream.left:
-        stream.stop()
-        lines = explained(exchange, result.retry, answer)
-        return call.reply(result.status, call.hide(result.body), lines)
-    call.told = told_in(result.status, result.body)
-    await stream.end(b"data: " + call.hide(result.body) + b"\n\n")
-    return stream
+
+    async def _body(self) -> bytes:
+        if self.size < LARGE or self.translator.given is not None:
+            return self.translator.answer().body
+        return (await asyncio.to_thread(self.translator.answer)).body
 
 
-async def untouched(call: Call, target: Target, ask: Ask) -> Reply | EventStream:
-    """Pass an answer through as it is: bytes, status and content type (`"oai_compat": false`)."""
-    answer = await send(call, target, ask)
-    if ask.stream and answer.status < 400:
-        return await relayed(call, answer)
-    kind = answer.content_type_header.encode("utf-8", "replace")
-    data = await answer.read(call.state.config.limits.response)
+class _Over(Exception):
+    """The answer is complete, or has failed: whatever else is under way is of no use."""
+
+
+async def send_untouched(
+    call: Call, target: Target, request: BackendRequest
+) -> Reply | EventStream:
+    """Return a backend's answer as it is (`"oai_compat": false`)."""
+    response = await send_request(call, target, request._replace(untouched=True))
+    return await pass_through(call, response, request.stream and response.status < 400)
+
+
+async def pass_through(call: Call, response: Answer, streams: bool) -> Reply | EventStream:
+    """Pass an answer on as it is, with its status and content type: as it comes, or whole.
+
+    An error loses the backend's key. Raises UpstreamError: then nothing was sent.
+    """
+    if streams:
+        return await _pass_stream(call, response)
+    data = await response.read(call.state.config.limits.response)
     counts = PassingUsage()
     counts.body(data)
     call.passed(counts)
-    data = call.hide(data) if answer.status >= 400 else data
-    return call.reply(answer.status, data, content_type=kind)
+    data = call.hide(data) if response.status >= 400 else data
+    kind = response.content_type_header.encode("utf-8", "replace")
+    return call.reply(response.status, data, content_type=kind)
 
 
-async def relayed(call: Call, answer: Answer) -> EventStream:
-    """Pass an answer's bytes on as they come, with its status and content type.
-
-    Raises UpstreamError: then nothing was sent.
-    """
-    kind = answer.content_type_header.encode("utf-8", "replace")
-    relay = call.stream(answer.status, kind)
+async def _pass_stream(call: Call, response: Answer) -> EventStream:
+    kind = response.content_type_header.encode("utf-8", "replace")
+    stream = call.stream(response.status, kind)
     counts = PassingUsage()
     try:
-        while data := await answer.chunk():
+        while data := await response.chunk():
             began = perf_counter()
             counts.feed(data)
             call.leaves(began)
-            await relay.write(data)
+            await stream.write(data)
             call.first_token()
-        await relay.end()
-    except UpstreamError as error:
-        if not relay.left:
-            relay.stop()
+        await stream.end()
+    except BaseException as error:
+        if not stream.left:
+            stream.stop()
+            raise
+        stream.abort()
+        if not isinstance(error, UpstreamError):
             raise
         # Nothing of ours may be added to an untouched answer: a cut one is passed on cut.
         call.upstream_failed(error)
         call.told = error.fault
-        relay.abort()
-    except BaseException:
-        relay.abort()
-        raise
     finally:
         call.passed(counts)
-        answer.close()
-    return relay
+        response.close()
+    return stream

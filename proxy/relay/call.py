@@ -22,9 +22,7 @@ from wellspoken.proxy.http.responses import (
     identifying,
 )
 from wellspoken.proxy.metrics.service import OTHER
-from wellspoken.proxy.relay import storing as keeping
 from wellspoken.proxy.relay.headers import NO_RETRY, retrying, told_in
-from wellspoken.proxy.relay.waiting import entered
 
 if TYPE_CHECKING:
     from aiohttp.web_request import BaseRequest
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
     from wellspoken.proxy.metrics.passing import PassingUsage
     from wellspoken.proxy.metrics.series import Times
-    from wellspoken.proxy.relay.plan import Ask
+    from wellspoken.proxy.relay.plan import BackendRequest
     from wellspoken.proxy.state import State
     from wellspoken.proxy.upstream.client import Answer
     from wellspoken.proxy.upstream.failures import UpstreamError
@@ -89,7 +87,7 @@ class Tracing(Protocol):
     """What makes the spans of a service's requests."""
 
     def asks(
-        self, call: Call, target: Target, url: str, ask: Ask, *, resent: bool = False
+        self, call: Call, target: Target, url: str, ask: BackendRequest, *, resent: bool = False
     ) -> BackendSpan:
         """Begin the span of a request to the backend at `url`."""
 
@@ -191,16 +189,6 @@ class Call:
         self.label = self.state.router.label(model)
         self.streams = streams
 
-    async def enter(self, target: Target) -> None:
-        """Wait for the target's engine, which then runs until the call is over.
-
-        Raises RequestError 503 where it cannot be waited for.
-        """
-        if target.engine is not None and self.engine is None:
-            with self.waiting():
-                await entered(target)
-            self.engine = target.engine
-
     async def read_body(self) -> bytes:
         """Return the body of the request; then the call waits for a backend. Raises RequestError.
 
@@ -279,8 +267,11 @@ class Call:
 
     def lines(self) -> bytes:
         """Return the header lines of an answer that begins now."""
-        line = identifying(self.id, self.state.loop.time() - self.started)
-        return line + self.stripped + keeping.warned(self) if self.warning else line + self.stripped
+        lines = identifying(self.id, self.state.loop.time() - self.started) + self.stripped
+        if self.warning:
+            warning = f"x-wellspoken-warning: not stored: {self.warning}\r\n"
+            lines += warning.encode("ascii", "replace")
+        return lines
 
     def reply(
         self,

@@ -14,8 +14,8 @@ from msgspec import Raw, json
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.tokens import tokenize
 from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Tokenize, Wanted
-from wellspoken.proxy.relay.plan import Ask
-from wellspoken.proxy.relay.send import send
+from wellspoken.proxy.relay.plan import BackendRequest
+from wellspoken.proxy.relay.send import ClientKeyRefused, send_request
 from wellspoken.proxy.upstream.failures import UpstreamError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Counter:
         self.lock = asyncio.Lock()  # one question at a time, so that none is asked twice
         self.absent = False
 
-    async def counted(self, ask: Ask, wanted: Wanted) -> Counted:
+    async def counted(self, ask: BackendRequest, wanted: Wanted) -> Counted:
         """Return what the backend tells of what is wanted for the answer to `ask`."""
         form = self._form()
         if form is None:
@@ -161,7 +161,7 @@ class Counter:
         if self.absent:
             return None
         try:
-            answer = await send(self.call, self.target, Ask(path, body, False))
+            answer = await send_request(self.call, self.target, BackendRequest(path, body, False))
             try:
                 limit = self.call.state.config.limits.response
                 data = await answer.read(min(limit, 65_536 + MOST_ANSWERED * len(body)))
@@ -170,6 +170,8 @@ class Counter:
         except UpstreamError as error:
             self.call.upstream_failed(error)
             self.absent = True
+            return None
+        except ClientKeyRefused:
             return None
         except RequestError:  # the engine has ended since it answered
             self.absent = True

@@ -1,4 +1,4 @@
-"""The ends of an answer: what its headers explain, and how a failure leaves."""
+"""What the headers and the end of an answer explain: repairs, and whether and when to retry."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from msgspec import DecodeError, Struct, json
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.requests.errors import error_json
-from wellspoken.proxy.http.responses import EventStream, Reply
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.upstream.client import Answer
 
 DONE = b"data: [DONE]\n\n"
@@ -109,19 +106,3 @@ def with_repairs(out: bytes, exchange: Exchange) -> bytes:
     listed = ", ".join(f"{name}={times}" for name, times in exchange.notes.counts.items())
     comment = f": repairs {listed or 'none'}\n\n".encode()
     return out.removesuffix(DONE) + comment + (DONE if out.endswith(DONE) else b"")
-
-
-async def broken(
-    call: Call, stream: EventStream, fault: Fault, lines: bytes = b""
-) -> Reply | EventStream:
-    """Answer a failure: with its status while that is possible, else as the stream's last event.
-
-    `lines` are header lines for the former.
-    """
-    call.told = fault
-    if not stream.left:
-        stream.stop()
-        return call.fault(fault, lines)
-    body = error_json(fault.message, fault.type, fault.param, fault.code)
-    await stream.end(b"data: " + body + b"\n\n")
-    return stream

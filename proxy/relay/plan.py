@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 Merging = Callable[[int, list["Event"]], list["Event"]]
 
 
-class Ask(NamedTuple):
+class BackendRequest(NamedTuple):
     """One request to a backend; `stream`: its answer is to be a stream.
 
     `nothing`: no token is asked for, so no backend is; the number of the prompt's tokens, which
-    `source` tells, one of the usage's.
+    `source` tells, one of the usage's. `extra`: further header lines. `untouched`: the answer is to
+    leave as it comes.
     """
 
     path: str
@@ -32,9 +33,11 @@ class Ask(NamedTuple):
     stream: bool
     nothing: int | None = None
     source: str = "backend"
+    extra: bytes = b""
+    untouched: bool = False
 
 
-More = Callable[[range], tuple[list[Ask], list["BackendAnswer"]]]
+More = Callable[[range], tuple[list[BackendRequest], list["BackendAnswer"]]]
 
 
 class Plan:
@@ -51,7 +54,7 @@ class Plan:
         self,
         exchange: Exchange,
         dialect: Dialect,
-        asks: Sequence[Ask],
+        asks: Sequence[BackendRequest],
         sources: Sequence[BackendAnswer] = (),
         merge: Merging | None = None,
         more: More | None = None,
@@ -68,11 +71,6 @@ class Plan:
         return StreamTranslator(
             self.exchange, self.dialect, sources=self.sources, merge=self.merge, fold=fold
         )
-
-    @property
-    def simple(self) -> bool:
-        """Whether a body of the backend becomes a body of the client by itself."""
-        return not self.sources and not self.asks[0].stream
 
 
 def streamed(target: Target, exchange: Exchange, *, whole: bool) -> bool:

@@ -23,8 +23,8 @@ from wellspoken.adapters.stages.tiling import TilingStage
 from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
 from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.relay.headers import delays
-from wellspoken.proxy.relay.plan import Ask
-from wellspoken.proxy.relay.send import KEY_REFUSED, clients_key, send
+from wellspoken.proxy.relay.plan import BackendRequest
+from wellspoken.proxy.relay.send import send_request
 
 if TYPE_CHECKING:
     from wellspoken.adapters.exchange import Exchange
@@ -52,16 +52,12 @@ class Scored:
 
 async def asked(call: Call, target: Target, exchange: Exchange, path: str, payload: bytes) -> bytes:
     """Return the body of a helping request. Raises UpstreamError, or RequestError for a refusal."""
-    answer = await send(call, target, Ask(path, payload, False))
+    answer = await send_request(call, target, BackendRequest(path, payload, False))
     data = await answer.read(call.state.config.limits.response)
     if answer.status >= 300:
         fault = error_of(exchange, answer.status, call.hide(data))
-        message = f"The backend refused POST {path}, which this request needs: {fault.message}"
-        if target.auth_pass and answer.status in KEY_REFUSED:
-            fault = clients_key(answer.status)
-            message = fault.message
         raise RequestError(
-            message,
+            f"The backend refused POST {path}, which this request needs: {fault.message}",
             status=fault.status,
             type=fault.type,
             param=fault.param,

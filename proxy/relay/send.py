@@ -1,100 +1,98 @@
-"""One request to a backend, and what its answer is at first sight."""
+"""One request to a backend: the wait for an engine of the proxy's own, and the answer's head."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from wellspoken.adapters.events import Fault
+from wellspoken.engine.failure import NotReady
 from wellspoken.proxy.http.requests import TRACE_PARENT, TRACE_STATE, context_lines
-from wellspoken.proxy.relay.waiting import entered_again
 from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.target import not_ready
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.relay.call import Call, Tracing
-    from wellspoken.proxy.relay.plan import Ask
+    from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.relay.plan import BackendRequest
     from wellspoken.proxy.upstream.client import Answer, Upstream
     from wellspoken.proxy.upstream.target import Target
 
-KEY_REFUSED = (401, 403)
-LARGE = 131_072  # bytes of a body whose translation takes more than a millisecond or two
+KEY_REFUSED: Final = (401, 403)
+LARGE: Final = 131_072  # bytes of a body whose translation takes more than a millisecond or two
 UNSENT: Final = frozenset({"refused", "unreachable"})
 """Failures before a byte of the request was sent."""
 
-Send = Callable[["Upstream", bytes | None], Awaitable["Answer"]]
-"""Sends a request to a backend, with these header lines of a trace, or the client's where None."""
+CUT: Final = "upstream_cut"
+POLL: Final = 0.02
+DOUBT: Final = 1.0
+"""Seconds for which an engine that is being looked at holds requests up, at most."""
+
+Send = Callable[["Upstream", bool], Awaitable["Answer"]]
+"""Sends a request to a backend; True: for the second time."""
 
 _SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")
 
 
-async def send(call: Call, target: Target, ask: Ask) -> Answer:
-    """Send one request and return its answer once the head has come. Raises UpstreamError."""
-    timeouts = call.state.config.timeouts
-    request = call.request
-    kind = "text/event-stream" if ask.stream else "application/json"
-    authorization = b""
-    if target.auth_pass and "Authorization" in request.headers:
-        authorization = f"Authorization: {request.headers['Authorization']}\r\n".encode("ascii")
-    return await reached(
-        call,
-        target,
-        ask,
-        lambda upstream, context: upstream.open(
-            "POST",
-            ask.path,
-            ask.payload,
-            extra=forward_headers(call, kind, context),
-            authorization=authorization,
-            first=timeouts.first_token_stream if ask.stream else timeouts.first_token_body,
-            between=timeouts.between_chunks,
-        ),
-    )
+class ClientKeyRefused(Exception):
+    """The client's own key, passed on to the backend (`auth = "pass"`), was refused there."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.fault = Fault(
+            status,
+            "The backend refused the key in your Authorization header, which this proxy passes on. "
+            "Send a key that the backend knows.",
+            "invalid_request_error",
+            code="invalid_api_key",
+        )
 
 
-async def reached(call: Call, target: Target, ask: Ask | None, send: Send) -> Answer:
-    """Return the answer to what `send` sends; raises RequestError 503, UpstreamError.
+async def send_request(call: Call, target: Target, request: BackendRequest) -> Answer:
+    """Send a request to a backend; return its answer once the head has come.
 
-    `ask` is what that is, None for what is not traced. Where the proxy's own engine turns out to be
-    gone, so that nothing was sent, it is waited for and the request sent once more. What may have
-    run is never repeated.
+    A backend's key goes along, the client's own only with `auth = "pass"`. Raises RequestError 503
+    while the engine is not there, UpstreamError, and ClientKeyRefused unless the answer is to leave
+    `untouched`.
     """
-    call.asks()
+    timeouts = call.state.config.timeouts
     tracing = call.hooks.tracing
-    if tracing is not None and ask is not None:
-        send = _traced(tracing, call, target, ask, send)
-    if target.engine is None:
-        return await send(target.connection(), None)
-    upstream = target.upstream
-    if upstream is not None:
+    authorization = b""
+    if target.auth_pass and "Authorization" in call.request.headers:
+        given = call.request.headers["Authorization"]
+        authorization = f"Authorization: {given}\r\n".encode("ascii")
+
+    def send(upstream: Upstream, _: bool, context: bytes | None = None) -> Awaitable[Answer]:
+        kind = "text/event-stream" if request.stream else "application/json"
+        return upstream.open(
+            "POST",
+            request.path,
+            request.payload,
+            extra=forward_headers(call, kind, context) + request.extra,
+            authorization=authorization,
+            first=timeouts.first_token_stream if request.stream else timeouts.first_token_body,
+            between=timeouts.between_chunks,
+        )
+
+    async def send_traced(upstream: Upstream, again: bool) -> Answer:
+        """Send in a span of its own, below which the backend's hang."""
+        assert tracing is not None
+        span = tracing.asks(call, target, upstream.url, request, resent=again)
         try:
-            return await send(upstream, None)
-        except UpstreamError as error:
-            if error.reason not in UNSENT:
-                raise
-            call.upstream_failed(error)
-    await entered_again(target)
-    return await send(target.connection(), None)
-
-
-def _traced(tracing: Tracing, call: Call, target: Target, ask: Ask, send: Send) -> Send:
-    """Return what sends the same, each time in a span of its own that the backend's hang below."""
-    times = 0
-
-    async def sends(upstream: Upstream, _: bytes | None) -> Answer:
-        nonlocal times
-        times += 1
-        span = tracing.asks(call, target, upstream.url, ask, resent=times > 1)
-        try:
-            answer = await send(upstream, span.lines)
+            response = await send(upstream, again, span.lines)
         except BaseException as error:
             span.over()
             if isinstance(error, UpstreamError):
                 span.note_failure(error)
             raise
-        span.note_answer(answer)
-        return answer
+        span.note_answer(response)
+        return response
 
-    return sends
+    response = await reach(call, target, send if tracing is None else send_traced)
+    if target.auth_pass and response.status in KEY_REFUSED and not request.untouched:
+        await response.read(call.state.config.limits.response)  # which keeps the connection
+        raise ClientKeyRefused(response.status)
+    return response
 
 
 def forward_headers(call: Call, accept: str, context: bytes | None = None) -> bytes:
@@ -108,28 +106,80 @@ def forward_headers(call: Call, accept: str, context: bytes | None = None) -> by
     return lines + context
 
 
-async def opened(answer: Answer, limit: int) -> tuple[bool, bytes]:
+async def reach(call: Call, target: Target, send: Send) -> Answer:
+    """Return the answer to what `send` sends. Raises RequestError 503, UpstreamError.
+
+    Where the proxy's own engine turns out to be gone, so that nothing was sent, it is waited for
+    and the request sent once more. What may have run is never repeated.
+    """
+    call.asks()
+    if target.engine is None:
+        return await send(target.connection(), False)
+    upstream = target.upstream
+    if upstream is not None:
+        try:
+            return await send(upstream, False)
+        except UpstreamError as error:
+            if error.reason not in UNSENT:
+                raise
+            call.upstream_failed(error)
+    await _wait_for_engine(target)
+    target.engine.leave()  # the call is counted in already
+    return await send(target.connection(), upstream is not None)
+
+
+async def read_start(response: Answer, limit: int) -> tuple[bool, bytes]:
     """Return whether an answer is a stream of events, and what of it was read to tell.
 
     What is no stream is read whole. Raises UpstreamError.
     """
-    good = answer.status < 300
-    if good and answer.content_type == "text/event-stream":
+    good = response.status < 300
+    if good and response.content_type == "text/event-stream":
         return True, b""
     first = b""
-    if good and answer.content_type != "application/json":
-        first = await answer.chunk()
+    if good and response.content_type != "application/json":
+        first = await response.chunk()
         if first.lstrip().startswith(_SSE_STARTS):
             return True, first
-    return False, first + await answer.read(limit)
+    return False, first + await response.read(limit)
 
 
-def clients_key(status: int) -> Fault:
-    """Return the fault of a client whose own key, passed on to the backend, was refused there."""
-    return Fault(
-        status,
-        "The backend refused the key in your Authorization header, which this proxy passes on. "
-        "Send a key that the backend knows.",
-        "invalid_request_error",
-        code="invalid_api_key",
-    )
+async def enter_engine(call: Call, target: Target) -> None:
+    """Wait for the target's engine, if it has one, which then runs until the call is over.
+
+    Raises RequestError 503 where it cannot be waited for.
+    """
+    if target.engine is not None and call.engine is None:
+        with call.waiting():
+            await _wait_for_engine(target)
+        call.engine = target.engine
+
+
+async def _wait_for_engine(target: Target) -> None:
+    """Count a request in at the target's engine, once it can be sent there."""
+    engine = target.engine
+    assert engine is not None
+    while True:
+        try:
+            await engine.enter()
+        except NotReady as error:
+            raise not_ready(str(error), error.retry_after) from error
+        if target.doubt is None and target.upstream is not None:
+            return
+        there = False
+        try:
+            if target.doubt is not None:
+                await asyncio.wait({target.doubt}, timeout=DOUBT)
+            there = target.upstream is not None and engine.state == "ready"
+        finally:
+            if not there:
+                engine.leave()
+        if there:
+            return
+        await asyncio.sleep(POLL)  # it has ended, and is only just being seen to
+
+
+def suspect_engine(target: Target, fault: Fault) -> None:
+    """Have an engine looked at before the next request, if an answer of it ended too early."""
+    if fault.code == CUT:
+        target.look()

@@ -92,10 +92,3 @@ async def keep_stream(call: Call, translator: StreamTranslator, out: bytes) -> b
     if call.warning:
         return b": not stored: %b\n\n" % call.warning.encode() + out
     return out
-
-
-def warned(call: Call) -> bytes:
-    """Return the header line that says why an answer was not stored, if it should have been."""
-    if not call.warning:
-        return b""
-    return f"x-wellspoken-warning: not stored: {call.warning}\r\n".encode("ascii", "replace")

@@ -21,7 +21,7 @@ from wellspoken.proxy.relay.outcome import outcome_of
 if TYPE_CHECKING:
     from wellspoken.adapters.exchange import Exchange
     from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.relay.plan import Ask
+    from wellspoken.proxy.relay.plan import BackendRequest
     from wellspoken.proxy.upstream.target import Target
 
 Value = str | bool | int | float | list[str]
@@ -153,7 +153,7 @@ def operation(call: Call, target: Target, path: str) -> str:
 
 
 def client(
-    call: Call, target: Target, url: str, ask: Ask, resent: bool = False
+    call: Call, target: Target, url: str, ask: BackendRequest, resent: bool = False
 ) -> tuple[str, Attributes]:
     """Return the name and the first attributes of a request to a backend at `url`."""
     attributes: Attributes = {"http.request.method": "POST", "wellspoken.backend": target.name}
@@ -183,7 +183,7 @@ def address(url: str) -> Attributes:
     return {"server.address": parts.hostname or "", "server.port": port}
 
 
-def parameters(ask: Ask) -> Attributes:
+def parameters(ask: BackendRequest) -> Attributes:
     """Return what a request asks of a model; what is no number of its kind is left out."""
     attributes: Attributes = {}
     if ask.stream:

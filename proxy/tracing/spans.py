@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, TraceState
 
     from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.relay.plan import Ask
+    from wellspoken.proxy.relay.plan import BackendRequest
     from wellspoken.proxy.upstream.client import Answer
     from wellspoken.proxy.upstream.failures import UpstreamError
     from wellspoken.proxy.upstream.target import Target
@@ -114,7 +114,7 @@ class Asked:
     __slots__ = ("ask", "began", "ended", "error", "first", "lines", "operation", "span", "status")
 
     def __init__(
-        self, span: Span, lines: bytes, ask: Ask, operation: str = "", began: float = 0.0
+        self, span: Span, lines: bytes, ask: BackendRequest, operation: str = "", began: float = 0.0
     ) -> None:
         self.span = span
         self.lines = lines  # of the request's head
@@ -156,7 +156,7 @@ class Tracing:
         )
 
     def asks(
-        self, call: Call, target: Target, url: str, ask: Ask, *, resent: bool = False
+        self, call: Call, target: Target, url: str, ask: BackendRequest, *, resent: bool = False
     ) -> Asked:
         """Begin the span of a request to the backend at `url`, to which `lines` are to go."""
         began = perf_counter()

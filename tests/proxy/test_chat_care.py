@@ -24,13 +24,13 @@ async def test_a_large_body_is_translated_beside_the_loop(
     aside: bool,
 ) -> None:
     seen: list[bool] = []
-    original = translate.BodyTranslator.translate
+    original = translate.StreamTranslator.whole
 
     def noting(*arguments: Any) -> Any:
         seen.append(threading.current_thread() is not threading.main_thread())
         return original(*arguments)
 
-    monkeypatch.setattr(translate.BodyTranslator, "translate", noting)
+    monkeypatch.setattr(translate.StreamTranslator, "whole", noting)
     answer = json.loads(json.dumps(BROKEN))
     answer["choices"][0]["message"]["content"] = "x" * size
     upstream.scripts = [whole(answer)]

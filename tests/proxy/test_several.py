@@ -29,7 +29,7 @@ from tests.fakes.upstream import (
 from tests.fold import fold_completion, payloads
 from tests.proxy.conftest import MESSAGES, Proxy, StartProxy, envelope
 from tests.proxy.test_completions import answered, post
-from wellspoken.proxy.relay.several import _Gathering
+from wellspoken.proxy.relay.answer import Relay
 from wellspoken.proxy.upstream.client import SETTLE
 
 Json = dict[str, Any]
@@ -180,7 +180,7 @@ async def settled(proxy: Proxy) -> None:
 
 def parts() -> int:
     names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
-    return names.count(_Gathering._one.__qualname__)
+    return names.count(Relay._relay_in_turn.__qualname__)
 
 
 @pytest.mark.parametrize("ending", [[Cut()], [Reset()], [event({"error": {"message": SECRET}})]])

@@ -38,7 +38,7 @@ from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.counts import from_timings
 from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Tokenize, Wanted
 from wellspoken.adapters.tokens.vocabulary import Vocabulary
-from wellspoken.adapters.translate import BodyTranslator, StreamTranslator
+from wellspoken.adapters.translate import StreamTranslator
 
 OPTIONS: Json = {"stream_options": {"include_usage": True}}
 HI = [role(), say("Hi"), end()]
@@ -54,13 +54,16 @@ def counting_of(form: Tokenize = FORM, vocabulary: Vocabulary | None = None, **m
     return found
 
 
-def translated(asked: Exchange, given: Json) -> tuple[BodyTranslator, Any]:
-    translator = BodyTranslator(asked)
-    return translator, translator.translate(200, "application/json", json.dumps(given).encode())
+def translated(asked: Exchange, given: Json) -> tuple[StreamTranslator, Any]:
+    """Return what translates a body, and its answer unless that waits for counts."""
+    translator = StreamTranslator(asked, fold=True)
+    translator.whole(200, "application/json", json.dumps(given).encode())
+    return translator, translator.answer() if translator.done else None
 
 
-def ended(translator: BodyTranslator, found: Counted) -> Json:
-    usage: Json = json.loads(translator.add_counts(found).body)["usage"]
+def ended(translator: StreamTranslator, found: Counted) -> Json:
+    translator.add_counts(found)
+    usage: Json = json.loads(translator.answer().body)["usage"]
     return usage
 
 
@@ -69,7 +72,7 @@ def test_a_body_without_counts_waits_for_the_tokenize_endpoint() -> None:
     given = without_usage(choice("Hi you", logprobs=entries("Hi", " you")))
     translator, answer = translated(asked, given)
     assert answer is None
-    assert translator.wanted == Wanted(True, True, ("Hi you",), ())
+    assert translator.missing_counts() == Wanted(True, True, ("Hi you",), ())
     assert ended(translator, Counted(9, 3, None)) == {
         "prompt_tokens": 9,
         "completion_tokens": 3,
@@ -101,16 +104,16 @@ def test_what_the_endpoint_does_not_tell_comes_from_the_next_source(
 
 def test_only_what_is_missing_is_wanted() -> None:
     translator, _ = translated(counting_of(), {**completion(), "usage": {"prompt_tokens": 5}})
-    assert translator.wanted == Wanted(False, True, ("Hi",), ())
+    assert translator.missing_counts() == Wanted(False, True, ("Hi",), ())
     assert ended(translator, Counted(None, 2))["prompt_tokens"] == 5
     translator, answer = translated(counting_of(), completion())
-    assert translator.wanted is None and json.loads(answer.body)["usage"] == USAGE
+    assert translator.missing_counts() is None and json.loads(answer.body)["usage"] == USAGE
 
 
 def test_a_constant_is_asked_for_again() -> None:
     constant = {"prompt_tokens": 100, "completion_tokens": 100, "total_tokens": 200}
     translator, _ = translated(counting_of(), completion(usage=constant))
-    assert translator.wanted == Wanted(True, True, ("Hi",), ())
+    assert translator.missing_counts() == Wanted(True, True, ("Hi",), ())
 
 
 @pytest.mark.parametrize(("reason", "more"), [("stop", 1), ("length", 0)])
@@ -127,7 +130,8 @@ def test_each_choice_is_counted_by_itself() -> None:
     """Joined, the end of one and the beginning of the next could be one token."""
     two = without_usage(choice("ab"), choice("cd", index=1))
     translator, _ = translated(counting_of(n=2), two)
-    assert translator.wanted is not None and translator.wanted.texts == ("ab", "cd")
+    wanted = translator.missing_counts()
+    assert wanted is not None and wanted.texts == ("ab", "cd")
 
 
 def streamed(asked: Exchange, parts: list[Json], cuts: list[int], found: Counted) -> bytes:
@@ -193,7 +197,7 @@ def test_the_backends_reasoning_tokens_win() -> None:
     given = completion(choice(message=THINKING), usage=told)
     asked = counting_of(vocabulary=byte_tokens())
     translator, answer = translated(asked, given)
-    assert translator.wanted is None and json.loads(answer.body)["usage"] == told
+    assert translator.missing_counts() is None and json.loads(answer.body)["usage"] == told
     assert "reasoning_tokens_counted" not in asked.notes.counts
 
 
@@ -201,7 +205,7 @@ def test_reasoning_is_counted_by_the_endpoint_where_the_backend_tells_the_totals
     given = completion(choice(message=THINKING), usage={**USAGE, "prompt_tokens_details": {}})
     asked = counting_of()
     translator, _ = translated(asked, given)
-    assert translator.wanted == Wanted(False, False, (), ("So.",))
+    assert translator.missing_counts() == Wanted(False, False, (), ("So.",))
     details = {"completion_tokens_details": {"reasoning_tokens": 1}}
     assert ended(translator, Counted(None, None, 1)) == {**USAGE, **details}
     assert asked.usage_source == "backend"
@@ -215,7 +219,7 @@ def test_reasoning_is_counted_by_a_tokenizer_without_asking() -> None:
     given = completion(choice(message=THINKING), usage={**USAGE, "completion_tokens": 6})
     given["usage"]["total_tokens"] = 11
     translator, answer = translated(counting_of(vocabulary=byte_tokens()), given)
-    assert translator.wanted is None
+    assert translator.missing_counts() is None
     told = json.loads(answer.body)["usage"]["completion_tokens_details"]
     assert told == {"reasoning_tokens": len("So.")}
     assert "completion_tokens_details" not in answered(asked_of(), given)
@@ -247,10 +251,11 @@ def test_an_echoed_prompt_is_not_counted_as_the_answer(more: Json, texts: tuple[
     asked.tokenize = FORM
     answer = {"id": "cmpl-0123456789", "object": "text_completion", "created": 1_741_570_283}
     only = {"index": 0, "text": "Hi you", "logprobs": None, "finish_reason": "stop"}
-    translator = BodyTranslator(asked, "completions")
+    translator = StreamTranslator(asked, "completions", fold=True)
     whole = json.dumps({**answer, "model": "m", "choices": [only]}).encode()
-    assert translator.translate(200, "application/json", whole) is None
-    assert translator.wanted == Wanted(True, True, texts, ())
+    translator.whole(200, "application/json", whole)
+    assert not translator.done
+    assert translator.missing_counts() == Wanted(True, True, texts, ())
 
 
 @pytest.mark.parametrize("enforced", [False, True])

@@ -114,7 +114,7 @@ async def test_work_on_a_body_is_overhead(
 ) -> None:
     upstream.scripts = [whole(body())]
     proxy = await start_proxy(upstream)
-    slowed(monkeypatch, translate.BodyTranslator, "translate")
+    slowed(monkeypatch, translate.StreamTranslator, "whole")
     async with await proxy.chat() as response:
         assert response.status == 200
     request, answer = await overhead(proxy)

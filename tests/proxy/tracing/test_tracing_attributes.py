@@ -8,13 +8,13 @@ import pytest
 
 from wellspoken.adapters.events import Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.proxy.relay.plan import Ask
+from wellspoken.proxy.relay.plan import BackendRequest
 from wellspoken.proxy.tracing.attributes import address, of_answer, parameters
 
 
 def of(payload: bytes, *, stream: bool = False) -> dict[str, Any]:
     """Return what a body gives, without the prefix that the names share."""
-    found = parameters(Ask("/v1/chat/completions", payload, stream))
+    found = parameters(BackendRequest("/v1/chat/completions", payload, stream))
     return {key.removeprefix("gen_ai."): value for key, value in found.items()}
 
 
