@@ -49,7 +49,7 @@ class ChatLogprobs(Struct, gc=False):
     refusal: list[Entry] | None
 
 
-class ChatChoice(Struct, gc=False):
+class ChatBodyChoice(Struct, gc=False):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
@@ -149,7 +149,7 @@ class ChatBody(BodyWriter):
         )
         return with_extras(_encode(completion), self.extras)
 
-    def _write_choice(self, index: int) -> ChatChoice | Raw:
+    def _write_choice(self, index: int) -> ChatBodyChoice | Raw:
         folded = self.choices[index]
         text = "".join(folded.text)
         empty = not text and (folded.opened_by_call or folded.refusal is not None)
@@ -165,12 +165,12 @@ class ChatBody(BodyWriter):
         logprobs = None
         if folded.entries is not None or folded.refused is not None:
             logprobs = ChatLogprobs(folded.entries, folded.refused)
-        choice = ChatChoice(index, message, logprobs, folded.reason)
+        choice = ChatBodyChoice(index, message, logprobs, folded.reason)
         if not folded.extras:
             return choice
         return self._with_extras(choice, folded.extras)
 
-    def _with_extras(self, choice: ChatChoice, extras: list[Extra]) -> Raw:
+    def _with_extras(self, choice: ChatBodyChoice, extras: list[Extra]) -> Raw:
         parts: dict[str, Any] = {
             "index": choice.index,
             "message": Raw(

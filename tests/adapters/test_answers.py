@@ -12,7 +12,7 @@ from tests.conforming import BODIES, STREAMS
 from tests.conforming_completions import BODIES as TEXT_BODIES
 from tests.conforming_completions import STREAMS as TEXT_STREAMS
 from tests.corpus import Fixture, fixtures, text_fixtures
-from wellspoken.adapters.answer_schema import (
+from tests.openapi.answer_schema import (
     ChatCompletion,
     ChatCompletionChunk,
     Completion,

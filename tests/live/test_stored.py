@@ -17,7 +17,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 
 from tests.live.test_openai_node import HERE, node, run
 from tests.models.tiny import TEXT
-from wellspoken.adapters.stored_schema import ChatCompletionList, ChatCompletionMessageList
+from tests.openapi.stored_schema import ChatCompletionList, ChatCompletionMessageList
 
 __all__ = ["node"]
 

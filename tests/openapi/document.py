@@ -2,7 +2,7 @@
 
     python -m tests.openapi.document > proxy/endpoints/openapi.json     (or: make openapi)
 
-The answers' schemas are those of adapters/answer_schema.py, but objects that extensions may add
+The answers' schemas are those of answer_schema.py, but objects that extensions may add
 keys to are open; the requests' are in openapi_requests.py. No aiohttp here: data in, a dict out.
 """
 
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tests.openapi import answer_schema as answers
 from tests.openapi import requests as openapi_requests
 from tests.openapi import stored as openapi_stored
 from tests.openapi.parts import (
@@ -31,7 +32,6 @@ from tests.openapi.parts import (
 )
 from tests.openapi.requests import REF, Schema, simple
 from tests.openapi.text import EXTENDED, STATUSES, TITLES
-from wellspoken.adapters import answer_schema as answers
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.adapters.servers.registry import BACKENDS
 from wellspoken.proxy.http.responses import VERSION

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tests.openapi import stored_schema
 from tests.openapi.parts import ANYWHERE, WITH_BODY, answered, got, operation, shaped
 from tests.openapi.requests import Schema, metadata
-from wellspoken.adapters import stored_schema
 from wellspoken.adapters.requests import stored as stored_requests
 
 ANSWERS: Final = (

@@ -17,9 +17,9 @@ import pytest
 from yarl import URL
 
 from tests.fakes.upstream import Upstream
+from tests.openapi.stored_schema import ChatCompletionList
 from tests.postgres import Server
 from tests.proxy.conftest import CHAT, Proxy, StartProxy, envelope
-from wellspoken.adapters.stored_schema import ChatCompletionList
 from wellspoken.proxy.store.rows import Capture, Row, row_of
 
 Json = dict[str, Any]

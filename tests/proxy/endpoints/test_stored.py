@@ -10,6 +10,11 @@ import msgspec
 import pytest
 
 from tests.fakes.upstream import DONE, Upstream, stream, whole
+from tests.openapi.stored_schema import (
+    ChatCompletionDeleted,
+    ChatCompletionMessageList,
+    StoredChatCompletion,
+)
 from tests.proxy.conftest import CHAT
 from tests.proxy.endpoints.stored import (
     ONE,
@@ -26,11 +31,6 @@ from tests.proxy.endpoints.stored import (
 )
 from tests.proxy.test_chat_body import PLAIN
 from tests.proxy.test_chat_stream import EVENTS
-from wellspoken.adapters.stored_schema import (
-    ChatCompletionDeleted,
-    ChatCompletionMessageList,
-    StoredChatCompletion,
-)
 
 __all__ = ["storing"]
 

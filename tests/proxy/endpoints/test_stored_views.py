@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.proxy.endpoints.stored import ANSWER, Json, id_of, row
-from wellspoken.adapters.answer_schema import ErrorResponse
-from wellspoken.adapters.stored_schema import (
+from tests.openapi.answer_schema import ErrorResponse
+from tests.openapi.stored_schema import (
     ChatCompletionList,
     ChatCompletionMessageList,
     StoredChatCompletion,
 )
+from tests.proxy.endpoints.stored import ANSWER, Json, id_of, row
 from wellspoken.proxy.endpoints import stored_views as presenting
 
 OPENAIS = [
