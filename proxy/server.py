@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from aiohttp.web_response import StreamResponse
 
     from wellspoken.proxy.config import Config
-    from wellspoken.proxy.store.store import Store
+    from wellspoken.proxy.store.completions import CompletionStore
     from wellspoken.proxy.upstream.client import Upstream
     from wellspoken.proxy.upstream.target import Target
 
@@ -83,7 +83,7 @@ class Service:
     """One proxy: its configuration, its backends, its metrics, and the socket it listens on."""
 
     def __init__(
-        self, config: Config, router: Router, metrics: Metrics, store: Store | None = None
+        self, config: Config, router: Router, metrics: Metrics, store: CompletionStore | None = None
     ) -> None:
         self.state = State(
             config=config,

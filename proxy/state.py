@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from wellspoken.proxy.config import Config
     from wellspoken.proxy.http.auth import Keys
     from wellspoken.proxy.metrics.service import Metrics
-    from wellspoken.proxy.store.store import Store
+    from wellspoken.proxy.store.completions import CompletionStore
     from wellspoken.proxy.upstream.readiness import Readiness
     from wellspoken.proxy.upstream.target import Router
 
@@ -36,7 +36,7 @@ class State:
     readiness: Readiness
     keys: Keys
     metrics: Metrics
-    store: Store | None
+    store: CompletionStore | None
     expose: Callable[[], Awaitable[bytes]]
     loop: asyncio.AbstractEventLoop
     log: logging.Logger

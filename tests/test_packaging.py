@@ -164,8 +164,7 @@ MUTANTS = [
         "import xllamacpp",
         "nothing else imports xllamacpp, and nothing vllm",
     ),
-    ("proxy/store/store.py", "import asyncpg", "the store's extras"),
-    ("proxy/store/retention.py", "import asyncpg", "the store's extras"),
+    ("proxy/store/completions.py", "import asyncpg", "the store's extras"),
     ("proxy/relay/send.py", "import opentelemetry", "OpenTelemetry is imported"),
     ("proxy/endpoints/stored.py", "import sqlite3", "a database is asked through the store"),
     (
@@ -173,7 +172,7 @@ MUTANTS = [
         "import wellspoken.proxy.upstream.wire",
         "only proxy/upstream/client.py owns",
     ),
-    ("proxy/store/writer.py", "import wellspoken.proxy.server", "the store knows no HTTP"),
+    ("proxy/store/queue.py", "import wellspoken.proxy.server", "the store knows no HTTP"),
 ]
 
 

@@ -110,9 +110,9 @@ def _command(arguments: list[str]) -> int:
     if command == "convert":
         return _convert(arguments[1:])
     if command in ("export", "import"):
-        from wellspoken.proxy.cli import store as cli_store
+        from wellspoken.proxy.cli import transfer as cli_transfer
 
-        return cli_store.main(arguments)
+        return cli_transfer.main(arguments)
     if command == "serve":
         from wellspoken.proxy.cli import serve as cli_serve
 
@@ -167,7 +167,7 @@ def _convert(arguments: Sequence[str]) -> int:
         print("wellspoken: stdout is closed. Write > NEW behind the command.", file=sys.stderr)
         return 2
     try:
-        from wellspoken.proxy.transfer.convert import Options, run
+        from wellspoken.proxy.transfer.convert_command import Options, run
 
         return run(
             Options(

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _export(arguments: Sequence[str]) -> int:
     options = _export_parser().parse_args(arguments)
-    from wellspoken.proxy.transfer.export import Options, run
+    from wellspoken.proxy.transfer.export_command import Options, run
 
     return run(
         Options(
@@ -72,7 +72,7 @@ def _export(arguments: Sequence[str]) -> int:
 
 def _import(arguments: Sequence[str]) -> int:
     options = _import_parser().parse_args(arguments)
-    from wellspoken.proxy.transfer.import_ import Options, run
+    from wellspoken.proxy.transfer.import_command import Options, run
 
     return run(
         Options(

@@ -30,8 +30,8 @@ from wellspoken.proxy.store.rows import Position, Query
 if TYPE_CHECKING:
     from wellspoken.proxy.http.responses import EventStream, Reply
     from wellspoken.proxy.relay.call import Call
+    from wellspoken.proxy.store.completions import CompletionStore
     from wellspoken.proxy.store.rows import Row
-    from wellspoken.proxy.store.store import Store
 
 ROOTS: Final = ("/v1/chat/completions", "/chat/completions")
 _LONGEST: Final = 512
@@ -62,7 +62,7 @@ def routes(path: str) -> Routes | None:
     return None
 
 
-def _stored(handler: Callable[[Call, Store], Awaitable[Reply | EventStream]]) -> _Handler:
+def _stored(handler: Callable[[Call, CompletionStore], Awaitable[Reply | EventStream]]) -> _Handler:
     """Give a handler the store. Raises RequestError: 404 where there is none, 503 if it fails."""
 
     @wraps(handler)
@@ -95,7 +95,7 @@ def _stored(handler: Callable[[Call, Store], Awaitable[Reply | EventStream]]) ->
 
 
 @_stored
-async def completions(call: Call, store: Store) -> Reply | EventStream:
+async def completions(call: Call, store: CompletionStore) -> Reply | EventStream:
     """List stored completions, a page at a time. Raises RequestError, StoreError."""
     wanted = decode_completions(_query(call), bounds=call.state.router.bounds)
     position = None
@@ -129,7 +129,7 @@ async def completions(call: Call, store: Store) -> Reply | EventStream:
 
 
 @_stored
-async def completion(call: Call, store: Store) -> Reply:
+async def completion(call: Call, store: CompletionStore) -> Reply:
     """Return one stored completion. Raises RequestError 404, StoreError."""
     id = _id(call)
     row = _found(await store.get(call.owner, id), id)
@@ -137,7 +137,7 @@ async def completion(call: Call, store: Store) -> Reply:
 
 
 @_stored
-async def update(call: Call, store: Store) -> Reply:
+async def update(call: Call, store: CompletionStore) -> Reply:
     """Replace the metadata of a completion and return it. Raises RequestError, StoreError."""
     id = _id(call)
     body = await call.read_body()
@@ -154,7 +154,7 @@ async def update(call: Call, store: Store) -> Reply:
 
 
 @_stored
-async def delete(call: Call, store: Store) -> Reply:
+async def delete(call: Call, store: CompletionStore) -> Reply:
     """Delete a stored completion. Raises RequestError 404, StoreError."""
     id = _id(call)
     row = _found(await store.delete(call.owner, id), id)
@@ -162,7 +162,7 @@ async def delete(call: Call, store: Store) -> Reply:
 
 
 @_stored
-async def messages(call: Call, store: Store) -> Reply:
+async def messages(call: Call, store: CompletionStore) -> Reply:
     """List the messages that a stored completion answers. Raises RequestError, StoreError."""
     id = _id(call)
     wanted = decode_messages(_query(call))
@@ -211,7 +211,7 @@ async def _in_pieces(call: Call, rows: list[Row], coming: _Coming, limit: int) -
 class _Coming:
     """The rows that a query names, some at a time: as many as are no burden in memory."""
 
-    def __init__(self, store: Store, query: Query) -> None:
+    def __init__(self, store: CompletionStore, query: Query) -> None:
         self._store = store
         self._query = query
         self._together = DEFAULT + 1

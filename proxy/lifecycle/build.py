@@ -22,7 +22,7 @@ from wellspoken.proxy.upstream.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from wellspoken.adapters.servers.backend import Backend as Adapter
-    from wellspoken.proxy.store.store import Store
+    from wellspoken.proxy.store.completions import CompletionStore
 
 
 def version() -> str:
@@ -55,15 +55,15 @@ def build(config: Config) -> Service:
     return Service(config, Router(targets), metrics, _store(config, metrics))
 
 
-def _store(config: Config, metrics: Metrics) -> Store | None:
+def _store(config: Config, metrics: Metrics) -> CompletionStore | None:
     """Return the store if one is configured; what it needs is loaded only then."""
     if not config.store.configured:
         return None
+    from wellspoken.proxy.store.completions import CompletionStore
     from wellspoken.proxy.store.database import StoreError
-    from wellspoken.proxy.store.store import Store
 
     try:
-        return Store(config.store, metrics.of_store(), logging.getLogger("wellspoken"))
+        return CompletionStore(config.store, metrics.of_store(), logging.getLogger("wellspoken"))
     except StoreError as error:  # a place or a driver that is not there
         raise ConfigError(f"store: {error}") from error
 

@@ -106,7 +106,7 @@ def _of_store(store: Store) -> Iterator[Problem]:
     """Look whether the database can be had, without opening it."""
     if not store.configured:
         return
-    from wellspoken.proxy.store.store import database_of
+    from wellspoken.proxy.store.completions import database_of
 
     if store.url is not None:
         found = list(_failing(("store", "url"), partial(store_url, store)))

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from wellspoken.proxy.config import store_url
 from wellspoken.proxy.metrics.service import StoreMetrics
 from wellspoken.proxy.store.database import Database, StoreError, Unavailable, Unusable
+from wellspoken.proxy.store.failover import Failover
 from wellspoken.proxy.store.packing import pack_rows, unpack_rows, warn_of_leftovers
-from wellspoken.proxy.store.relay import Relay
+from wellspoken.proxy.store.queue import FAILS, WriteQueue
 from wellspoken.proxy.store.retention import Retention
 from wellspoken.proxy.store.rows import Position, Query, Row
 from wellspoken.proxy.store.spool import Spool, default_path
-from wellspoken.proxy.store.sqlite import SqliteDatabase
-from wellspoken.proxy.store.writer import FAILS, Writer
+from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -38,13 +38,13 @@ def open_store(
     config: configuration.Store,
     metrics: StoreMetrics | None = None,
     log: logging.Logger | None = None,
-) -> Store:
+) -> CompletionStore:
     """Return a store for use outside of a proxy, without a spool; the caller opens and closes it.
 
     Raises ConfigError, StoreError for a configuration that names what is not there.
     """
     log = log or logging.getLogger("wellspoken")
-    return Store(config, metrics or StoreMetrics(), log, spooled=False)
+    return CompletionStore(config, metrics or StoreMetrics(), log, spooled=False)
 
 
 def database_of(config: configuration.Store) -> Database:
@@ -52,12 +52,12 @@ def database_of(config: configuration.Store) -> Database:
     sync = config.durability == "commit"
     if config.path is not None:
         return SqliteDatabase(config.path, sync=sync)
-    from wellspoken.proxy.store.postgres import PostgresDatabase  # asyncpg: an extra
+    from wellspoken.proxy.store.postgres.pool import PostgresDatabase  # asyncpg: an extra
 
     return PostgresDatabase(store_url(config))
 
 
-class Store:
+class CompletionStore:
     """Stored completions: added through a queue, read when all that was added is written.
 
     Every method but `open` and `close` may be called before `open` has ended: it then waits.
@@ -76,13 +76,13 @@ class Store:
         self._config, self._metrics, self._log = config, metrics, log
         self._database = database or database_of(config)
         self._spool: Spool | None = None
-        self._relay: Relay | None = None
+        self._relay: Failover | None = None
         if config.url is not None and spooled:
             path = config.spool or default_path(store_url(config))
             sync = config.durability == "commit"
             self._spool = Spool(path, config.spool_size, sync=sync)
-            self._relay = Relay(self._database, self._spool, metrics, log)
-        self._writer = Writer(config, metrics, log, write=self._write)
+            self._relay = Failover(self._database, self._spool, metrics, log)
+        self._writer = WriteQueue(config, metrics, log, write=self._write)
         self._retention = Retention(
             self._database,
             max_age=config.max_age,

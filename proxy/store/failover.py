@@ -31,7 +31,7 @@ RETRY_SECONDS = (0.25, 2.0)
 """How long the database is left alone, at first and at most."""
 
 
-class Relay:
+class Failover:
     """Writes to a database or, while it is down, to the spool, and replays that in order.
 
     `down`: "" or why the database does not take rows. `trouble`: "" or why that will not end by

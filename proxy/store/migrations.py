@@ -11,11 +11,11 @@ _FILE = re.compile(r"(\d{4})_\w+\.sql")
 def migrations(engine: str) -> list[tuple[int, str]]:
     """Return number and SQL of every step of an engine, `sqlite` or `postgres`, in order.
 
-    The files are package data, `migrations/<engine>/0001_<what>.sql`. Raises ValueError unless
+    The files are package data, `<engine>/0001_<what>.sql`. Raises ValueError unless
     they are numbered 1, 2, 3 and so on: a missing step would pass unnoticed.
     """
     found = []
-    for file in files(__package__).joinpath("migrations", engine).iterdir():
+    for file in files(f"{__package__}.{engine}").iterdir():
         named = _FILE.fullmatch(file.name)
         if named is not None:
             found.append((int(named[1]), file.read_text("utf-8")))

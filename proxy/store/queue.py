@@ -64,7 +64,7 @@ class _Item:
             self.done.set_result(problem)
 
 
-class Writer:
+class WriteQueue:
     """Takes captures and gives their rows to `write`, which raises StoreError.
 
     `trouble`: "" or why nothing is written now.

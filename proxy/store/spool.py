@@ -22,7 +22,7 @@ from msgspec import DecodeError, msgpack
 
 from wellspoken.proxy.store.database import Unavailable, Unusable
 from wellspoken.proxy.store.rows import Row
-from wellspoken.proxy.store.sqlite import absolute
+from wellspoken.proxy.store.sqlite.file import absolute
 
 T = TypeVar("T")
 

@@ -30,7 +30,7 @@ from wellspoken.proxy.transfer.jsonl import (
     UsageError,
     finished,
 )
-from wellspoken.proxy.transfer.open_store import Opened, opened, owner, settings, spare
+from wellspoken.proxy.transfer.opening import Opened, opened, owner, settings, spare
 
 MOST: Final = 64
 BYTES: Final = 4 << 20

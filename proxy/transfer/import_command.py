@@ -14,9 +14,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from wellspoken.proxy.store.completions import CompletionStore
 from wellspoken.proxy.store.database import StoreError
 from wellspoken.proxy.store.rows import Row
-from wellspoken.proxy.store.store import Store
 from wellspoken.proxy.transfer.converter import RejectedLine
 from wellspoken.proxy.transfer.import_lines import Reader
 from wellspoken.proxy.transfer.jsonl import (
@@ -28,7 +28,7 @@ from wellspoken.proxy.transfer.jsonl import (
     rejects_of,
     source_of,
 )
-from wellspoken.proxy.transfer.open_store import Opened, opened, owner, settings, spare
+from wellspoken.proxy.transfer.opening import Opened, opened, owner, settings, spare
 
 ROWS: Final = 256
 BYTES: Final = 4 << 20
@@ -123,7 +123,7 @@ def _store(target: Opened, group: list[Row], tally: Tally) -> None:
     tally.present += len(group) - new
 
 
-async def _insert(store: Store, group: list[Row]) -> int:
+async def _insert(store: CompletionStore, group: list[Row]) -> int:
     """Insert the rows that are not there yet; return how many."""
     there = await asyncio.gather(*(store.position(row.owner, row.id) for row in group))
     new: dict[tuple[str, str], Row] = {}

@@ -14,8 +14,8 @@ from msgspec import structs
 from wellspoken.proxy import config
 from wellspoken.proxy.config.values import ConfigError, read_key
 from wellspoken.proxy.http.auth import owner_of
+from wellspoken.proxy.store.completions import CompletionStore, open_store
 from wellspoken.proxy.store.database import StoreError
-from wellspoken.proxy.store.store import Store, open_store
 from wellspoken.proxy.transfer.jsonl import UsageError
 
 NONE = (
@@ -81,7 +81,7 @@ class Opened:
     So an interrupt meets the command itself, and at once, while it reads or writes a pipe.
     """
 
-    def __init__(self, runner: asyncio.Runner, store: Store) -> None:
+    def __init__(self, runner: asyncio.Runner, store: CompletionStore) -> None:
         self.run = runner.run
         self.store = store
 

@@ -19,8 +19,8 @@ from tests.bench.store_check import Stored
 from tests.postgres import Server
 from wellspoken.proxy import config
 from wellspoken.proxy.metrics.service import StoreMetrics
+from wellspoken.proxy.store.completions import CompletionStore
 from wellspoken.proxy.store.packing import unpack
-from wellspoken.proxy.store.store import Store
 
 
 class Place(Protocol):
@@ -190,9 +190,9 @@ def postgres() -> Iterator[Postgres]:
 
 
 @asynccontextmanager
-async def opened(place: Place, **changed: object) -> AsyncIterator[Store]:
+async def opened(place: Place, **changed: object) -> AsyncIterator[CompletionStore]:
     """Open the store on a database in this process. Raises LoadError if it is in trouble."""
-    made = Store(
+    made = CompletionStore(
         convert(place.table | changed, config.Store), StoreMetrics(), logging.getLogger("bench")
     )
     await made.open()

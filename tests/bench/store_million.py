@@ -21,8 +21,8 @@ from tests.bench.store_engines import Engine, Place, opened
 from tests.bench.store_http import DEEP, FILTER_MS, LIMIT, LIST_MS, exported, through_http
 from tests.bench.store_speed import quiet
 from wellspoken.proxy.http.auth import owner_of
+from wellspoken.proxy.store.completions import CompletionStore
 from wellspoken.proxy.store.rows import Position, Query, Row
-from wellspoken.proxy.store.store import Store
 
 DEPTHS = (0.0, 0.1, 0.5, 0.9, 0.999)
 INSERTED = 2000
@@ -33,7 +33,7 @@ def keys() -> list[str]:
     return [f"bench-key-{n}-{'k' * 24}" for n in range(OWNERS)]
 
 
-async def fill(store: Store, tally: Tally, rows: int) -> float:
+async def fill(store: CompletionStore, tally: Tally, rows: int) -> float:
     """Write rows through the store, as an import does; return the seconds that the store took."""
     owners, spent = [owner_of(key) for key in keys()], 0.0
     for batch in Captures(owners).batches(rows, INSERTED):
@@ -77,7 +77,7 @@ async def _in_process(
 class Asking:
     """Asks a store, and times it."""
 
-    def __init__(self, store: Store, tally: Tally, engine: str, samples: int) -> None:
+    def __init__(self, store: CompletionStore, tally: Tally, engine: str, samples: int) -> None:
         self.store = store
         self.tally = tally
         self.engine = engine

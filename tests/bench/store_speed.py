@@ -33,8 +33,8 @@ from tests.bench.store_engines import Engine, Place, PostgresPlace, SqlitePlace,
 from tests.bench.store_load import Kind, Upstream, note, upstream
 from tests.bench.store_loss import ready
 from tests.bench.store_proxy import Proxy, configured, proxy
+from wellspoken.proxy.store.completions import CompletionStore
 from wellspoken.proxy.store.rows import Capture, Row, row_of
-from wellspoken.proxy.store.store import Store
 
 ADDED = 300.0
 """Microseconds that storing may add to the p99 of a request."""
@@ -183,7 +183,7 @@ def _spread(times: Times) -> list[float]:
 
 
 def _kept(engine: Engine, rounds: int) -> list[Line]:
-    """Return how long `Store.add` keeps its caller, captures coming as requests do."""
+    """Return how long `CompletionStore.add` keeps its caller, captures coming as requests do."""
     with (
         tempfile.TemporaryDirectory() as folder,
         engine.fresh(Path(folder)) as place,
@@ -195,7 +195,7 @@ def _kept(engine: Engine, rounds: int) -> list[Line]:
         Line(
             "latency",
             engine.name,
-            f"p{share * 100:.0f} of Store.add in the process, async",
+            f"p{share * 100:.0f} of CompletionStore.add in the process, async",
             quantile(spent, share),
             "us",
             "<=",
@@ -229,7 +229,7 @@ async def _timed(work: Coroutine[Any, Any, str]) -> float:
     return spent * 1e6
 
 
-async def _add(store: Store, capture: Capture) -> str:
+async def _add(store: CompletionStore, capture: Capture) -> str:
     return await store.add(capture)
 
 
@@ -238,7 +238,7 @@ async def _nothing(_: Capture) -> str:
 
 
 def rate(engine: Engine, rows: int) -> list[Line]:
-    """Return how many rows a second `Store.add` takes until all are committed."""
+    """Return how many rows a second `CompletionStore.add` takes until all are committed."""
     captures = Captures([""]).some(rows)
     sizes = statistics.fmean(len(each.answer) for each in captures)
     lines = []

@@ -15,8 +15,8 @@ import pytest
 from tests.answers import ask, choice, completion
 from wellspoken.proxy import config
 from wellspoken.proxy.cli.main import main
+from wellspoken.proxy.store.completions import open_store
 from wellspoken.proxy.store.rows import Capture, Query, Row, row_of
-from wellspoken.proxy.store.store import open_store
 
 CREATED = 1_760_000_000
 Run = Callable[..., subprocess.CompletedProcess[bytes]]

@@ -18,7 +18,7 @@ import pytest
 from tests.commands import on_terminal, peak
 from tests.conformance import Request, check_body
 from wellspoken.proxy.cli.main import main
-from wellspoken.proxy.transfer.convert import Tally
+from wellspoken.proxy.transfer.convert_command import Tally
 
 COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli", "convert"]
 

@@ -22,10 +22,10 @@ from tests.commands import on_terminal, peak
 from tests.proxy.storing import CREATED, Run, fill, row, rows_of, runner
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.http.auth import owner_of
+from wellspoken.proxy.store.completions import CompletionStore
 from wellspoken.proxy.store.database import Unavailable, Unusable
 from wellspoken.proxy.store.rows import Query, Row
-from wellspoken.proxy.store.store import Store
-from wellspoken.proxy.transfer.export import moment
+from wellspoken.proxy.transfer.export_command import moment
 from wellspoken.proxy.transfer.jsonl import UsageError
 
 COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli", "export"]
@@ -249,16 +249,16 @@ def test_it_works_beside_a_writer(db: Path, tmp_path: Path) -> None:
 def test_a_page_that_fails_is_asked_for_once_more(
     run: Run, db: Path, monkeypatch: pytest.MonkeyPatch, times: int, code: int
 ) -> None:
-    find, calls = Store.find, 0
+    find, calls = CompletionStore.find, 0
 
-    async def fails(store: Store, query: Query) -> list[Row]:
+    async def fails(store: CompletionStore, query: Query) -> list[Row]:
         nonlocal calls
         calls += 1
         if 3 <= calls < 3 + times:
             raise Unavailable("the server is down")
         return await find(store, query)
 
-    monkeypatch.setattr(Store, "find", fails)
+    monkeypatch.setattr(CompletionStore, "find", fails)
     done = run("export", "--store", db)
     assert done.returncode == code
     assert numbers(done.stdout) == list(range(300 if code == 0 else 3))
@@ -296,9 +296,9 @@ def test_what_is_deleted_meanwhile_is_not_lost(
     run: Run, db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Retention deletes a row that cannot be read while it is asked for again."""
-    find, failures = Store.find, 0
+    find, failures = CompletionStore.find, 0
 
-    async def fails(store: Store, query: Query) -> list[Row]:
+    async def fails(store: CompletionStore, query: Query) -> list[Row]:
         nonlocal failures
         rows = await find(store, query)
         if any(row.id.endswith("f") for row in rows):
@@ -309,7 +309,7 @@ def test_what_is_deleted_meanwhile_is_not_lost(
             raise Unusable("it is damaged")
         return rows
 
-    monkeypatch.setattr(Store, "find", fails)
+    monkeypatch.setattr(CompletionStore, "find", fails)
     done = run("export", "--store", db, "--until", "2025-10-09T08:53:28Z")
     assert (done.returncode, done.stderr) == (0, b"wellspoken: 15 completions, 15 lines as chat\n")
     assert numbers(done.stdout) == list(range(15))

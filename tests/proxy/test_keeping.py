@@ -23,9 +23,9 @@ from tests.proxy.test_enforced_stops import words
 from wellspoken.proxy import config
 from wellspoken.proxy.metrics.service import StoreMetrics
 from wellspoken.proxy.relay.send import LARGE
+from wellspoken.proxy.store.completions import CompletionStore
+from wellspoken.proxy.store.queue import FAILS
 from wellspoken.proxy.store.rows import Query, Row
-from wellspoken.proxy.store.store import Store
-from wellspoken.proxy.store.writer import FAILS
 
 Json = dict[str, Any]
 WARNING = "x-wellspoken-warning"
@@ -166,7 +166,7 @@ async def test_in_commit_durability_it_is_there_before_the_answer_ends(
     streams: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("wellspoken.proxy.store.writer.SECONDS", 3600.0)
+    monkeypatch.setattr("wellspoken.proxy.store.queue.SECONDS", 3600.0)
     upstream.script("/v1/chat/completions", STREAM if streams else whole(body()))
     proxy = await start_proxy(upstream, store={"path": path, "durability": durability})
     assert proxy.service.state.store is not None
@@ -247,7 +247,7 @@ async def scripted(proxy: Proxy, **keys: Any) -> Memory:
     """Put a store on a database that holds every row back into the proxy's place."""
     database = Memory()
     database.gate.clear()
-    proxy.service.state.store = Store(
+    proxy.service.state.store = CompletionStore(
         config.Store(path="unused", queue=1, **keys),
         StoreMetrics(),
         proxy.service.state.log,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import json
 
-from wellspoken.proxy.store import postgres_sql as sql
 from wellspoken.proxy.store.database import Unavailable, Unusable
 from wellspoken.proxy.store.marks import LEAST, MOST, bounded, bounds, digest, marks, marks_of
 from wellspoken.proxy.store.migrations import migrations
+from wellspoken.proxy.store.postgres import sql
 from wellspoken.proxy.store.rows import Position, Query, Row
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class PostgresDatabase:
         self, url: str, *, connections: int = _CONNECTIONS, timeout: float = COMMAND
     ) -> None:
         try:
-            from wellspoken.proxy.store.postgres_errors import Address
+            from wellspoken.proxy.store.postgres.address import Address
         except ModuleNotFoundError as error:
             if error.name != "asyncpg":
                 raise

@@ -18,11 +18,11 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from wellspoken.proxy.store import sqlite_rows
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.migrations import migrations
 from wellspoken.proxy.store.rows import Position, Query, Row
-from wellspoken.proxy.store.sqlite_errors import explained
+from wellspoken.proxy.store.sqlite import queries
+from wellspoken.proxy.store.sqlite.trouble import explained
 
 T = TypeVar("T")
 _File = tuple[int, int] | None
@@ -92,27 +92,27 @@ class SqliteDatabase:
 
         Raises StoreError itself for what no column holds, such as one of a gigabyte.
         """
-        await self._write(lambda db: sqlite_rows.insert(db, rows), sum(map(_size, rows)))
+        await self._write(lambda db: queries.insert(db, rows), sum(map(_size, rows)))
 
     async def get(self, owner: str, id: str) -> Row | None:
         """Return one row with all its columns."""
-        return await self._read(lambda db: sqlite_rows.get(db, owner, id))
+        return await self._read(lambda db: queries.get(db, owner, id))
 
     async def position(self, owner: str, id: str) -> Position | None:
         """Return where a row stands."""
-        return await self._read(lambda db: sqlite_rows.position(db, owner, id))
+        return await self._read(lambda db: queries.position(db, owner, id))
 
     async def find(self, query: Query) -> list[Row]:
         """Return the rows that are wanted, in order."""
-        return await self._read(lambda db: sqlite_rows.find(db, query))
+        return await self._read(lambda db: queries.find(db, query))
 
     async def set_metadata(self, owner: str, id: str, metadata: dict[str, str]) -> Row | None:
         """Replace a row's metadata and return it with all columns; None: there is none."""
-        return await self._write(lambda db: sqlite_rows.set_metadata(db, owner, id, metadata))
+        return await self._write(lambda db: queries.set_metadata(db, owner, id, metadata))
 
     async def delete(self, owner: str, id: str) -> Row | None:
         """Delete a row and return what it was, with all columns; None: there was none."""
-        return await self._write(lambda db: sqlite_rows.delete(db, owner, id))
+        return await self._write(lambda db: queries.delete(db, owner, id))
 
     async def prune(self, *, before: int | None, over: int | None, limit: int) -> list[Row]:
         """Delete at most `limit` of the oldest rows and return them; see `Database.prune`.
@@ -121,14 +121,14 @@ class SqliteDatabase:
         done when none come back. Also gives a part of what the file no longer needs to the disk.
         """
 
-        rows = await self._write(lambda db: sqlite_rows.prune(db, before, over, limit))
+        rows = await self._write(lambda db: queries.prune(db, before, over, limit))
         with suppress(StoreError):  # the rows are gone; the room can be given back next time
             await self._in(self._opened()[0], self._shrink)
         return rows
 
     async def size(self) -> tuple[int, int]:
         """Return how many rows there are, and how many bytes their columns take."""
-        return await self._read(sqlite_rows.size)
+        return await self._read(queries.size)
 
     async def _write(self, work: Callable[[sqlite3.Connection], T], size: int = 0) -> T:
         def transacted() -> T:
@@ -299,7 +299,7 @@ class SqliteDatabase:
             db = self._connect(READ_CACHE)
             self._readers.append(db)
             db.execute("PRAGMA query_only = ON")
-            db.create_function("has_metadata", 2, sqlite_rows.has_metadata, deterministic=True)
+            db.create_function("has_metadata", 2, queries.has_metadata, deterministic=True)
             self._local.db = db
         return db
 

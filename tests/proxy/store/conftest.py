@@ -10,10 +10,10 @@ import pytest
 from tests.fakes.database import row as answered
 from tests.postgres import Server
 from wellspoken.proxy.store.database import Database, StoreError
-from wellspoken.proxy.store.postgres import PostgresDatabase
+from wellspoken.proxy.store.postgres.pool import PostgresDatabase
 from wellspoken.proxy.store.rows import Row
 from wellspoken.proxy.store.spool import Spool
-from wellspoken.proxy.store.sqlite import SqliteDatabase
+from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 
 Connect = Callable[[], Database]
 

@@ -12,15 +12,15 @@ import pytest
 
 from tests.fakes.database import Memory, row
 from tests.proxy.store.conftest import held, rows, spool_of
-from tests.proxy.store.test_writer import names, until, value
+from tests.proxy.store.test_queue import names, until, value
 from wellspoken.proxy.metrics.service import StoreMetrics
-from wellspoken.proxy.store import relay as module
+from wellspoken.proxy.store import failover as module
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
-from wellspoken.proxy.store.relay import Relay
+from wellspoken.proxy.store.failover import Failover
 from wellspoken.proxy.store.spool import Spool
 
 GONE = Unavailable("PostgreSQL cannot be reached")
-Make = Callable[[], Relay]
+Make = Callable[[], Failover]
 
 
 @pytest.fixture
@@ -41,8 +41,8 @@ async def make(
     monkeypatch.setattr(module, "RETRY_SECONDS", (0.01, 0.02))
     made = []
 
-    def start() -> Relay:
-        relay = Relay(database, spool, metrics, logging.getLogger("wellspoken"))
+    def start() -> Failover:
+        relay = Failover(database, spool, metrics, logging.getLogger("wellspoken"))
         made.append(relay)
         relay.start()
         return relay
@@ -218,7 +218,7 @@ async def test_a_full_spool_is_told_and_taken_up_again(
     monkeypatch.setattr(module, "RETRY_SECONDS", (0.01, 0.02))
     spool = spool_of(tmp_path, 50_000)
     await spool.open()
-    relay = Relay(database, spool, metrics, logging.getLogger("wellspoken"))
+    relay = Failover(database, spool, metrics, logging.getLogger("wellspoken"))
     relay.start()
     database.failure = GONE
     taken = 0

@@ -18,9 +18,9 @@ from tests.conforming import body
 from tests.fakes.upstream import Upstream, whole
 from tests.postgres import Server
 from tests.proxy.conftest import Proxy, StartProxy
-from tests.proxy.store.test_writer import until
-from wellspoken.proxy.store import relay
-from wellspoken.proxy.store.writer import FAILS
+from tests.proxy.store.test_queue import until
+from wellspoken.proxy.store import failover
+from wellspoken.proxy.store.queue import FAILS
 
 CLIENTS = 4
 PAUSE = 0.01
@@ -114,7 +114,7 @@ async def test_a_postgres_that_hangs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(relay, "INSERT_SECONDS", 0.5)
+    monkeypatch.setattr(failover, "INSERT_SECONDS", 0.5)
     url = await asyncio.to_thread(postgres.database)
     proxy = await started(start_proxy, upstream, url, tmp_path, "commit")
     load = Load(proxy)

@@ -17,12 +17,12 @@ import pytest
 from msgspec import structs
 
 from tests.postgres import Pooler, Server
-from wellspoken.proxy.store import postgres as module
-from wellspoken.proxy.store import postgres_sql as sql
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.marks import marks_of
 from wellspoken.proxy.store.migrations import migrations
-from wellspoken.proxy.store.postgres import PostgresDatabase
+from wellspoken.proxy.store.postgres import pool as module
+from wellspoken.proxy.store.postgres import sql
+from wellspoken.proxy.store.postgres.pool import PostgresDatabase
 from wellspoken.proxy.store.rows import Query, Row
 
 Opener = Callable[..., Awaitable[PostgresDatabase]]
@@ -313,7 +313,7 @@ async def test_numbers_and_ids_beyond_what_an_index_holds(postgres: Server, open
 
 
 async def test_without_asyncpg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "wellspoken.proxy.store.postgres_errors", raising=False)
+    monkeypatch.delitem(sys.modules, "wellspoken.proxy.store.postgres.address", raising=False)
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(Unusable, match=r"pip install 'wellspoken\[postgres\]'"):
         PostgresDatabase("postgresql://localhost/x")

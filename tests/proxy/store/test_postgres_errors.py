@@ -13,9 +13,9 @@ import asyncpg
 import pytest
 
 from tests.postgres import PASSWORD, Pooler, Server, free_port
-from wellspoken.proxy.store import postgres as module
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
-from wellspoken.proxy.store.postgres import PostgresDatabase
+from wellspoken.proxy.store.postgres import pool as module
+from wellspoken.proxy.store.postgres.pool import PostgresDatabase
 from wellspoken.proxy.store.rows import Row
 
 SECRETS = (PASSWORD, unquote(PASSWORD), "s3cr3t")
@@ -229,7 +229,7 @@ async def test_urls_that_asyncpg_does_not_take(url: str) -> None:
 
 
 def test_what_an_error_repeats_of_a_password() -> None:
-    from wellspoken.proxy.store.postgres_errors import Address
+    from wellspoken.proxy.store.postgres.address import Address
 
     address = Address("postgres://u:a%2Fb%40c@[::1]:5432,other/db?sslpassword=key%20word")
     assert address.place == "PostgreSQL at [::1]:5432,other/db"

@@ -10,9 +10,9 @@ import pytest
 from msgspec import json
 
 from tests.postgres import Server
-from wellspoken.proxy.store import postgres_sql as sql
 from wellspoken.proxy.store.marks import bounds, marks
-from wellspoken.proxy.store.postgres import PostgresDatabase
+from wellspoken.proxy.store.postgres import sql
+from wellspoken.proxy.store.postgres.pool import PostgresDatabase
 from wellspoken.proxy.store.rows import Query, Row
 
 

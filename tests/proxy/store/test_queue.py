@@ -12,14 +12,14 @@ import pytest
 from tests.fakes.database import Memory, capture
 from wellspoken.proxy import config
 from wellspoken.proxy.metrics.service import StoreMetrics
-from wellspoken.proxy.store import writer as module
+from wellspoken.proxy.store import queue as module
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
+from wellspoken.proxy.store.queue import ROWS, WriteQueue
 from wellspoken.proxy.store.rows import Capture
-from wellspoken.proxy.store.writer import ROWS, Writer
 
 LOG = logging.getLogger("wellspoken")
 FULL = Unusable("the disk is full")
-Make = Callable[..., Writer]
+Make = Callable[..., WriteQueue]
 Items = Sequence[module._Item]
 Before = Callable[[Callable[[Items], object]], None]
 
@@ -70,9 +70,9 @@ async def make(database: Memory, metrics: StoreMetrics) -> AsyncIterator[Make]:
     """Make a writer that works; keys are those of [store]."""
     made = []
 
-    def start(**keys: Any) -> Writer:
+    def start(**keys: Any) -> WriteQueue:
         wanted = config.Store(path="unused", **keys)
-        writer = Writer(wanted, metrics, LOG, write=database.insert)
+        writer = WriteQueue(wanted, metrics, LOG, write=database.insert)
         made.append(writer)
         writer.start()
         return writer
@@ -82,7 +82,7 @@ async def make(database: Memory, metrics: StoreMetrics) -> AsyncIterator[Make]:
         await writer.close(0.0)
 
 
-async def add(writer: Writer, first: int, end: int, **more: Any) -> None:
+async def add(writer: WriteQueue, first: int, end: int, **more: Any) -> None:
     for number in range(first, end):
         assert await writer.add(capture(number, **more)) == ""
 
@@ -167,7 +167,7 @@ async def test_commit_waits_for_nobody_else(
     assert database.ids == ["c0"]
 
 
-async def held(writer: Writer, database: Memory) -> None:
+async def held(writer: WriteQueue, database: Memory) -> None:
     """Fill a queue of 4096 bytes with rows that are not written until the gate opens."""
     database.gate.clear()
     await add(writer, 0, 4, size=300)

@@ -17,7 +17,7 @@ from wellspoken.proxy.store import retention
 from wellspoken.proxy.store.database import Unavailable
 from wellspoken.proxy.store.retention import BATCH, Retention
 from wellspoken.proxy.store.rows import Query, Row
-from wellspoken.proxy.store.sqlite import SqliteDatabase
+from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 
 NOW = 1_000_000
 

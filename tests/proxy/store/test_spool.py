@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.database import row
 from tests.proxy.store.conftest import LIMIT, held, rows, spool_of
-from tests.proxy.store.test_writer import names
+from tests.proxy.store.test_queue import names
 from wellspoken.proxy.store.database import Unavailable, Unusable
 from wellspoken.proxy.store.spool import Spool, default_path
 

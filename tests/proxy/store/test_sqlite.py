@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.proxy.store.conftest import one_line, row
-from wellspoken.proxy.store import sqlite, sqlite_rows
 from wellspoken.proxy.store.database import Unavailable, Unusable
 from wellspoken.proxy.store.migrations import migrations
 from wellspoken.proxy.store.rows import Query
-from wellspoken.proxy.store.sqlite import SqliteDatabase
+from wellspoken.proxy.store.sqlite import file, queries
+from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 
 
 @pytest.fixture
@@ -66,7 +66,8 @@ async def test_a_killed_process_loses_no_commit(path: Path) -> None:
     code = """
 import asyncio, sys
 from tests.proxy.store.conftest import one_line, row
-from wellspoken.proxy.store.sqlite import SqliteDatabase
+from wellspoken.proxy.store.sqlite import file
+from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 async def main():
     database = SqliteDatabase(sys.argv[1])
     await database.open()
@@ -101,9 +102,9 @@ def test_migrations_are_numbered_without_a_gap(
 ) -> None:
     steps = migrations("sqlite")
     assert [number for number, _ in steps] == list(range(1, len(steps) + 1))
-    monkeypatch.setattr("wellspoken.proxy.store.migrations.files", lambda package: tmp_path)
-    folder = tmp_path / "migrations" / "sqlite"
-    folder.mkdir(parents=True)
+    monkeypatch.setattr("wellspoken.proxy.store.migrations.files", lambda package: folder)
+    folder = tmp_path / "sqlite"
+    folder.mkdir()
     with pytest.raises(ValueError, match="without a gap"):
         migrations("sqlite")
     (folder / "0002_b.sql").write_text("second")
@@ -127,7 +128,7 @@ async def test_an_older_schema_is_brought_up_to_date(
         CREATE TABLE note (text TEXT);
         INSERT INTO note VALUES ('last, without a semicolon')"""
     steps = [*migrations("sqlite"), (2, second)]
-    monkeypatch.setattr(sqlite, "migrations", lambda engine: steps)
+    monkeypatch.setattr(file, "migrations", lambda engine: steps)
     await database.open()
     assert await database.get("ann", "chatcmpl-1") is not None
     with sqlite3.connect(database.path) as db:
@@ -143,10 +144,10 @@ async def test_a_step_that_fails_leaves_nothing_of_it(
     await database.insert([row(1)])
     steps = migrations("sqlite")
     bad = [*steps, (2, "CREATE TABLE half (a);"), (3, "ALTER TABLE missing ADD COLUMN b;")]
-    monkeypatch.setattr(sqlite, "migrations", lambda engine: bad)
+    monkeypatch.setattr(file, "migrations", lambda engine: bad)
     with pytest.raises(Unusable, match="no such table: missing"):
         await database.open()
-    monkeypatch.setattr(sqlite, "migrations", lambda engine: steps)
+    monkeypatch.setattr(file, "migrations", lambda engine: steps)
     await database.open()
     assert await database.size() == (1, 30)
     assert database._writer is not None
@@ -216,7 +217,7 @@ async def test_the_walk_of_every_list_needs_no_sorting(database: SqliteDatabase)
                 Query(owner="ann", limit=5, descending=descending, model="m"),
                 Query(owner="ann", limit=5, descending=descending, metadata={"k": "v", "l": "w"}),
             ):
-                sqlite_rows.find(db, query)
+                queries.find(db, query)
         db.set_trace_callback(None)
         pages = [each for each in statements if "JOIN completion" in each]
         assert len(pages) == 8
@@ -236,8 +237,8 @@ async def test_the_walk_of_every_list_needs_no_sorting(database: SqliteDatabase)
 async def test_long_lists_are_walked_in_stretches(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch, descending: bool, walked: int
 ) -> None:
-    monkeypatch.setattr(sqlite_rows, "FEW", 3)
-    monkeypatch.setattr(sqlite_rows, "WALKED", walked)
+    monkeypatch.setattr(queries, "FEW", 3)
+    monkeypatch.setattr(queries, "WALKED", walked)
     rows = [
         row(at, created=at // 5, metadata={"two": str(at % 2), "three": str(at % 3)})
         for at in range(300)

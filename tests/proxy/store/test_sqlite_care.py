@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.proxy.store.conftest import one_line, row
-from wellspoken.proxy.store import sqlite, sqlite_rows
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.rows import Query
-from wellspoken.proxy.store.sqlite import SqliteDatabase
+from wellspoken.proxy.store.sqlite import file, queries
+from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ _AS_ANOTHER = """
 import asyncio, os, sys, tempfile
 from pathlib import Path
 from tests.proxy.store.conftest import one_line, row
-from wellspoken.proxy.store import sqlite
 from wellspoken.proxy.store.database import Unusable
-from wellspoken.proxy.store.sqlite import SqliteDatabase
+from wellspoken.proxy.store.sqlite import file
+from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 
 async def tell(what, work):
     try:
@@ -98,8 +98,8 @@ async def main():
         await database.close()
 
 if os.getuid() == 0:  # whom no mode stops; what nobody may read of Python is read before
-    steps = sqlite.migrations("sqlite")
-    sqlite.migrations = lambda engine: steps
+    steps = file.migrations("sqlite")
+    file.migrations = lambda engine: steps
     os.seteuid(65534)
 asyncio.run(main())
 """
@@ -124,7 +124,8 @@ async def test_a_full_disk(path: Path) -> None:
 import asyncio, resource, sys
 from tests.proxy.store.conftest import one_line, row
 from wellspoken.proxy.store.database import Unusable
-from wellspoken.proxy.store.sqlite import SqliteDatabase
+from wellspoken.proxy.store.sqlite import file
+from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 async def main():
     database = SqliteDatabase(sys.argv[1])
     await database.open()
@@ -238,7 +239,7 @@ async def test_the_log_does_not_grow_for_ever_under_readers(
 ) -> None:
     """Readers that take turns, so that one is always there, keep SQLite from cutting its log."""
     monkeypatch.setattr(database, "_log_bytes", 1_000_000)
-    monkeypatch.setattr(sqlite, "LOG_BYTES", 1_000_000)
+    monkeypatch.setattr(file, "LOG_BYTES", 1_000_000)
     started, done = threading.Event(), threading.Event()
 
     def take_turns() -> None:
@@ -269,7 +270,7 @@ async def test_the_log_does_not_grow_for_ever_under_readers(
 async def test_a_reader_that_holds_on_delays_few_commits(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "LOG_BYTES", 500_000)
+    monkeypatch.setattr(file, "LOG_BYTES", 500_000)
     database = SqliteDatabase(path, busy=0.3)
     await database.open()
     await database.insert([row(-1)])
@@ -323,7 +324,7 @@ async def test_the_file_shrinks_in_small_steps(database: SqliteDatabase) -> None
         await database.prune(before=2900, over=None, limit=500)
         pages.append(database._writer.execute("PRAGMA page_count").fetchone()[0])
     steps = [before - after for before, after in pairwise(pages)]
-    assert all(0 <= step <= sqlite.SHRUNK_PAGES for step in steps)
+    assert all(0 <= step <= file.SHRUNK_PAGES for step in steps)
     assert max(steps) > 300
     await database.close()
     assert database.path.stat().st_size < 1_500_000
@@ -346,9 +347,9 @@ async def test_no_list_keeps_what_is_gone(database: SqliteDatabase) -> None:
     await database.prune(before=9, over=None, limit=4)
 
     def check(db: sqlite3.Connection) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
-        whole = sqlite_rows.find(db, Query(owner=None, limit=100))
+        whole = queries.find(db, Query(owner=None, limit=100))
         expected: set[tuple[object, ...]] = {
-            (mark, each.created, each.seq) for each in whole for mark in sqlite_rows._lists(each)
+            (mark, each.created, each.seq) for each in whole for mark in queries._lists(each)
         }
         return set(db.execute("SELECT * FROM listed").fetchall()), expected
 
@@ -435,7 +436,7 @@ async def test_a_path_that_can_be_no_file_is_told(tmp_path: Path) -> None:
 async def test_the_log_moves_into_the_file_beside_the_writer(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "LOG_MOVED", 500_000)
+    monkeypatch.setattr(file, "LOG_MOVED", 500_000)
     for at in range(0, 500, 50):
         await database.insert([row(each, size=4000) for each in range(at, at + 50)])
         while database._mover is not None and database._mover.is_alive():

@@ -15,18 +15,18 @@ from msgspec import json, structs
 
 from tests.fakes.database import Memory, capture, row
 from tests.proxy.store.conftest import Connect
-from tests.proxy.store.test_writer import names, until, value
+from tests.proxy.store.test_queue import names, until, value
 from wellspoken.proxy import config
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.metrics.service import StoreMetrics
-from wellspoken.proxy.store import relay, store, writer
+from wellspoken.proxy.store import completions, failover, queue
+from wellspoken.proxy.store.completions import CompletionStore, open_store
 from wellspoken.proxy.store.database import Database, Unavailable, Unreadable, Unusable
+from wellspoken.proxy.store.queue import FAILS
 from wellspoken.proxy.store.rows import Position, Query
-from wellspoken.proxy.store.sqlite import SqliteDatabase
-from wellspoken.proxy.store.store import Store, open_store
-from wellspoken.proxy.store.writer import FAILS
+from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 
-Make = Callable[..., Store]
+Make = Callable[..., CompletionStore]
 EVERYTHING = Query(owner=None, limit=10_000)
 URL = "postgresql://me:canary@127.0.0.1:1/nowhere"
 
@@ -41,17 +41,17 @@ async def make(
     tmp_path: Path, metrics: StoreMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Make]:
     """Make a store, on a SQLite file unless a database is given; keys are those of [store]."""
-    for module in (relay, store, writer):
+    for module in (failover, completions, queue):
         monkeypatch.setattr(module, "RETRY_SECONDS", (0.01, 0.02))
     made = []
 
-    def start(database: Database | None = None, **keys: Any) -> Store:
+    def start(database: Database | None = None, **keys: Any) -> CompletionStore:
         if "url" in keys:
             keys.setdefault("spool", str(tmp_path / "spool.db"))
         else:
             keys.setdefault("path", str(tmp_path / "store.db"))
         log = logging.getLogger("wellspoken")
-        made.append(Store(config.Store(**keys), metrics, log, database=database))
+        made.append(CompletionStore(config.Store(**keys), metrics, log, database=database))
         return made[-1]
 
     yield start
@@ -254,7 +254,7 @@ async def test_what_cannot_be_written_at_the_end_is_told(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(writer, "HURRY_SECONDS", 0.05)
+    monkeypatch.setattr(queue, "HURRY_SECONDS", 0.05)
     database = Memory()
     store = make(database)
     await store.open()
@@ -294,7 +294,7 @@ async def test_a_postgres_that_hangs_at_the_start_holds_nobody_up(
         async def open(self) -> None:
             await self.gate.wait()
 
-    monkeypatch.setattr(store, "OPEN_SECONDS", 0.05)
+    monkeypatch.setattr(completions, "OPEN_SECONDS", 0.05)
     database = Hangs()
     database.gate.clear()
     kept = make(database, url=URL, durability="commit")
@@ -325,7 +325,7 @@ async def test_without_a_spool_rows_wait_in_memory(
 async def test_what_is_left_at_the_end_goes_to_the_spool(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "HURRY_SECONDS", 0.05)
+    monkeypatch.setattr(queue, "HURRY_SECONDS", 0.05)
     database = Memory()
     database.gate.clear()
     first = make(database, url=URL)
@@ -400,13 +400,13 @@ async def test_nobody_waits_for_ever_for_a_database_that_does_not_open(
         async def open(self) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(store, "READY_SECONDS", 0.05)
+    monkeypatch.setattr(completions, "READY_SECONDS", 0.05)
     made = make(Hanging())
     made.start()
     assert await made.add(capture(0)) == ""
     with pytest.raises(Unavailable, match="still being opened"):
         await made.get("", "c0")
-    monkeypatch.setattr(store, "FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr(completions, "FLUSH_SECONDS", 0.05)
 
 
 async def test_an_opening_that_fails_in_itself_does_not_stop_the_end(

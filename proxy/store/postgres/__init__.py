@@ -1,0 +1,1 @@
+"""Stored completions in PostgreSQL, which several proxies share."""

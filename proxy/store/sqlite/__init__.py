@@ -1,0 +1,1 @@
+"""Stored completions in one SQLite file."""
