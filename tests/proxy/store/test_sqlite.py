@@ -102,9 +102,9 @@ def test_migrations_are_numbered_without_a_gap(
 ) -> None:
     steps = migrations("sqlite")
     assert [number for number, _ in steps] == list(range(1, len(steps) + 1))
-    monkeypatch.setattr("wellspoken.proxy.store.migrations.files", lambda package: folder)
     folder = tmp_path / "sqlite"
     folder.mkdir()
+    monkeypatch.setattr("wellspoken.proxy.store.migrations.files", lambda package: folder)
     with pytest.raises(ValueError, match="without a gap"):
         migrations("sqlite")
     (folder / "0002_b.sql").write_text("second")
