@@ -1,7 +1,25 @@
 """A planned request's way to the backend, and its answer's back: as a body or as a stream.
 
-What leaves is either a whole reply with a status, or a stream whose head says 200. Until the head
-of a stream has left, every failure still becomes a reply with a status; after it, one error event.
+What leaves is either a whole reply with a status, or a stream whose head says 200. The head leaves
+with the first event or the first heartbeat. What a failure becomes depends on that alone, and not
+on whether the answer is made of one source or of several:
+
+    what happens                      a body      head not left  head left
+    the backend is not reached        502         502            event
+    the backend answers an error      its status  its status     event
+    an error inside a 200             its status  its status     event
+    the client's own key is refused   its status  its status     event
+    a helping request is refused      its status  its status     event
+    the backend breaks off            502         502            event
+    the backend is too slow           504         504            event
+    a bug of the proxy's              500         500            event
+    the client leaves                 closed      closed         closed
+    the proxy stops                   closed      closed         closed
+
+A status is a reply in OpenAI's envelope; an event is the stream's last, the same envelope, without
+a [DONE] behind it; closed: both connections end where they are. Neither holds the backend's key,
+and whatever else was asked of the backend for the same answer is closed at once. A test walks every
+cell of this table, read from here.
 """
 
 from __future__ import annotations
@@ -11,6 +29,7 @@ from collections.abc import Awaitable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from wellspoken.adapters.events import Fault
 from wellspoken.adapters.requests.errors import RequestError, error_json
 from wellspoken.adapters.rest import Rest
 from wellspoken.proxy.http.responses import EventStream, Reply
@@ -28,7 +47,6 @@ from wellspoken.proxy.relay.storing import keep, keep_stream
 from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.events import Fault
     from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.relay.plan import BackendRequest, Plan, Planning
     from wellspoken.proxy.upstream.client import Answer
