@@ -126,6 +126,22 @@ def test_the_import_rules_hold(tmp_path: Path) -> None:
     assert " 0 broken" in done.stdout
 
 
+FLOORS = "the floors of proxy/"
+UPWARD = [
+    ("doctor/__init__.py", "cli.main"),
+    ("transfer/convert.py", "doctor"),  # nor sideways
+    ("lifecycle/build.py", "workers"),
+    ("server.py", "lifecycle.build"),
+    ("endpoints/chat.py", "server"),
+    ("logs/lines.py", "endpoints.chat"),
+    ("relay/plan.py", "logs"),
+    ("upstream/client.py", "relay.call"),
+    ("store/store.py", "http.responses"),
+    ("metrics/service.py", "upstream.client"),
+    ("config/values.py", "metrics.service"),
+]
+"""For each floor a module of it, and what it must not import."""
+
 MUTANTS = [
     ("adapters/readers/sse.py", "import asyncio", "adapters are pure"),
     ("adapters/readers/sse.py", "from time import monotonic", "adapters are pure"),
@@ -173,6 +189,12 @@ MUTANTS = [
         "only proxy/upstream/client.py owns",
     ),
     ("proxy/store/queue.py", "import wellspoken.proxy.server", "the store knows no HTTP"),
+    *((f"proxy/{lower}", f"import wellspoken.proxy.{upper}", FLOORS) for lower, upper in UPWARD),
+    (
+        "proxy/relay/send.py",
+        "if TYPE_CHECKING:\n    import wellspoken.proxy.server",  # types count too
+        FLOORS,
+    ),
 ]
 
 
