@@ -12,7 +12,7 @@ from wellspoken.adapters.answer_schema import (
     EngineState,
     ModelCapabilities,
 )
-from wellspoken.proxy.endpoints.models import listed
+from wellspoken.proxy.upstream.listing import list_models
 
 if TYPE_CHECKING:
     from wellspoken.adapters.servers.parameters import Table
@@ -31,7 +31,7 @@ async def capabilities(call: Call) -> Reply:
     configured names does not answer, RequestError 503 for such an engine that never was there.
     """
     found = []
-    for name in await listed(call.state.router):
+    for name in await list_models(call.state.router):
         target = call.state.router.find(name)
         await target.ready()
         found.append(of_model(name, target))

@@ -7,8 +7,8 @@ import json
 from typing import TYPE_CHECKING
 
 from wellspoken.proxy.endpoints.health import why_unready
-from wellspoken.proxy.endpoints.models import listed
 from wellspoken.proxy.lifecycle.build import version
+from wellspoken.proxy.upstream.listing import list_models
 
 if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
@@ -28,7 +28,7 @@ async def banner(service: Service, host: str, port: int) -> str:
         lines.append(f"  and {len(service.state.router.targets) - 4} more backends")
     if reason:
         lines.append(f"  not ready yet: {' '.join(reason.split())}")
-    names = list(await listed(service.state.router)) if not reason else []
+    names = list(await list_models(service.state.router)) if not reason else []
     names += [name for target in service.state.router.targets for name in target.names]
     body = json.dumps(
         {

@@ -13,7 +13,7 @@ from tests.proxy.metrics.test_engine_metrics import Engine, hosting
 from tests.proxy.test_chat_body import PLAIN
 from wellspoken.engine.kind import Facts
 from wellspoken.engine.states import State
-from wellspoken.proxy.endpoints.models import read_models
+from wellspoken.proxy.upstream.listing import read_models
 
 OK: list[Step] = whole({"status": "ok"})
 MODELS: dict[str, Any] = {
