@@ -32,7 +32,7 @@ from wellspoken.proxy.doctor.model import (
 from wellspoken.proxy.doctor.rules import message_of
 from wellspoken.proxy.lifecycle.build import build, version
 from wellspoken.proxy.upstream.client import Upstream
-from wellspoken.proxy.upstream.detector import stop_all
+from wellspoken.proxy.upstream.target import stop_detectors
 
 if TYPE_CHECKING:
     from wellspoken.proxy.config import Config
@@ -107,8 +107,7 @@ async def _sides(options: Options) -> AsyncIterator[tuple[Service, Side, Side]]:
         key = read_key(options.key) if options.key is not None else None
         service = build(config)
         stack.push_async_callback(service.stop)
-        detectors = [target.detector for target in service.state.router.targets if target.detector]
-        stack.push_async_callback(stop_all, detectors)
+        stack.push_async_callback(stop_detectors, service.state.router.targets)
         host, port = await service.start()
         raw = Upstream(normal_url(options.url), config.timeouts, key=key)
         stack.push_async_callback(raw.close)

@@ -95,7 +95,7 @@ def _away(target: Target) -> RequestError:
     """Return the error for an engine that is not there."""
     if target.unloaded:
         return RequestError(
-            f"The engine has no metrics now: {target.state().rstrip('.')}. A request to its model "
+            f"The engine has no metrics now: {target.why_away.rstrip('.')}. A request to its model "
             "loads it; to ask for its metrics does not.",
             status=503,
             type="server_error",
@@ -103,7 +103,7 @@ def _away(target: Target) -> RequestError:
             headers={"x-should-retry": "false"},
         )
     failed = target.engine is not None and target.engine.state == "failed"
-    return not_ready(target.state(), None if failed else 2)
+    return not_ready(target.why_away, None if failed else 2)
 
 
 async def _read(call: Call, upstream: Upstream) -> tuple[Answer, bytes]:

@@ -45,8 +45,8 @@ async def chat(call: Call) -> Reply | EventStream:
     body = await call.read_body()
     wanted = decode_chat(body, bounds=state.router.bounds)
     target = state.router.find(wanted.model)
-    if target.bounds != state.router.bounds:
-        openai_bounds.check(wanted, strict=target.bounds == "openai")
+    if target.settings.bounds != state.router.bounds:
+        openai_bounds.check(wanted, strict=target.settings.bounds == "openai")
     streams = bool(wanted.stream)
     call.routed(target, wanted.model, streams)
     keeping.begin(call, wanted, body)
@@ -94,7 +94,7 @@ async def _plan(call: Call, target: Target, wanted: ChatRequest, exchange: Excha
     # With a stop string the backend's logprobs would lack entries, and its text that string.
     lost = backend.loses_entries and bool(exchange.stops)
     if lost and (exchange.logprobs or exchange.keeps_stop):
-        whole = target.streams == "never" or lacks_in_streams(backend, wanted.fields)
+        whole = target.settings.streams == "never" or lacks_in_streams(backend, wanted.fields)
         exchange.enforced = not whole
         wanted = without_stops(wanted) if whole else wanted
     prompt = ""

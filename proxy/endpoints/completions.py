@@ -51,8 +51,8 @@ async def completions(call: Call) -> Reply | EventStream:
     bounds = state.router.bounds
     wanted = decode_completion(body, bounds=bounds, native_names=call.path != OPENAI_PATH)
     target = state.router.find(wanted.model)
-    if target.bounds != bounds:
-        completions_bounds.check(wanted, strict=target.bounds == "openai")
+    if target.settings.bounds != bounds:
+        completions_bounds.check(wanted, strict=target.settings.bounds == "openai")
     streams = bool(wanted.stream)
     call.routed(target, wanted.model, streams)
     await call.ready(target)
@@ -104,7 +104,7 @@ async def _plan(
     best = each > (wanted.n or 1)
     entries = exchange.logprobs or exchange.keeps_stop
     if backend.loses_entries and exchange.stops and entries:
-        exchange.enforced = target.streams != "never"
+        exchange.enforced = target.settings.streams != "never"
         wanted = wanted if exchange.enforced else without_stops(wanted)
     one_by_one = backend.tops_up and len(given) > 1  # whether it takes several is not known
     alone = each > 1 and backend.alone(wanted.temperature)

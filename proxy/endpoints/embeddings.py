@@ -38,19 +38,19 @@ async def embeddings(call: Call) -> Reply | EventStream:
     body = await call.read_body()
     wanted = decode_embeddings(body, bounds=state.router.bounds)
     target = state.router.find(wanted.model)
-    if target.bounds != state.router.bounds:
-        requests.check(wanted, strict=target.bounds == "openai")
+    if target.settings.bounds != state.router.bounds:
+        requests.check(wanted, strict=target.settings.bounds == "openai")
     call.routed(target, wanted.model, False)
     exchange = exchange_of(call, wanted.model)
-    exchange.extensions = extensions_of(request, target.extensions)
-    exchange.keep = keep_of(request, target.keep)
+    exchange.extensions = extensions_of(request, target.settings.extensions)
+    exchange.keep = keep_of(request, target.settings.keep)
     exchange.tokens = target.tokens
     exchange.prompt_size = len(body)
     await call.ready(target)
     if not wanted.model and target.names:
         exchange.model = target.names[0]
     sent = wanted.fields
-    if target.vendor == "strip":
+    if target.settings.vendor == "strip":
         sent = {key: value for key, value in sent.items() if key in EMBEDDING_KEYS}
     await admit_passing(call, target, wanted.model, sent)
     path = _path(call, target, wanted)
@@ -91,13 +91,14 @@ async def _asked(
     model = target.model_for(wanted.model)
     vendors = tuple(key for key in wanted.fields if key not in EMBEDDING_KEYS | OUR_KEYS)
     count_vendors(call, target, vendors)
-    payload = prepare_embeddings(wanted, model=model, vendor=target.vendor)
+    vendor = target.settings.vendor
+    payload = prepare_embeddings(wanted, model=model, vendor=vendor)
     answer = await send_request(call, target, request_for(call, target, path, payload, False))
     if wanted.untouched and answer.status < 300:
         return answer, None
     data = await answer.read(limit)
     if wanted.base64 and refuses_base64(exchange.notes, answer.status, data):
-        payload = prepare_embeddings(wanted, model=model, vendor=target.vendor, floats=True)
+        payload = prepare_embeddings(wanted, model=model, vendor=vendor, floats=True)
         answer = await send_request(call, target, request_for(call, target, path, payload, False))
         data = await answer.read(limit)
     return answer, data

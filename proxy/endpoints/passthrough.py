@@ -96,7 +96,7 @@ def reachable(router: Router, path: str) -> bool:
     wanted = set(EMBEDDINGS) if path in EMBEDDINGS else {path}
     for target in router.targets:
         unsure = target.detector is not None and not target.detector.settled
-        listed = _NAMED if unsure and target.endpoints is None else target.passes
+        listed = _NAMED if unsure and target.settings.endpoints is None else target.passes
         if not wanted.isdisjoint(listed):
             return True
     return False
@@ -151,7 +151,7 @@ def _changes(
     other = target.model_for(model) if model is not None else None
     if other is not None and other != model:
         changes["model"] = other
-    key, most = _LIMIT.get(path), target.caps.max_tokens
+    key, most = _LIMIT.get(path), target.settings.caps.max_tokens
     if key is not None and most is not None and bytes(fields.get(key, b"null")) == b"null":
         changes[key] = most
     return changes
@@ -171,7 +171,7 @@ def request_for(call: Call, target: Target, path: str, body: bytes, stream: bool
     """
     headers = call.request.headers
     names = list(ANTHROPIC_HEADERS) if path.startswith(ANTHROPIC) else []
-    if target.auth_pass:
+    if target.settings.auth_pass:
         names.append("x-api-key")
     given = {name: ",".join(headers.getall(name)) for name in names if name in headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())

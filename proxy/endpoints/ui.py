@@ -32,7 +32,7 @@ _FILE = re.compile(r"/(_app/.+|[^/]+\.\w+)?", re.ASCII)
 
 def target_of(router: Router) -> Target | None:
     """Return the target whose page is shown, None if no route shows one."""
-    return next((target for target in router.targets if target.ui), None)
+    return next((target for target in router.targets if target.settings.ui), None)
 
 
 def is_file(path: str) -> bool:

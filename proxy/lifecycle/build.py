@@ -17,7 +17,7 @@ from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.server import ROUTES, Service
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.detector import Detector
-from wellspoken.proxy.upstream.target import Router, Target
+from wellspoken.proxy.upstream.target import Router, Target, TargetSettings
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -89,23 +89,25 @@ def target_of(backend: Backend, found: Outside, timeouts: Timeouts) -> Target:
         found.adapter,
         upstream,
         models=backend.models,
-        aliases=backend.aliases,
-        upstream_model=backend.upstream_model,
-        auth_pass=backend.auth == "pass",
-        extensions=backend.extensions,
-        keep=backend.keep,
-        # llama.cpp's page names no model and sends max_tokens -1.
-        bounds="backend" if backend.ui else backend.bounds,
-        tokenizer=found.tokenizer,
-        ui=backend.ui,
-        vendor=backend.vendor,
-        streams=backend.streams,
-        endpoints=backend.endpoints,
-        caps=backend.caps,
+        settings=TargetSettings(
+            aliases=backend.aliases,
+            upstream_model=backend.upstream_model,
+            auth_pass=backend.auth == "pass",
+            extensions=backend.extensions,
+            keep=frozenset(backend.keep),
+            # llama.cpp's page names no model and sends max_tokens -1.
+            bounds="backend" if backend.ui else backend.bounds,
+            tokenizer=found.tokenizer,
+            ui=backend.ui,
+            vendor=backend.vendor,
+            streams=backend.streams,
+            endpoints=backend.endpoints,
+            caps=backend.caps,
+        ),
     )
     if backend.adapter.strip().lower() == "auto":
         log = logging.getLogger("wellspoken")
-        target.detector = Detector(target, upstream, log)
+        target.detector = Detector(target.name, upstream, target.recognise, log)
     return target
 
 
@@ -121,13 +123,15 @@ def _engine(engine: Engine) -> Target:
         _adapter(engine.kind),
         None,
         models=names_of_models(engine),
-        extensions=engine.extensions,
-        keep=engine.keep,
-        bounds=engine.bounds,
-        tokenizer=tokenizer,
-        vendor=engine.vendor,
-        endpoints=engine.endpoints,
-        caps=engine.caps,
+        settings=TargetSettings(
+            extensions=engine.extensions,
+            keep=frozenset(engine.keep),
+            bounds=engine.bounds,
+            tokenizer=tokenizer,
+            vendor=engine.vendor,
+            endpoints=engine.endpoints,
+            caps=engine.caps,
+        ),
     )
 
 

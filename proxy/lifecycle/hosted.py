@@ -134,9 +134,7 @@ class Hosted:
         self._log = log
         self._told = self.supervisor.state
         self._restarts = 0
-        target.engine = self.supervisor
-        target.look = self._look
-        target.state = lambda: self.supervisor.reason or "it is ending"
+        target.host(self.supervisor, self._look)
         metrics.of_engines().watch(target.name, self.supervisor)
 
     async def start(self) -> None:
@@ -152,8 +150,7 @@ class Hosted:
         kind, target = self.supervisor.kind, self.target
         upstream = Upstream(f"unix:{socket}", self.timeouts, title=kind.title)
         upstream.on_failure = self._note_failure
-        target.backend = for_version(registry.find(kind.name), facts.version)
-        target.lone = False
+        target.recognise(for_version(registry.find(kind.name), facts.version))
         names = dict.fromkeys((self._alias,) if self._alias is not None else ())
         names.update(dict.fromkeys(facts.models))
         target.rename(tuple(names) or target.models)

@@ -12,7 +12,7 @@ from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.lifecycle.build import outside, target_of
 from wellspoken.proxy.lifecycle.watch import aside
-from wellspoken.proxy.upstream.detector import start_all, stop_all
+from wellspoken.proxy.upstream.target import start_detectors, stop_detectors
 
 if TYPE_CHECKING:
     from wellspoken.proxy.config import Config
@@ -94,17 +94,16 @@ class Reloader:
         service.become(change.config, targets, change.keys)
         if self._hosted is not None:
             self._hosted.timeouts = change.config.timeouts  # of the connections to its next start
-        start_all(targets)
-        if detectors := [target.detector for target in gone if target.detector is not None]:
-            task = asyncio.create_task(stop_all(detectors))
+        start_detectors(targets)
+        if gone:
+            task = asyncio.create_task(stop_detectors(gone))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
         return change.warnings
 
     async def close(self) -> None:
         """Stop looking at the present backends, and wait until that is so for removed ones."""
-        targets = self._service.state.router.targets
-        await stop_all([target.detector for target in targets if target.detector is not None])
+        await stop_detectors(self._service.state.router.targets)
         await asyncio.gather(*self._ending)
 
 

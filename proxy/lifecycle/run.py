@@ -23,7 +23,7 @@ from wellspoken.proxy.lifecycle.progress import EngineProgress, print_out
 from wellspoken.proxy.lifecycle.reload import Reloader
 from wellspoken.proxy.lifecycle.signals import Signals
 from wellspoken.proxy.lifecycle.watch import Watcher
-from wellspoken.proxy.upstream.detector import start_all
+from wellspoken.proxy.upstream.target import start_detectors
 
 if TYPE_CHECKING:
     import socket
@@ -135,7 +135,7 @@ async def serve(
             return 1
         if state.store is not None:
             state.store.start()  # beside the rest: a database that hangs delays nothing
-        start_all(state.router.targets)
+        start_detectors(state.router.targets)
         if link is None:
             watcher.start()
         if hosted is not None:

@@ -41,8 +41,8 @@ def make_exchange(call: Call, target: Target, make: Callable[..., Exchange]) -> 
         now=int(time.time()),
         new_id=call.state.new_id,
         tokens=target.tokens,
-        extensions=extensions_of(call.request, target.extensions),
-        keep=keep_of(call.request, target.keep),
+        extensions=extensions_of(call.request, target.settings.extensions),
+        keep=keep_of(call.request, target.settings.keep),
     )
     exchange.origin = f"backend {target.name}, request {call.id}"
     exchange.pairs_best = target.backend.pairs_best
@@ -56,7 +56,9 @@ async def admit(call: Call, target: Target, wanted: Asked) -> Asked:
     if names_tokens(wanted):
         size = await _size(call, target, wanted.model)
     try:
-        found = apply_policy(wanted, policy=target.vendor, caps=target.caps, vocabulary=size)
+        found = apply_policy(
+            wanted, policy=target.settings.vendor, caps=target.settings.caps, vocabulary=size
+        )
     except RequestError as error:
         _count_refused(call, target, error)
         raise
@@ -76,7 +78,7 @@ async def enter(call: Call, target: Target, wanted: Asked) -> None:
     if names_tokens(wanted):
         size = await _size(call, target, wanted.model)
         try:
-            apply_caps(wanted, target.caps, size)
+            apply_caps(wanted, target.settings.caps, size)
         except RequestError as error:
             _count_refused(call, target, error)
             raise
@@ -93,7 +95,7 @@ async def enter_passing(call: Call, target: Target, model: str, fields: Mapping[
 async def _size(call: Call, target: Target, model: str) -> int | None:
     """Return how many token ids a model has, for which the backend may be asked."""
     with call.waiting():
-        return await target.vocabulary_size.of(target.model_for(model) or model)
+        return await target.vocabulary_size(target.model_for(model) or model)
 
 
 def count_vendors(call: Call, target: Target, names: tuple[str, ...]) -> None:
@@ -102,7 +104,7 @@ def count_vendors(call: Call, target: Target, names: tuple[str, ...]) -> None:
     Those taken out are named in the answer's x-wellspoken-stripped header.
     """
     if names:
-        outcome = _OUTCOMES[target.vendor]
+        outcome = _OUTCOMES[target.settings.vendor]
         counter = call.state.metrics.vendor_parameters.labels(target.name, outcome)
         counter.inc(1 if outcome == "rejected" else len(names))
         if outcome == "stripped":
@@ -125,7 +127,7 @@ async def admit_passing(call: Call, target: Target, model: str, fields: Mapping[
         size = await _size(call, target, model)
     try:
         refuse_variants(fields)
-        refuse_over(fields, target.caps, size)
+        refuse_over(fields, target.settings.caps, size)
     except RequestError as error:
         _count_refused(call, target, error)
         raise

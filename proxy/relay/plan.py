@@ -78,9 +78,9 @@ def streamed(target: Target, exchange: Exchange, *, whole: bool) -> bool:
 
     Enforced stops need one, and a route may say that its backend gives nothing else, or none.
     """
-    if exchange.enforced or target.streams == "always":
+    if exchange.enforced or target.settings.streams == "always":
         return True
-    return exchange.stream and not whole and target.streams != "never"
+    return exchange.stream and not whole and target.settings.streams != "never"
 
 
 def without_stops(wanted: Asked) -> Asked:

@@ -58,7 +58,7 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> A
     timeouts = call.state.config.timeouts
     tracing = call.hooks.tracing
     authorization = b""
-    if target.auth_pass and "Authorization" in call.request.headers:
+    if target.settings.auth_pass and "Authorization" in call.request.headers:
         given = call.request.headers["Authorization"]
         authorization = f"Authorization: {given}\r\n".encode("ascii")
 
@@ -89,7 +89,7 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> A
         return response
 
     response = await reach(call, target, send if tracing is None else send_traced)
-    if target.auth_pass and response.status in KEY_REFUSED and not request.untouched:
+    if target.settings.auth_pass and response.status in KEY_REFUSED and not request.untouched:
         await response.read(call.state.config.limits.response)  # which keeps the connection
         raise ClientKeyRefused(response.status)
     return response

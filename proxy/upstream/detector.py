@@ -22,10 +22,10 @@ from wellspoken.proxy.upstream.failures import UpstreamError
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
+    from wellspoken.adapters.servers.backend import Backend
     from wellspoken.proxy.upstream.client import Upstream
-    from wellspoken.proxy.upstream.target import Target
 
 SECONDS = 2.0  # all questions together, so the longest that a request waits for them
 AGAIN = 2.0  # seconds from one asking to the next that a request may cause
@@ -35,7 +35,7 @@ UNREACHABLE = frozenset({"dns", "refused", "unreachable", "tls", "connect_timeou
 
 
 class Detector:
-    """Finds out what one target is, sets `target.backend`, and remembers why in `found`.
+    """Finds out what one backend is, tells `recognise`, and remembers why in `found`.
 
     `found` is None until the backend has answered once. `settled`: no request need wait. At most
     one asking is under way at any time; `start` also asks in the background until one succeeds.
@@ -45,7 +45,8 @@ class Detector:
         "_again",
         "_log",
         "_loop",
-        "_target",
+        "_name",
+        "_recognise",
         "_task",
         "_upstream",
         "_wanted",
@@ -54,10 +55,17 @@ class Detector:
         "settled",
     )
 
-    def __init__(self, target: Target, upstream: Upstream, log: logging.Logger) -> None:
+    def __init__(
+        self,
+        name: str,
+        upstream: Upstream,
+        recognise: Callable[[Backend], None],
+        log: logging.Logger,
+    ) -> None:
         self.found: Found | None = None
         self.settled = False
-        self._target = target
+        self._name = name
+        self._recognise = recognise
         self._upstream = upstream
         self._log = log
         self._loop = upstream.loop
@@ -159,25 +167,11 @@ class Detector:
         complete = all(path in signs.answers for paths in ROUNDS for path in paths)
         sure = signs.up and (recognised or complete)
         if sure or (self.found is None and (signs.up or recognised)):
-            self._target.backend = found.backend
             if found != self.found:
-                self._target.lone = False
-                self._log.info("backend %s: %s", self._target.name, found.described)
+                self._recognise(found.backend)
+                self._log.info("backend %s: %s", self._name, found.described)
             self.found = found
         if signs.up:
             self.settled = True
         if sure:
             self._wanted.clear()
-
-
-def start_all(targets: Iterable[Target]) -> list[Detector]:
-    """Start the detectors of those targets that have one, and return them."""
-    detectors = [target.detector for target in targets if target.detector is not None]
-    for detector in detectors:
-        detector.start()
-    return detectors
-
-
-async def stop_all(detectors: Iterable[Detector]) -> None:
-    """Stop them."""
-    await asyncio.gather(*(detector.stop() for detector in detectors))

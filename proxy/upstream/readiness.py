@@ -67,7 +67,7 @@ def _away(target: Target) -> str | None:
         return ""
     if target.upstream is not None and (engine is None or engine.state == "ready"):
         return None
-    return f"The engine is not ready: {target.state().rstrip('.')}."
+    return f"The engine is not ready: {target.why_away.rstrip('.')}."
 
 
 async def _probe(target: Target) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from wellspoken.adapters.exchange import Extensions
 from wellspoken.adapters.requests.caps import Caps
@@ -12,62 +16,66 @@ from wellspoken.adapters.requests.vendor import Policy
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.proxy.config import Streams
 from wellspoken.proxy.metrics.service import OTHER
-from wellspoken.proxy.upstream.vocabulary_size import VocabularySize
+from wellspoken.proxy.upstream.tokenizer import Tokenizer
+from wellspoken.proxy.upstream.vocabulary_size import VocabularySizes
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Mapping, Sequence
-
     from wellspoken.adapters.servers.backend import Backend
     from wellspoken.adapters.servers.detection import Found
     from wellspoken.engine.supervisor import Supervisor
     from wellspoken.proxy.upstream.client import Upstream
     from wellspoken.proxy.upstream.detector import Detector
-    from wellspoken.proxy.upstream.tokenizer import Tokenizer
 
 _LISTED = 20  # model names that an error message lists at most
 
 
-class Target:
-    """One backend with everything a request to it needs.
+class TargetSettings(Struct, frozen=True, kw_only=True):
+    """What the configuration says of one backend, as requests need it.
 
-    `engine` runs the backend where the proxy does that itself: `Call.enter` waits for it, and
-    `upstream` is None while it is not there; `state` then says why. `look` has it found out whether
-    the engine still answers, and while it is, `doubt` is under way.
-    `endpoints` are the paths that pass through, None for the backend's own list.
+    `endpoints` are the paths that pass through, None for the backend's own list. `auth_pass`: the
+    client's key goes on to the backend. `tokenizer` gives a vocabulary that the backend does not.
+    """
+
+    aliases: Mapping[str, str] = {}
+    upstream_model: str | None = None
+    auth_pass: bool = False
+    extensions: Extensions = "known"
+    keep: frozenset[str] = frozenset()
+    bounds: Bounds = "openai"
+    tokenizer: Tokenizer | None = None
+    ui: bool = False
+    vendor: Policy = "pass"
+    streams: Streams = "both"
+    endpoints: Sequence[str] | None = None
+    caps: Caps = Caps()
+
+
+class Target:
+    """One backend with everything a request to it needs: `name` and `settings` never change.
+
+    `backend` and `lone` (it was seen to give one choice whatever `n` says) are what `recognise` was
+    told; where `detector` is, they may change while a request waits in `ready`.
+    `engine` runs the backend where the proxy does that itself: `upstream` is None while it is not
+    there. `look` has it found out whether the engine still answers, and while it is, `doubt` is
+    under way. `listed`: the models that an engine was last seen to list.
     `tokens` belongs to this backend alone, since a token's bytes depend on its vocabulary.
-    `lone`: it was seen to give one choice whatever `n` says. `listed`: the models that an engine
-    was last seen to list.
-    `detector` is None where `backend` is configured; else read `backend` after `ready`.
     """
 
     __slots__ = (
-        "aliases",
-        "auth_pass",
+        "_sizes",
         "backend",
-        "bounds",
-        "caps",
         "detector",
         "doubt",
-        "endpoints",
         "engine",
-        "extensions",
-        "keep",
         "listed",
         "lone",
         "look",
         "models",
         "name",
         "renamed",
-        "state",
-        "streams",
-        "tokenizer",
+        "settings",
         "tokens",
-        "ui",
         "upstream",
-        "upstream_model",
-        "vendor",
-        "vocabulary_size",
     )
 
     def __init__(
@@ -77,50 +85,40 @@ class Target:
         upstream: Upstream | None,
         *,
         models: Sequence[str] = (),
-        aliases: dict[str, str] | None = None,
-        upstream_model: str | None = None,
-        auth_pass: bool = False,
-        extensions: Extensions = "known",
-        keep: Sequence[str] = (),
-        bounds: Bounds = "openai",
-        tokenizer: Tokenizer | None = None,
-        ui: bool = False,
-        vendor: Policy = "pass",
-        streams: Streams = "both",
-        endpoints: Sequence[str] | None = None,
-        caps: Caps | None = None,
+        settings: TargetSettings,
     ) -> None:
         self.name = name
-        self.vendor: Policy = vendor
-        self.streams: Streams = streams
-        self.endpoints = endpoints
-        self.caps = caps if caps is not None else Caps()
-        self.ui = ui
+        self.settings = settings
         self.backend = backend
+        self.lone = False
         self.upstream = upstream
+        self.models = tuple(models)
+        self.renamed: Callable[[], None] = lambda: None  # whom `rename` tells: the router
+        self.tokens = TokenTable()
+        self.detector: Detector | None = None
         self.engine: Supervisor | None = None
         self.look: Callable[[], None] = lambda: None
         self.doubt: asyncio.Task[None] | None = None
-        self.state: Callable[[], str] = lambda: ""
-        self.renamed: Callable[[], None] = lambda: None  # whom `rename` tells: the router
-        self.models = tuple(models)
-        self.aliases = aliases if aliases is not None else {}
-        self.upstream_model = upstream_model
-        self.auth_pass = auth_pass
-        self.extensions: Extensions = extensions
-        self.keep = frozenset(keep)
-        self.bounds: Bounds = bounds
-        self.tokenizer = tokenizer
-        self.tokens = TokenTable()
-        self.vocabulary_size = VocabularySize(self)
-        self.detector: Detector | None = None
-        self.lone = False
         self.listed: Mapping[str, Model] = {}
+        self._sizes = VocabularySizes()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The models a client may name, as configured, or as an engine lists them."""
-        return (*self.models, *(alias for alias in self.aliases if alias not in self.models))
+        return (
+            *self.models,
+            *(alias for alias in self.settings.aliases if alias not in self.models),
+        )
+
+    def recognise(self, backend: Backend) -> None:
+        """Take over what the server was found to be; what was seen of another one is forgotten."""
+        self.backend = backend
+        self.lone = False
+
+    def host(self, engine: Supervisor, look: Callable[[], None]) -> None:
+        """Have an engine run this backend from now on."""
+        self.engine = engine
+        self.look = look
 
     def rename(self, models: Sequence[str]) -> None:
         """Take over the models that an engine lists."""
@@ -130,7 +128,11 @@ class Target:
     @property
     def passes(self) -> tuple[str, ...]:
         """The paths that pass through to this backend."""
-        return self.backend.passes if self.endpoints is None else tuple(self.endpoints)
+        return (
+            self.backend.passes
+            if self.settings.endpoints is None
+            else tuple(self.settings.endpoints)
+        )
 
     @property
     def away(self) -> bool:
@@ -147,7 +149,7 @@ class Target:
 
     def model_for(self, name: str) -> str | None:
         """Return what the backend calls the model that a client called `name`; None: the same."""
-        return self.upstream_model or self.aliases.get(name)
+        return self.settings.upstream_model or self.settings.aliases.get(name)
 
     @property
     def detected(self) -> Found | None:
@@ -163,14 +165,27 @@ class Target:
         detector = self.detector
         if detector is not None and not detector.settled:
             await detector.known()
-        tokenizer = self.tokenizer
+        tokenizer = self.settings.tokenizer
         if tokenizer is not None and self.tokens.vocabulary is None:
             self.tokens.vocabulary = await tokenizer.vocabulary()
+
+    async def vocabulary_size(self, model: str) -> int | None:
+        """Return how many token ids `model` has (the backend's name for it), None if unknown."""
+        size, path = None, self.backend.sizes
+        if self.upstream is not None and path:
+            size = await self._sizes.find(model, self.upstream, path, self.detected)
+        vocabulary = self.tokens.vocabulary
+        return vocabulary.size if size is None and vocabulary is not None else size
+
+    @property
+    def why_away(self) -> str:
+        """Why its engine is not there, "" where it has none."""
+        return (self.engine.reason or "it is ending") if self.engine is not None else ""
 
     def connection(self) -> Upstream:
         """Return the upstream; raises RequestError 503 while its engine is not there."""
         if self.upstream is None:
-            raise not_ready(self.state(), 2)
+            raise not_ready(self.why_away, 2)
         return self.upstream
 
 
@@ -211,7 +226,7 @@ class Router:
     @property
     def bounds(self) -> Bounds:
         """The bounds that every request meets, before its backend is known."""
-        strict = all(target.bounds == "openai" for target in self.targets)
+        strict = all(target.settings.bounds == "openai" for target in self.targets)
         return "openai" if strict else "backend"
 
     def find(self, model: str) -> Target:
@@ -238,3 +253,16 @@ class Router:
     def label(self, model: str) -> str:
         """Return the model as a metric label: itself if configured, else `_other`."""
         return model if model in self._by_name else OTHER
+
+
+def start_detectors(targets: Iterable[Target]) -> None:
+    """Begin to ask those backends what they are of which the configuration does not say it."""
+    for target in targets:
+        if target.detector is not None:
+            target.detector.start()
+
+
+async def stop_detectors(targets: Iterable[Target]) -> None:
+    """Ask none of them any more."""
+    detectors = [target.detector for target in targets if target.detector is not None]
+    await asyncio.gather(*(detector.stop() for detector in detectors))

@@ -17,7 +17,6 @@ from wellspoken.proxy.upstream.failures import UpstreamError
 
 if TYPE_CHECKING:
     from wellspoken.proxy.upstream.client import Upstream
-    from wellspoken.proxy.upstream.target import Target
 
 LIMIT: Final = 1024 * 1024  # bytes of a list of models
 AGAIN: Final = 60.0  # seconds an answer holds, since another model may be served by then
@@ -59,45 +58,42 @@ def read_sizes(body: bytes) -> dict[str, int]:
     return sizes
 
 
-class VocabularySize:
+class VocabularySizes:
     """What one target's server says of its vocabularies.
 
     However many requests need it at a time, one asking is under way. It is asked anew `AGAIN`
     seconds later, at the next need, and when the server was recognised anew or has another address.
     """
 
-    __slots__ = ("_asked", "_server", "_sizes", "_target", "_task")
+    __slots__ = ("_asked", "_server", "_sizes", "_task")
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
         self._asked = 0.0  # when the asking began whose answer holds
         self._server: tuple[Upstream | None, object] = (None, None)
         self._task: asyncio.Task[None] | None = None
 
-    async def of(self, model: str) -> int | None:
-        """Return how many token ids `model` has (the backend's name for it), None if unknown."""
-        target = self._target
-        upstream, found = target.upstream, target.detected
-        now = asyncio.get_running_loop().time()
-        if upstream is not None and target.backend.sizes:
-            same = self._server[0] is upstream and self._server[1] is found
-            if not same or now > self._asked + AGAIN:
-                server = self._server = (upstream, found)
-                self._asked, self._sizes = now, {}
-                self._task = asyncio.create_task(self._ask(server))
-            if self._task is not None:
-                # Shielded: the client that came first may leave, the others still wait.
-                await asyncio.shield(self._task)
-        size = self._sizes.get(model, self._sizes.get(""))
-        vocabulary = target.tokens.vocabulary
-        return vocabulary.size if size is None and vocabulary is not None else size
+    async def find(self, model: str, upstream: Upstream, path: str, found: object) -> int | None:
+        """Return the size that the server tells of `model` under `path`, None if it tells none.
 
-    async def _ask(self, server: tuple[Upstream, object]) -> None:
+        `found`: what the server was recognised as.
+        """
+        now = asyncio.get_running_loop().time()
+        same = self._server[0] is upstream and self._server[1] is found
+        if not same or now > self._asked + AGAIN:
+            self._server = (upstream, found)
+            self._asked, self._sizes = now, {}
+            self._task = asyncio.create_task(self._ask(upstream, path, self._server))
+        if self._task is not None:
+            # Shielded: the client that came first may leave, the others still wait.
+            await asyncio.shield(self._task)
+        return self._sizes.get(model, self._sizes.get(""))
+
+    async def _ask(self, upstream: Upstream, path: str, server: object) -> None:
         """Ask, and keep the answer unless another server was asked meanwhile."""
         status, body = 0, b""
         with suppress(UpstreamError):  # what is unknown is not checked
-            status, body = await server[0].get(self._target.backend.sizes, LIMIT)
+            status, body = await upstream.get(path, LIMIT)
         if self._server is not server:
             return
         if status == 200:

@@ -48,8 +48,7 @@ async def hosting(proxy: Proxy, engine: Engine, number: int = 0) -> None:
     So does proxy/lifecycle/hosted.py with a real one.
     """
     target = proxy.service.state.router.targets[number]
-    target.engine = cast(Supervisor, engine)
-    target.state = lambda: engine.reason or "it is ending"
+    target.host(cast(Supervisor, engine), lambda: None)
     if engine.state != "ready" and target.upstream is not None:
         upstream, target.upstream = target.upstream, None
         await upstream.close()
