@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from wellspoken.proxy.cli.options import bare_parser
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.doctor.examine import Options
+    from wellspoken.proxy.doctor.diagnose import DoctorOptions
 
 _HELP: Final = """\
 examples:
@@ -30,7 +30,7 @@ Exit code: 0, 1 if something fails, 2 if the server cannot be reached, or for wr
 def main(arguments: Sequence[str]) -> int:
     """Run `doctor` with what stands after it; return the exit code."""
     options = _parser().parse_args(arguments)
-    return _listed() if options.list else _run(options)
+    return _list_probes() if options.list else _run(options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=_parse_seconds,
         default=30.0,
         metavar="SECONDS",
         help="for one answer (default 30); three in a row without one end it",
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     """Return the seconds that `text` says."""
     try:
         found = float(text)
@@ -87,8 +87,8 @@ def _seconds(text: str) -> float:
     return found
 
 
-def _listed() -> int:
-    from wellspoken.proxy.doctor.catalogue import PROBES
+def _list_probes() -> int:
+    from wellspoken.proxy.doctor.probes import PROBES
 
     left = max(len(probe.name) for probe in PROBES) + 2
     for probe in PROBES:
@@ -96,22 +96,22 @@ def _listed() -> int:
     return 0
 
 
-def _named(given: Sequence[str]) -> list[str]:
+def _split_names(given: Sequence[str]) -> list[str]:
     return [name.strip() for text in given for name in text.split(",") if name.strip()]
 
 
 def _run(options: argparse.Namespace) -> int:
     from wellspoken.proxy.config.values import ConfigError
-    from wellspoken.proxy.doctor.catalogue import chosen
-    from wellspoken.proxy.doctor.examine import Options
+    from wellspoken.proxy.doctor.diagnose import DoctorOptions
+    from wellspoken.proxy.doctor.probes import select_probes
 
     if options.url is None:
-        return _wrong("no URL. Write it like: wellspoken doctor http://localhost:8000")
+        return _fail("no URL. Write it like: wellspoken doctor http://localhost:8000")
     try:
-        probes = chosen(_named(options.only), _named(options.skip))
+        probes = select_probes(_split_names(options.only), _split_names(options.skip))
     except ValueError as error:
-        return _wrong(str(error))
-    asked = Options(
+        return _fail(str(error))
+    chosen = DoctorOptions(
         url=options.url,
         probes=probes,
         adapter=options.adapter,
@@ -121,31 +121,37 @@ def _run(options: argparse.Namespace) -> int:
         limit=options.timeout,
     )
     try:
-        return _examined(asked, "json" if options.json else "markdown" if options.markdown else "")
+        return _diagnose(chosen, "json" if options.json else "markdown" if options.markdown else "")
     except ConfigError as error:
-        return _wrong(str(error).removeprefix("backend[0].").removeprefix("backend[0]: "))
+        return _fail(str(error).removeprefix("backend[0].").removeprefix("backend[0]: "))
 
 
-def _wrong(text: str) -> int:
+def _fail(text: str) -> int:
     print(f"wellspoken: {text}", file=sys.stderr)
     return 2
 
 
-def _examined(asked: Options, form: str) -> int:
+def _diagnose(chosen: DoctorOptions, form: str) -> int:
     """Run the probes, print what came of them, and return the exit code. Raises ConfigError."""
     import asyncio
     import logging
 
-    from wellspoken.proxy.doctor.display import Progress, coloured, table, width_of
-    from wellspoken.proxy.doctor.examine import examine
-    from wellspoken.proxy.doctor.report import as_json, as_markdown
+    from wellspoken.proxy.doctor.diagnose import diagnose
+    from wellspoken.proxy.doctor.printing import (
+        ProbeProgress,
+        as_json,
+        as_markdown,
+        as_table,
+        width_of,
+    )
+    from wellspoken.proxy.lifecycle.colour import Colour
 
     log = logging.getLogger("wellspoken")
     level = log.level
     log.setLevel(logging.ERROR)  # what the proxy would log of the backend, the report says
-    progress = Progress(sys.stderr)
+    progress = ProbeProgress(sys.stderr)
     try:
-        report = asyncio.run(examine(asked, progress.tell))
+        report = asyncio.run(diagnose(chosen, progress.draw))
     finally:
         log.setLevel(level)
         progress.clear()
@@ -154,8 +160,8 @@ def _examined(asked: Options, form: str) -> int:
     elif form == "markdown":
         text = as_markdown(report)
     elif report.error:
-        return _wrong(report.error)
+        return _fail(report.error)
     else:
-        text = table(report, width_of(sys.stdout), colour=coloured(sys.stdout))
+        text = as_table(report, width_of(sys.stdout), colour=Colour.of(sys.stdout).on)
     print(text, end="", flush=True)
     return report.code

@@ -1,13 +1,15 @@
 """`wellspoken doctor`: what a backend says, what OpenAI says, and what the proxy makes of it.
 
-    model.py      a probe, a request, an answer, and what is said about it
-    rules*.py     the contract, as functions that yield what is wrong
-    probes*.py    the probes: requests, and judges made of rules
-    asking.py     one side, the backend itself or the proxy in front of it, and its answers
-    examine.py    all probes on both sides
-    report.py     JSON and Markdown;  display.py: a terminal
+    probe.py           a probe, a request, a response, and what is said about it
+    contract.py        the contract: the Structs of what the proxy emits, and what types cannot say
+    rules_*.py         the same of logprobs and of streams
+    probes*.py         the probes: requests (probe_requests.py), and judges made of rules
+    sender.py          one side, the backend itself or the proxy in front of it
+    diagnose.py        all probes on both sides
+    printing.py        JSON, Markdown, a terminal
 
-A judge sees one side's answers and does not know whose they are, so that a repaired answer is one
+A judge sees one side's responses and does not know whose they are, so that a repaired one is one
 that the same judge refuses from the backend and accepts from the proxy. The rules share no code
-with the translation: what both got from one place, both would get wrong.
+with the translation, which encodes nothing through those Structs: what both got from one place,
+both would get wrong.
 """

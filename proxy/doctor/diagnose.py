@@ -1,4 +1,4 @@
-"""The examination: a proxy in front of the backend, and each probe on both."""
+"""Each probe on both sides: the backend, and a proxy in front of it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wellspoken.proxy.config import load
 from wellspoken.proxy.config.values import normal_url, read_key
-from wellspoken.proxy.doctor import questions
-from wellspoken.proxy.doctor.asking import Side
-from wellspoken.proxy.doctor.model import (
-    Ask,
-    Context,
-    Heard,
+from wellspoken.proxy.doctor import probe_requests as requests
+from wellspoken.proxy.doctor.contract import error_words
+from wellspoken.proxy.doctor.probe import (
     Probe,
+    ProbeContext,
+    ProbeRequest,
+    ProbeResponse,
     Report,
     Result,
     Unclear,
     Verdict,
-    judged,
+    judge,
     plain,
 )
-from wellspoken.proxy.doctor.rules import message_of
+from wellspoken.proxy.doctor.sender import Sender
 from wellspoken.proxy.lifecycle.build import build, version
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.target import stop_detectors
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 SPARE: Final = 2.0  # seconds that the proxy's answer may take longer than the backend's
 NAMELESS: Final = "default"
-Tell = Callable[[int, int, str], None]
+OnProbe = Callable[[int, int, str], None]
 """Is told how many probes of how many are done, and which one comes."""
 
 _REPAIRS: Final = re.compile(rb"^: repairs (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Options:
-    """What to examine, and how; `limit` in seconds for one answer. `key` is a reference."""
+class DoctorOptions:
+    """What server to probe, and how; `limit` in seconds for one answer. `key` is a reference."""
 
     url: str
     probes: Sequence[Probe]
@@ -59,11 +59,13 @@ class Options:
     limit: float = 30.0
 
 
-class NotExamined(Exception):
+class NoServer(Exception):
     """The server cannot be examined; the text says why and what to do."""
 
 
-async def examine(options: Options, tell: Tell = lambda done, count, name: None) -> Report:
+async def diagnose(
+    options: DoctorOptions, on_probe: OnProbe = lambda done, count, name: None
+) -> Report:
     """Run the probes and return what came of them.
 
     Raises ConfigError for a URL, a key or an adapter that cannot be used.
@@ -71,22 +73,22 @@ async def examine(options: Options, tell: Tell = lambda done, count, name: None)
     began = time.perf_counter()
     url = normal_url(options.url)
     notes: list[str] = []
-    async with _sides(options) as (service, backend, proxy):
-        tell(0, len(options.probes), "first words")
+    async with _open_sides(options) as (service, backend, proxy):
+        on_probe(0, len(options.probes), "first words")
         try:
-            context = await _introduced(options, url, backend, proxy, notes)
-        except NotExamined as error:
+            context = await _find_model(options, url, backend, proxy, notes)
+        except NoServer as error:
             spent = time.perf_counter() - began
             return Report(url, version(), seconds=spent, error=str(error))
         results = []
         for done, probe in enumerate(options.probes):
-            tell(done, len(options.probes), probe.name)
-            results.append(await _result(probe, context, backend, proxy))
+            on_probe(done, len(options.probes), probe.name)
+            results.append(await _run_probe(probe, context, backend, proxy))
         return Report(
             url=url,
             version=version(),
             model=context.model,
-            backend=_described(service),
+            backend=_describe_backend(service),
             results=tuple(results),
             seconds=time.perf_counter() - began,
             notes=tuple(notes),
@@ -94,7 +96,7 @@ async def examine(options: Options, tell: Tell = lambda done, count, name: None)
 
 
 @asynccontextmanager
-async def _sides(options: Options) -> AsyncIterator[tuple[Service, Side, Side]]:
+async def _open_sides(options: DoctorOptions) -> AsyncIterator[tuple[Service, Sender, Sender]]:
     """Give a service on a port of this machine, the backend as it is, and as the service has it.
 
     Whoever else is on this machine has no use of the port: a key that is nobody's guards it.
@@ -114,10 +116,10 @@ async def _sides(options: Options) -> AsyncIterator[tuple[Service, Side, Side]]:
         front = Upstream(f"http://{host}:{port}", config.timeouts, key=guard.read_text())
         stack.push_async_callback(front.close)
         explained = b"x-wellspoken-explain: 1\r\n"
-        yield service, Side(raw, options.limit), Side(front, options.limit + SPARE, explained)
+        yield service, Sender(raw, options.limit), Sender(front, options.limit + SPARE, explained)
 
 
-def _config(options: Options, guard: str) -> Config:
+def _config(options: DoctorOptions, guard: str) -> Config:
     """Return the configuration of the proxy; the environment has no say, as it may open a store."""
     backend = {
         "url": options.url,
@@ -143,60 +145,61 @@ def _config(options: Options, guard: str) -> Config:
     )
 
 
-def _described(service: Service) -> str:
+def _describe_backend(service: Service) -> str:
     target = service.state.router.targets[0]
     if target.detector is not None:
         return target.detector.described
     return f"adapter {target.backend.name}"
 
 
-async def _introduced(
-    options: Options, url: str, backend: Side, proxy: Side, notes: list[str]
-) -> Context:
-    """Find out the model, and whether there is a server at all. Raises NotExamined."""
-    listed = await backend.one(Ask("/v1/models", method="GET"))
+async def _find_model(
+    options: DoctorOptions, url: str, backend: Sender, proxy: Sender, notes: list[str]
+) -> ProbeContext:
+    """Find out the model, and whether there is a server at all. Raises NoServer."""
+    listed = await backend.send(ProbeRequest("/v1/models", method="GET"))
     if listed.failure and not listed.status and not listed.late:
-        raise NotExamined(_worded(listed.failure))
-    names = _names(listed.body)
+        raise NoServer(_reword(listed.failure))
+    names = _list_models(listed.body)
     model = options.model or next(iter(names), NAMELESS)
     if options.model is None and not names:
         notes.append(
             f"It lists no model, so it is asked for {NAMELESS!r}: name another with --model."
         )
-    context = Context(model, listed=model in names, now=time.time())
-    ask = questions.chat(context)
-    raw = await backend.one(ask)
+    context = ProbeContext(model, listed=model in names, now=time.time())
+    question = requests.chat(context)
+    raw = await backend.send(question)
     if raw.status in (401, 403):
-        raise NotExamined(_locked(options, url, raw))
+        raise NoServer(_explain_refused_key(options, url, raw))
     if raw.late and not raw.status:
         listing = ", though it lists its models" if names else ""
-        raise NotExamined(
-            f"{_peer(url)} does not answer a chat request{listing}: {raw.failure}. Look at its "
-            "log; if it is only slow, give it longer: --timeout 120."
+        raise NoServer(
+            f"The backend at {url} does not answer a chat request{listing}: {raw.failure}. "
+            "Look at its log; if it is only slow, give it longer: --timeout 120."
         )
-    repaired = await proxy.one(ask)
-    if not _speaks(raw) and not _speaks(repaired):
-        if not _speaks(await backend.one(questions.completion(context))):
-            raise NotExamined(_not_a_server(url, raw, context, names))
-    text = _text(repaired) or _text(raw)
-    return Context(model, context.listed, text, context.now)
+    repaired = await proxy.send(question)
+    if not _is_answer(raw) and not _is_answer(repaired):
+        if not _is_answer(await backend.send(requests.completion(context))):
+            raise NoServer(_explain_no_answer(url, raw, context, names))
+    text = _read_text(repaired) or _read_text(raw)
+    return ProbeContext(model, context.listed, text, context.now)
 
 
-def _worded(failure: str) -> str:
+def _reword(failure: str) -> str:
     """Return why there was no answer, for somebody who gave a URL and configured no proxy."""
     return failure.replace("host and port that the proxy was given", "URL's host and port")
 
 
-def _peer(url: str) -> str:
-    return f"The backend at {url}"
-
-
-def _names(body: bytes) -> list[str]:
-    """Return the models' names, in whatever form a server lists them."""
+def _decode(body: bytes) -> Any:
+    """Return the JSON value of a body, None where it is none."""
     try:
-        decoded = json.loads(body)
+        return json.loads(body)
     except (ValueError, RecursionError):
-        return []
+        return None
+
+
+def _list_models(body: bytes) -> list[str]:
+    """Return the models' names, in whatever form a server lists them."""
+    decoded = _decode(body)
     items = decoded.get("data") if isinstance(decoded, dict) else decoded
     found = (
         [one.get("id") for one in items if isinstance(one, dict)] if isinstance(items, list) else []
@@ -213,91 +216,95 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _speaks(heard: Heard) -> bool:
+def _is_answer(response: ProbeResponse) -> bool:
     """Say whether a request was answered, with JSON."""
-    try:
-        found = json.loads(heard.body)
-    except (ValueError, RecursionError):
-        return False
-    return heard.status == 200 and not heard.failure and isinstance(found, dict)
+    return (
+        response.status == 200 and not response.failure and isinstance(_decode(response.body), dict)
+    )
 
 
-def _locked(options: Options, url: str, heard: Heard) -> str:
-    said = f"status {heard.status}: {message_of(heard.body)}"
+def _explain_refused_key(options: DoctorOptions, url: str, response: ProbeResponse) -> str:
+    said = f"status {response.status}: {error_words(response.body)}"
     if options.key is None:
-        return f"{_peer(url)} wants a key ({said}). Name it with --key env:NAME or file:PATH."
-    return f"{_peer(url)} refuses the key of {options.key} ({said}). Check that it is the one."
-
-
-def _not_a_server(url: str, heard: Heard, context: Context, names: list[str]) -> str:
-    """Return why a chat request got no answer, and what to do."""
-    if heard.failure:
-        if heard.failure.startswith("The backend"):
-            return _worded(heard.failure)
-        longer = "; if it is only slow, give it longer: --timeout 120" if heard.late else ""
-        return f"{_peer(url)} answers no chat request: {heard.failure}. Look at its log{longer}."
-    where = heard.headers.get("location", "")
-    if 300 <= heard.status < 400 and where:
         return (
-            f"{_peer(url)} sends requests on to {plain(where)} (status {heard.status}), where the "
+            f"The backend at {url} wants a key ({said}). Name it with --key env:NAME or file:PATH."
+        )
+    return (
+        f"The backend at {url} refuses the key of {options.key} ({said}). Check that it is the one."
+    )
+
+
+def _explain_no_answer(
+    url: str, response: ProbeResponse, context: ProbeContext, names: list[str]
+) -> str:
+    """Return why a chat request got no answer, and what to do."""
+    failure, status = response.failure, response.status
+    server, said = f"The backend at {url}", f"status {status}: {error_words(response.body)}"
+    if failure.startswith("The backend"):
+        return _reword(failure)
+    if failure:
+        longer = "; if it is only slow, give it longer: --timeout 120" if response.late else ""
+        return f"{server} answers no chat request: {failure}. Look at its log{longer}."
+    where = response.headers.get("location", "")
+    if 300 <= status < 400 and where:
+        return (
+            f"{server} sends requests on to {plain(where)} (status {status}), where the "
             "proxy does not follow. If that is the server you mean, give its URL."
         )
-    page = heard.content_type == "text/html" or heard.body.lstrip()[:1] == b"<"
-    said = f"status {heard.status}: {message_of(heard.body)}"
-    if page:
+    if response.content_type == "text/html" or response.body.lstrip()[:1] == b"<":
         return (
-            f"{_peer(url)} answers with a web page ({said}). Check that the URL is that of an LLM "
+            f"{server} answers with a web page ({said}). Check that the URL is that of an LLM "
             "server's API, and that what stands before it reaches it."
         )
-    if heard.status == 404 and names:
+    if status == 404 and names:
         known = plain(", ".join(names[:5]))
         return (
-            f"{_peer(url)} does not answer for the model {context.model!r} ({said}). "
+            f"{server} does not answer for the model {context.model!r} ({said}). "
             f"Name another with --model: {known}."
         )
-    if heard.status == 503:
-        return f"{_peer(url)} is not ready ({said}). Run this again when it is."
+    if status == 503:
+        return f"{server} is not ready ({said}). Run this again when it is."
     return (
-        f"{_peer(url)} answers no chat request ({said}). Check the URL, the model (--model NAME), "
+        f"{server} answers no chat request ({said}). Check the URL, the model (--model NAME), "
         "and the server's log; what it is may be said with --adapter."
     )
 
 
-def _text(heard: Heard) -> str:
+def _read_text(response: ProbeResponse) -> str:
     """Return the text of a chat answer, "" where there is none."""
     try:
-        found = json.loads(heard.body)["choices"][0]["message"]["content"]
-    except (ValueError, LookupError, TypeError, RecursionError):
+        found = _decode(response.body)["choices"][0]["message"]["content"]
+    except (LookupError, TypeError):
         return ""
     return found if isinstance(found, str) and _is_unicode(found) else ""
 
 
-async def _result(probe: Probe, context: Context, backend: Side, proxy: Side) -> Result:
+async def _run_probe(probe: Probe, context: ProbeContext, backend: Sender, proxy: Sender) -> Result:
     began = time.perf_counter()
     try:
-        asks = probe.asks(context)
+        sent = probe.requests(context)
     except Unclear as error:
         nothing = Verdict("unclear", str(error))
         return Result(probe, nothing, nothing)
-    theirs = await backend.hear(asks, together=probe.together)
-    given_up = next((one for one in theirs if one.unasked), None)
+    theirs = await backend.send_all(sent, together=probe.together)
+    given_up = next((one for one in theirs if one.unsent), None)
     if given_up is not None:
         nothing = Verdict("unclear", given_up.failure)
         return Result(probe, nothing, nothing)
-    ours = await proxy.hear(asks, together=probe.together)
+    ours = await proxy.send_all(sent, together=probe.together)
     return Result(
         probe,
-        judged(probe, theirs, context),
-        judged(probe, ours, context),
-        _repairs(ours),
+        judge(probe, theirs, context),
+        judge(probe, ours, context),
+        _list_repairs(ours),
         time.perf_counter() - began,
     )
 
 
-def _repairs(heard: Sequence[Heard]) -> tuple[str, ...]:
+def _list_repairs(responses: Sequence[ProbeResponse]) -> tuple[str, ...]:
     """Return the names of what the proxy repaired: a header says it, or a comment."""
     found: dict[str, None] = {}
-    for one in heard:
+    for one in responses:
         parts = one.headers.get("x-wellspoken-repairs", "").split(",")
         for comment in _REPAIRS.findall(one.body):
             parts += comment.decode("ascii", "replace").split(",")

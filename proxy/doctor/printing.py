@@ -1,15 +1,16 @@
-"""An examination as JSON and as Markdown."""
+"""What came of the probes: as JSON, as Markdown, and on a terminal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import os
+import shutil
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Final, TextIO
 
 from msgspec import json
 
-from wellspoken.proxy.doctor.model import OUTCOMES, plain
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.doctor.model import Report, Result, Verdict
+from wellspoken.proxy.doctor.probe import OUTCOMES, Outcome, Report, Result, Verdict, plain
 
 SCHEMA: Final = 1
 """The version of what `as_json` gives; keys are only added as long as it stays."""
@@ -48,17 +49,17 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     return {"state": verdict.state, "status": verdict.status or None, "said": verdict.said or None}
 
 
-def told(verdict: Verdict) -> str:
+def describe(verdict: Verdict) -> str:
     """Return a verdict in words."""
     if verdict.state == "ok":
         return "conforms"
     return {"lacks": "cannot: ", "unclear": "not known: "}.get(verdict.state, "") + verdict.said
 
 
-def through(result: Result) -> str:
+def describe_proxy(result: Result) -> str:
     """Return what the proxy makes of it, in words, with the names of its repairs."""
     names = f" ({', '.join(result.repairs)})" if result.repairs else ""
-    return told(result.proxy) + names
+    return describe(result.proxy) + names
 
 
 def summary(report: Report) -> str:
@@ -87,8 +88,8 @@ def as_markdown(report: Report) -> str:
             result.probe.name,
             result.outcome,
             result.probe.contract,
-            told(result.backend),
-            through(result),
+            describe(result.backend),
+            describe_proxy(result),
         ]
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
     return "\n".join([*lines, "", summary(report), ""])
@@ -99,3 +100,112 @@ def _cell(text: str) -> str:
     for mark in ("\\", "|", "<", "*", "`", "_", "[", "]"):
         text = text.replace(mark, "\\" + mark)
     return plain(text, 2000)
+
+
+WIDTH: Final = 100  # columns, of what is no terminal
+NARROWEST, WIDEST = 40, 160
+_COLOURS: Final[dict[Outcome, str]] = {
+    "pass": "32",
+    "repaired": "36",
+    "fails": "31;1",
+    "skipped": "33",
+}
+_RESULT: Final = 10  # columns of the results
+
+
+def width_of(file: TextIO) -> int:
+    """Return the columns of a terminal, or of what is none."""
+    if not file.isatty():
+        return WIDTH
+    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((WIDTH, 24)).columns))
+
+
+def as_table(report: Report, width: int, *, colour: bool = False) -> str:
+    """Return the report as lines of at most `width` columns, as far as its words allow."""
+    if report.error:
+        return "\n".join(_wrap(report.error, width)) + "\n"
+    peer = f"model {plain(report.model)}: {plain(report.backend)}"
+    head = f"wellspoken doctor {report.url}, {peer}"
+    lines = [*_wrap(head, width)]
+    for note in report.notes:
+        lines += _wrap(note, width)
+    lines.append("")
+    left = max(len(result.probe.name) for result in report.results) + 2
+    for result in report.results:
+        lines += _lines(result, left, width, colour)
+    names = dict.fromkeys(name for result in report.results for name in result.repairs)
+    repairs = f"Repairs: {', '.join(names)}." if names else ""
+    lines.append("")
+    for text in (repairs, summary(report), _advise(report)):
+        lines += _wrap(text, width)
+    return "\n".join(lines) + "\n"
+
+
+def _advise(report: Report) -> str:
+    failed = [result for result in report.results if result.outcome == "fails"]
+    if any(result.backend.state == "ok" for result in failed):
+        return "Where the backend conforms and the proxy fails, the proxy is at fault: report it."
+    if failed:
+        return "What fails does so behind the proxy too: the server has to be changed."
+    if report.count("repaired"):
+        return f"The proxy repairs all of it: wellspoken {report.url}"
+    return ""
+
+
+def _lines(result: Result, left: int, width: int, colour: bool) -> Iterator[str]:
+    """Yield a probe's lines: its name and result, and beside them what there is to say."""
+    name = result.probe.name.ljust(left)
+    shown = result.outcome.ljust(_RESULT)
+    if colour:
+        shown = f"\x1b[{_COLOURS[result.outcome]}m{shown}\x1b[0m"
+    beside = left + _RESULT
+    texts = list(_describe_sides(result))
+    narrow = width - beside < 40
+    indent = 4 if narrow else beside
+    parts = [line for text in texts for line in _indent(text, width - indent)]
+    if narrow:
+        yield f"{name}{shown}".rstrip()
+    else:
+        yield f"{name}{shown}{parts.pop(0)}".rstrip()
+    for part in parts:
+        yield " " * indent + part
+
+
+def _describe_sides(result: Result) -> Iterator[str]:
+    """Yield what is said of a probe: of one that passes only what was asked."""
+    if result.outcome == "pass":
+        yield result.probe.contract
+        return
+    if result.outcome == "skipped" and result.backend.said == result.proxy.said:
+        yield describe(result.proxy)
+        return
+    yield f"backend: {describe(result.backend)}"
+    yield f"OpenAI: {result.probe.contract}"
+    yield f"proxy: {describe(result.proxy)}"
+
+
+def _indent(text: str, width: int) -> list[str]:
+    """Return a text in lines, all but the first indented."""
+    return textwrap.wrap(text, max(width, 20), subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+class ProbeProgress:
+    """A line that says which probe runs, on a terminal that can draw it anew."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._on = file.isatty() and os.environ.get("TERM") != "dumb"
+
+    def draw(self, done: int, count: int, name: str) -> None:
+        """Draw it anew."""
+        if self._on:
+            print(f"\r\x1b[2K{done + 1}/{count} {name}", end="", file=self._file, flush=True)
+
+    def clear(self) -> None:
+        """Wipe it off."""
+        if self._on:
+            print("\r\x1b[2K", end="", file=self._file, flush=True)

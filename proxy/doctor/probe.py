@@ -1,4 +1,4 @@
-"""What the doctor's parts have in common: probes, requests, answers, verdicts, results."""
+"""A probe, its requests and responses, and what is said about them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Unclear(Exception):
 
 
 @dataclass(frozen=True)
-class Ask:
+class ProbeRequest:
     """A request. Equal ones are sent once; `nth` tells apart what has to be sent again.
 
     `leave`: close the connection when the first piece of the answer has come.
@@ -42,10 +42,10 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """An answer: header names in lower case; `failure` says why there is none, or not all of it.
+class ProbeResponse:
+    """A response: header names in lower case; `failure` says why there is none, or not all of it.
 
-    `status` is 0 where no head came. `late`: it took too long. `unasked`: the request was not sent,
+    `status` is 0 where no head came. `late`: it took too long. `unsent`: the request was not sent,
     and `failure` says why.
     """
 
@@ -55,7 +55,7 @@ class Heard:
     seconds: float = 0.0
     failure: str = ""
     late: bool = False
-    unasked: bool = False
+    unsent: bool = False
 
     @property
     def content_type(self) -> str:
@@ -64,7 +64,7 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Context:
+class ProbeContext:
     """What requests and judges know: the model, the time, and the answer to the plain question.
 
     `listed`: the backend lists that model. `text` is what it answered, "" where it said nothing.
@@ -76,10 +76,10 @@ class Context:
     now: float = 0.0
 
 
-Asks = Callable[[Context], Sequence[Ask]]
+Requests = Callable[[ProbeContext], Sequence[ProbeRequest]]
 """Returns the requests of a probe. Raises Unclear where none makes sense."""
 
-Judge = Callable[[Sequence[Heard], Context], Iterable[str]]
+Judge = Callable[[Sequence[ProbeResponse], ProbeContext], Iterable[str]]
 """Yields what is wrong with the answers, in their order. Raises Wrong, Lacks and Unclear."""
 
 
@@ -92,9 +92,16 @@ class Probe:
 
     name: str
     contract: str
-    asks: Asks
+    requests: Requests
     judge: Judge
     together: bool = False
+
+
+def probe(
+    name: str, contract: str, requests: Requests, *, together: bool = False
+) -> Callable[[Judge], Probe]:
+    """Make a judge the probe of this name."""
+    return lambda judge: Probe(name, contract, requests, judge, together)
 
 
 @dataclass(frozen=True)
@@ -149,14 +156,14 @@ class Report:
         return 2 if self.error else int(self.count("fails") > 0)
 
 
-def judged(probe: Probe, heard: Sequence[Heard], context: Context) -> Verdict:
+def judge(probe: Probe, responses: Sequence[ProbeResponse], context: ProbeContext) -> Verdict:
     """Return what the probe's judge says of one side's answers."""
-    status = heard[-1].status if heard else 0
-    for one in heard:
-        if one.unasked:
+    status = responses[-1].status if responses else 0
+    for one in responses:
+        if one.unsent:
             return Verdict("unclear", one.failure)
     try:
-        found = list(dict.fromkeys(map(plain, probe.judge(heard, context))))
+        found = list(dict.fromkeys(map(plain, probe.judge(responses, context))))
     except Wrong as error:
         found = [plain(str(error))]
     except Lacks as error:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from msgspec import json
 
-from wellspoken.proxy.doctor.model import Ask, Context, Unclear
+from wellspoken.proxy.doctor.probe import ProbeContext, ProbeRequest, Unclear
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -61,48 +61,53 @@ def user(content: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": content}]
 
 
-def chat(context: Context, *, nth: int = 0, leave: bool = False, **more: Any) -> Ask:
+def chat(context: ProbeContext, *, nth: int = 0, leave: bool = False, **more: Any) -> ProbeRequest:
     """Return a chat request, greedy and short; `more` adds keys or replaces them."""
     body = {"model": context.model, "messages": user(QUESTION), "temperature": 0}
     if "max_completion_tokens" not in more:
         body["max_tokens"] = TOKENS
-    return Ask(CHAT, json.encode({**body, **more}), nth=nth, leave=leave)
+    return ProbeRequest(CHAT, json.encode({**body, **more}), nth=nth, leave=leave)
 
 
-def completion(context: Context, **more: Any) -> Ask:
+def completion(context: ProbeContext, **more: Any) -> ProbeRequest:
     """Return a completions request."""
     body = {"model": context.model, "prompt": PROMPT, "temperature": 0, "max_tokens": 8}
-    return Ask(COMPLETIONS, json.encode({**body, **more}))
+    return ProbeRequest(COMPLETIONS, json.encode({**body, **more}))
 
 
-def plain(context: Context) -> list[Ask]:
+def plain(context: ProbeContext) -> list[ProbeRequest]:
     """The plain question."""
     return [chat(context)]
 
 
-def twice(context: Context) -> list[Ask]:
+def twice(context: ProbeContext) -> list[ProbeRequest]:
     """The plain question, and once more."""
     return [chat(context), chat(context, nth=1)]
 
 
-def streamed(context: Context) -> list[Ask]:
+def four(context: ProbeContext) -> list[ProbeRequest]:
+    """The plain question, four times."""
+    return [chat(context, nth=nth) for nth in (3, 4, 5, 6)]
+
+
+def stream(context: ProbeContext) -> list[ProbeRequest]:
     """The plain question, streamed."""
     return [chat(context, stream=True)]
 
 
-def scored(context: Context) -> list[Ask]:
+def logprobs(context: ProbeContext, **more: Any) -> list[ProbeRequest]:
     """The plain question with logprobs."""
-    return [chat(context, logprobs=True, top_logprobs=K)]
+    return [chat(context, logprobs=True, top_logprobs=K, **more)]
 
 
-def model(context: Context) -> list[Ask]:
+def model(context: ProbeContext) -> list[ProbeRequest]:
     """One model. Raises Unclear where none is listed."""
     if not context.listed:
         raise Unclear(f"the server does not list the model {context.model!r}")
-    return [Ask(f"/v1/models/{quote(context.model, safe='')}", method="GET")]
+    return [ProbeRequest(f"/v1/models/{quote(context.model, safe='')}", method="GET")]
 
 
-def stop_of(text: str) -> str:
+def choose_stop(text: str) -> str:
     """Return a few characters from the middle of an answer. Raises Unclear for a short one."""
     middle = len(text) // 2
     for start in (*range(middle, len(text) - 3), *range(middle, 1, -1)):
@@ -112,17 +117,17 @@ def stop_of(text: str) -> str:
     raise Unclear("the plain answer is too short to choose a stop string from it")
 
 
-def stopped(context: Context) -> list[Ask]:
+def stop(context: ProbeContext) -> list[ProbeRequest]:
     """The plain question, to be stopped in the middle. Raises Unclear."""
-    return [chat(context, stop=[stop_of(context.text)])]
+    return [chat(context, stop=[choose_stop(context.text)])]
 
 
-def stopped_scored(context: Context) -> list[Ask]:
+def stop_logprobs(context: ProbeContext) -> list[ProbeRequest]:
     """The same with logprobs. Raises Unclear."""
-    return [chat(context, stop=[stop_of(context.text)], logprobs=True, top_logprobs=K)]
+    return logprobs(context, stop=[choose_stop(context.text)])
 
 
-def biased(context: Context) -> list[Ask]:
+def logit_bias(context: ProbeContext) -> list[ProbeRequest]:
     """A question whose answer can be nothing but token 100 again and again.
 
     Raises Unclear where it is not known what would be answered without.
@@ -132,32 +137,48 @@ def biased(context: Context) -> list[Ask]:
     return [chat(context, logit_bias={"100": 100}, max_tokens=FEW)]
 
 
-def seeded(context: Context) -> list[Ask]:
+def seed(context: ProbeContext) -> list[ProbeRequest]:
     """One seed, twice."""
     return [chat(context, nth=nth, seed=7, temperature=1) for nth in (0, 1)]
 
 
-def calling(context: Context, choice: Any = "required", **more: Any) -> list[Ask]:
+def null_parameters(context: ProbeContext) -> list[ProbeRequest]:
+    """The plain question with null for all that may be null."""
+    nulls: dict[str, Any] = dict.fromkeys(NULLED)
+    return [chat(context, **nulls)]
+
+
+def message_forms(context: ProbeContext) -> list[ProbeRequest]:
+    """A question of all that a message may be."""
+    parts = [{"type": "text", "text": part} for part in ("Say", "hello.")]
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": parts, "name": "somebody"},
+    ]
+    return [chat(context, messages=messages)]
+
+
+def tools(context: ProbeContext, choice: Any = "required", **more: Any) -> list[ProbeRequest]:
     """A question that has to be answered with a call."""
     content = user("What day is it today?")
-    tools = {"tools": [TOOL, OTHER_TOOL], "tool_choice": choice, "max_tokens": STRUCTURED}
-    return [chat(context, messages=content, **tools, **more)]
+    offered = {"tools": [TOOL, OTHER_TOOL], "tool_choice": choice, "max_tokens": STRUCTURED}
+    return [chat(context, messages=content, **offered, **more)]
 
 
-def named(context: Context) -> list[Ask]:
+def one_tool(context: ProbeContext) -> list[ProbeRequest]:
     """The same, to be answered with a call of the function that the question is not about."""
-    return calling(context, {"type": "function", "function": {"name": NAMED}})
+    return tools(context, {"type": "function", "function": {"name": NAMED}})
 
 
-def structured(context: Context) -> list[Ask]:
+def json_schema(context: ProbeContext) -> list[ProbeRequest]:
     """A question whose answer has to follow a schema."""
     schema = {"name": "city", "strict": True, "schema": SCHEMA}
-    asked: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    form: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": schema}}
     content = user("Name a city, as JSON with the one key city.")
-    return [chat(context, messages=content, max_tokens=STRUCTURED, **asked)]
+    return [chat(context, messages=content, max_tokens=STRUCTURED, **form)]
 
 
-def left(context: Context) -> list[Ask]:
+def disconnect(context: ProbeContext) -> list[ProbeRequest]:
     """The plain question, a long answer that is not waited for, and the plain one again."""
     long = chat(
         context, leave=True, stream=True, messages=user("Count from 1 to 300."), max_tokens=400
@@ -165,6 +186,7 @@ def left(context: Context) -> list[Ask]:
     return [chat(context), long, chat(context, nth=2)]
 
 
-def four(context: Context) -> list[Ask]:
-    """The plain question, four times."""
-    return [chat(context, nth=nth) for nth in (3, 4, 5, 6)]
+def embeddings(context: ProbeContext) -> list[ProbeRequest]:
+    """Two texts to embed."""
+    body = {"model": context.model, "input": ["Hello", "Good day"], "encoding_format": "float"}
+    return [ProbeRequest("/v1/embeddings", json.encode(body))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from wellspoken.proxy.doctor.model import Probe
+from wellspoken.proxy.doctor.probe import Probe
 from wellspoken.proxy.doctor.probes_chat import CHAT, MODELS
 from wellspoken.proxy.doctor.probes_other import COMPLETIONS, ERRORS, OTHERS
 from wellspoken.proxy.doctor.probes_stream import STREAMS, TOOLS
@@ -13,13 +13,13 @@ from wellspoken.proxy.doctor.probes_stream import STREAMS, TOOLS
 PROBES: tuple[Probe, ...] = (*MODELS, *CHAT, *STREAMS, *TOOLS, *ERRORS, *COMPLETIONS, *OTHERS)
 
 
-def chosen(only: Sequence[str], skip: Sequence[str]) -> tuple[Probe, ...]:
+def select_probes(only: Sequence[str], skip: Sequence[str]) -> tuple[Probe, ...]:
     """Return the probes with these names, all where none is given, less those to be left out.
 
     A name that ends in * stands for all that begin so. Raises ValueError for one that is none's.
     """
-    wanted = {name for given in only for name in _named(given)}
-    unwanted = {name for given in skip for name in _named(given)}
+    wanted = {name for given in only for name in _match_names(given)}
+    unwanted = {name for given in skip for name in _match_names(given)}
     found = tuple(
         probe
         for probe in PROBES
@@ -30,7 +30,7 @@ def chosen(only: Sequence[str], skip: Sequence[str]) -> tuple[Probe, ...]:
     return found
 
 
-def _named(given: str) -> list[str]:
+def _match_names(given: str) -> list[str]:
     names = [probe.name for probe in PROBES]
     if given.endswith("*"):
         found = [name for name in names if name.startswith(given[:-1])]

@@ -2,56 +2,95 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from msgspec import json
 
-from wellspoken.proxy.doctor import questions as ask
-from wellspoken.proxy.doctor import rules, rules_logprobs, rules_stream
-from wellspoken.proxy.doctor.model import Ask, Context, Heard, Probe, Unclear, Wrong, shown
-from wellspoken.proxy.doctor.probes_stream import refused
+from wellspoken.adapters.answer_schema import Completion, CompletionChunk, CreateEmbeddingResponse
+from wellspoken.proxy.doctor import contract, rules_logprobs, rules_stream
+from wellspoken.proxy.doctor import probe_requests as requests
+from wellspoken.proxy.doctor.probe import (
+    Judge,
+    Lacks,
+    Probe,
+    ProbeContext,
+    ProbeRequest,
+    ProbeResponse,
+    Unclear,
+    Wrong,
+    probe,
+    shown,
+)
 
-Answers = Sequence[Heard]
-_TEXT_REASONS = frozenset({"stop", "length", "content_filter"})
-_TEXT_CHOICE = frozenset({"index", "text", "logprobs", "finish_reason"})
+Responses = Sequence[ProbeResponse]
+Faults = Iterator[str]
 _TEXT_TOKENS = 8
 _GRACE = 2.0  # seconds for what is slower by chance
 
 
-def _ends(why: object) -> bool:
-    return isinstance(why, str) and why in _TEXT_REASONS
+def require_error(status: int, param: str | None = None, code: str | None = None) -> Judge:
+    """Return the judge of an answer that has to be an error."""
+
+    def judge(responses: Responses, context: ProbeContext) -> Faults:
+        one = responses[0]
+        if one.status == 200:
+            if code == "model_not_found" and contract.first_choice(one):
+                raise Lacks("the server answers whatever the model is called")
+            raise Wrong("the request is answered, and not refused")
+        if one.status != status and not one.failure:
+            yield f"the status is {one.status}, not {status}"
+        if one.failure:
+            raise Wrong(one.failure)
+        wrong = list(contract.check_error(one))
+        if wrong:
+            raise Wrong(f"status {one.status}: {'; '.join(wrong)}")
+        error = contract.parse_object(one.body)["error"]
+        if param is not None and error["param"] != param:
+            yield f"param is {shown(error['param'])}, not {shown(param)}"
+        if code is not None and error["code"] != code:
+            yield f"code is {shown(error['code'])}, not {shown(code)}"
+
+    return judge
 
 
-def completions(heard: Answers, context: Context) -> Iterator[str]:
-    """Judge a completion."""
-    body = rules.body_of(heard[0])
-    yield from rules.extra_keys(body, rules.TOP, "the answer")
-    yield from rules.envelope(body, "text_completion", context)
-    yield from rules.identity(body, "cmpl-")
-    yield from rules.created(body, context)
-    yield from rules.usage(body.get("usage"), _TEXT_TOKENS)
-    choice = rules.only_choice(body, "")
-    yield from rules.extra_keys(choice, _TEXT_CHOICE, "a choice")
-    if not isinstance(choice.get("text"), str):
-        yield f"text is {shown(choice.get('text'))}"
-    if not _ends(choice.get("finish_reason")):
-        yield f"finish_reason is {shown(choice.get('finish_reason'))}"
-    if "logprobs" not in choice or choice["logprobs"] is not None:
-        yield f"logprobs is {shown(choice.get('logprobs'))}, not null"
+@probe(
+    "completions",
+    "A text_completion has OpenAI's keys and no others, and an id cmpl-...",
+    lambda context: [requests.completion(context)],
+)
+def completions(responses: Responses, context: ProbeContext) -> Faults:
+    body = contract.read_body(responses[0])
+    tier = frozenset({"service_tier"})
+    yield from contract.find_faults(body, Completion, optional=frozenset({"usage"}), extra=tier)
+    yield from contract.check_model(body, context)
+    yield from contract.check_created(body, context)
+    yield from contract.check_usage(body.get("usage"), _TEXT_TOKENS)
+    choice = contract.first_choice(responses[0], "")
+    if choice.get("logprobs") is not None:
+        yield f"logprobs is {shown(choice['logprobs'])}, not null"
 
 
-def completions_logprobs(heard: Answers, context: Context) -> Iterator[str]:
-    """Judge a completion's arrays."""
-    choice = rules.only_choice(rules.body_of(heard[0]), "")
-    yield from rules_logprobs.arrays(choice, 2, len(ask.PROMPT))
+@probe(
+    "completions-logprobs",
+    "Its logprobs are four arrays; text_offset counts from the prompt's start.",
+    lambda context: [requests.completion(context, logprobs=2)],
+)
+def completions_logprobs(responses: Responses, context: ProbeContext) -> Faults:
+    choice = contract.first_choice(responses[0], "")
+    return rules_logprobs.check_arrays(choice, 2, len(requests.PROMPT))
 
 
-def completions_echo(heard: Answers, context: Context) -> Iterator[str]:
-    """Judge a completion that repeats its prompt."""
-    choice = rules.only_choice(rules.body_of(heard[0]), "")
-    if not str(choice.get("text")).startswith(ask.PROMPT):
+@probe(
+    "completions-echo",
+    "echo repeats the prompt, with its tokens' logprobs, the first one null.",
+    lambda context: [requests.completion(context, logprobs=1, echo=True, max_tokens=1)],
+)
+def completions_echo(responses: Responses, context: ProbeContext) -> Faults:
+    choice = contract.first_choice(responses[0], "")
+    if not str(choice.get("text")).startswith(requests.PROMPT):
         yield f"the text is {shown(choice.get('text'))}, without the prompt"
-    yield from rules_logprobs.arrays(choice, 1, 0)
+    yield from rules_logprobs.check_arrays(choice, 1, 0)
     values = choice["logprobs"]["token_logprobs"]
     if not values or values[0] is not None:
         yield "the prompt's first token has a logprob, which nothing can give"
@@ -59,59 +98,66 @@ def completions_echo(heard: Answers, context: Context) -> Iterator[str]:
         yield f"tokens behind the first have no logprob: {shown(values)}"
 
 
-def completions_stream(heard: Answers, context: Context) -> Iterator[str]:
-    """Judge a streamed completion."""
-    found = rules_stream.chunks_of(heard[0])
-    yield from rules_stream.framing(heard[0])
+@probe(
+    "completions-stream",
+    "A streamed completion has the same keys, one finish_reason, and [DONE].",
+    lambda context: [requests.completion(context, stream=True)],
+)
+def completions_stream(responses: Responses, context: ProbeContext) -> Faults:
+    found = rules_stream.read_chunks(responses[0])
+    yield from rules_stream.check_framing(responses[0])
+    more = rules_stream.OBFUSCATION | {"service_tier"}
     ends = 0
     for chunk in found:
-        if chunk.get("object") != "text_completion":
-            yield f"object is {shown(chunk.get('object'))}, not text_completion"
-        yield from rules.identity(chunk, "cmpl-")
-        yield from rules.extra_keys(chunk, rules_stream.CHUNK, "a chunk")
-        for choice in rules.choices_of(chunk, ""):
-            yield from rules.extra_keys(choice, _TEXT_CHOICE, "a choice")
-            if not isinstance(choice.get("text"), str):
-                yield f"text is {shown(choice.get('text'))}"
-            why = choice.get("finish_reason")
-            ends += why is not None
-            if why is not None and not _ends(why):
-                yield f"finish_reason is {shown(why)}"
+        yield from contract.find_faults(chunk, CompletionChunk, "a chunk", extra=more)
+        choices = contract.list_choices(chunk, "")
+        ends += sum(choice.get("finish_reason") is not None for choice in choices)
     if ends != 1:
         yield f"finish_reason comes {ends} times"
 
 
-def embeddings(heard: Answers, context: Context) -> Iterator[str]:
-    """Judge embeddings of two texts."""
-    body = rules.body_of(heard[0])
-    yield from rules.extra_keys(body, frozenset({"object", "data", "model", "usage"}), "the list")
-    data = body.get("data")
-    if not isinstance(data, list) or not all(isinstance(one, dict) for one in data):
-        raise Wrong(f"data is {shown(data)}, no list of objects")
-    if body.get("object") != "list" or body.get("model") != context.model:
-        yield f"object is {shown(body.get('object'))}, model {shown(body.get('model'))}"
-    if [one.get("index") for one in data] != [0, 1]:
-        yield f"two texts give the indices {shown([one.get('index') for one in data])}"
-    sizes = set()
-    for one in data:
-        yield from rules.extra_keys(one, frozenset({"object", "index", "embedding"}), "an item")
-        vector = one.get("embedding")
-        if not isinstance(vector, list) or not all(rules.is_number(value) for value in vector):
+@probe(
+    "embeddings",
+    "Two texts give embeddings 0 and 1, as lists of numbers, with usage.",
+    requests.embeddings,
+)
+def embeddings(responses: Responses, context: ProbeContext) -> Faults:
+    body = contract.read_body(responses[0])
+    faults = list(contract.find_faults(body, CreateEmbeddingResponse, "the list"))
+    if faults:
+        raise Wrong("; ".join(faults))
+    yield from contract.check_model(body, context)
+    indices = [one["index"] for one in body["data"]]
+    if indices != [0, 1]:
+        yield f"two texts give the indices {shown(indices)}"
+    vectors = [one["embedding"] for one in body["data"]]
+    for vector in vectors:
+        if not isinstance(vector, list) or not all(map(math.isfinite, vector)):
             raise Wrong(f"an embedding is {shown(vector)}, no list of numbers")
-        sizes.add(len(vector))
+    sizes = set(map(len, vectors))
     if len(sizes) != 1 or 0 in sizes:
         yield f"the embeddings have the lengths {shown(sorted(sizes))}"
-    usage = body.get("usage")
-    if not isinstance(usage, dict) or usage.keys() != {"prompt_tokens", "total_tokens"}:
-        yield f"usage is {shown(usage)}, not prompt_tokens and total_tokens"
 
 
-def leaving(heard: Answers, context: Context) -> Iterator[str]:
-    """Judge whether a server goes on after a client that has left."""
-    before, left, after = heard
-    rules.answered(left, basic=True)
+@probe("concurrency", "Four requests at a time are four answers.", requests.four, together=True)
+def concurrency(responses: Responses, context: ProbeContext) -> Faults:
+    for one in responses:
+        contract.content_of(contract.first_choice(one, basic=True))
+    ids = [str(contract.read_body(one).get("id")) for one in responses]
+    if len(set(ids)) < len(ids):
+        yield f"answers at the same time share the id {shown(ids[0])}"
+
+
+@probe(
+    "disconnect",
+    "An answer that nobody waits for any more holds up no other.",
+    requests.disconnect,
+)
+def disconnect(responses: Responses, context: ProbeContext) -> Faults:
+    before, left, after = responses
+    contract.require_success(left, basic=True)
     for one in (before, after):
-        rules.only_choice(rules.body_of(one, basic=True))
+        contract.first_choice(one, basic=True)
     if not left.body:
         raise Unclear("nothing of the long answer had come")
     most = 3 * before.seconds + _GRACE
@@ -122,106 +168,48 @@ def leaving(heard: Answers, context: Context) -> Iterator[str]:
         )
 
 
-def together(heard: Answers, context: Context) -> Iterator[str]:
-    """Judge four answers at a time."""
-    bodies = [rules.body_of(one, basic=True) for one in heard]
-    for body in bodies:
-        rules.content_of(rules.only_choice(body))
-    ids = [str(body.get("id")) for body in bodies]
-    if len(set(ids)) < len(ids):
-        yield f"answers at the same time share the id {shown(ids[0])}"
+def _bad_json(context: ProbeContext) -> list[ProbeRequest]:
+    return [ProbeRequest(requests.CHAT, b'{"model": "m", "messages": [')]
 
 
-def _bad_json(context: Context) -> list[Ask]:
-    return [Ask(ask.CHAT, b'{"model": "m", "messages": [')]
-
-
-def _no_messages(context: Context) -> list[Ask]:
-    return [Ask(ask.CHAT, json.encode({"model": context.model, "max_tokens": 1}))]
-
-
-def _embedded(context: Context) -> list[Ask]:
-    body = {"model": context.model, "input": ["Hello", "Good day"], "encoding_format": "float"}
-    return [Ask("/v1/embeddings", json.encode(body))]
+def _no_messages(context: ProbeContext) -> list[ProbeRequest]:
+    return [ProbeRequest(requests.CHAT, json.encode({"model": context.model, "max_tokens": 1}))]
 
 
 ERRORS = (
-    Probe("error-json", "What is not JSON is 400, with OpenAI's error.", _bad_json, refused(400)),
+    Probe(
+        "error-json", "What is not JSON is 400, with OpenAI's error.", _bad_json, require_error(400)
+    ),
     Probe(
         "error-messages",
         "A missing parameter is 400, and param names it.",
         _no_messages,
-        refused(400, "messages"),
+        require_error(400, "messages"),
     ),
     Probe(
         "error-temperature",
         "temperature 3 is 400, and param names it.",
-        lambda context: [ask.chat(context, temperature=3, max_tokens=1)],
-        refused(400, "temperature"),
+        lambda context: [requests.chat(context, temperature=3, max_tokens=1)],
+        require_error(400, "temperature"),
     ),
     Probe(
         "error-stream",
         "So it is where a stream was asked for, before any event.",
-        lambda context: [ask.chat(context, temperature=3, max_tokens=1, stream=True)],
-        refused(400, "temperature"),
+        lambda context: [requests.chat(context, temperature=3, max_tokens=1, stream=True)],
+        require_error(400, "temperature"),
     ),
     Probe(
         "error-model",
         "An unknown model is 404 model_not_found.",
-        lambda context: [ask.chat(context, model="wellspoken-no-such-model", max_tokens=1)],
-        refused(404, code="model_not_found"),
+        lambda context: [requests.chat(context, model="wellspoken-no-such-model", max_tokens=1)],
+        require_error(404, code="model_not_found"),
     ),
     Probe(
         "error-path",
         "An unknown path is 404, with OpenAI's error.",
-        lambda context: [Ask("/v1/no-such-endpoint", b"{}")],
-        refused(404),
+        lambda context: [ProbeRequest("/v1/no-such-endpoint", b"{}")],
+        require_error(404),
     ),
 )
-COMPLETIONS = (
-    Probe(
-        "completions",
-        "A text_completion has OpenAI's keys and no others, and an id cmpl-...",
-        lambda context: [ask.completion(context)],
-        completions,
-    ),
-    Probe(
-        "completions-logprobs",
-        "Its logprobs are four arrays; text_offset counts from the prompt's start.",
-        lambda context: [ask.completion(context, logprobs=2)],
-        completions_logprobs,
-    ),
-    Probe(
-        "completions-echo",
-        "echo repeats the prompt, with its tokens' logprobs, the first one null.",
-        lambda context: [ask.completion(context, logprobs=1, echo=True, max_tokens=1)],
-        completions_echo,
-    ),
-    Probe(
-        "completions-stream",
-        "A streamed completion has the same keys, one finish_reason, and [DONE].",
-        lambda context: [ask.completion(context, stream=True)],
-        completions_stream,
-    ),
-)
-OTHERS = (
-    Probe(
-        "embeddings",
-        "Two texts give embeddings 0 and 1, as lists of numbers, with usage.",
-        _embedded,
-        embeddings,
-    ),
-    Probe(
-        "concurrency",
-        "Four requests at a time are four answers.",
-        ask.four,
-        together,
-        together=True,
-    ),
-    Probe(
-        "disconnect",
-        "An answer that nobody waits for any more holds up no other.",
-        ask.left,
-        leaving,
-    ),
-)
+COMPLETIONS = (completions, completions_logprobs, completions_echo, completions_stream)
+OTHERS = (embeddings, concurrency, disconnect)

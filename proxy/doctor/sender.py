@@ -1,4 +1,4 @@
-"""One side of the examination, the backend or the proxy in front of it: its answers to requests."""
+"""Sends the probes' requests to one side: the backend, or the proxy in front of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from wellspoken.proxy.doctor.model import Ask, Heard
+from wellspoken.proxy.doctor.probe import ProbeRequest, ProbeResponse
 from wellspoken.proxy.upstream.failures import UpstreamError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ LARGEST: Final = 16 * 1024 * 1024  # bytes of an answer
 PATIENCE: Final = 3  # requests without an answer, one after the other, until no more are sent
 
 
-class Side:
+class Sender:
     """Sends requests to one address, each once, and gives up on a server that answers none.
 
     `limit`: seconds for an answer, whole. `extra`: header lines of each request.
@@ -27,36 +27,38 @@ class Side:
         self._upstream = upstream
         self._limit = limit
         self._extra = extra
-        self._known: dict[Ask, Heard] = {}
+        self._known: dict[ProbeRequest, ProbeResponse] = {}
         self._failed = 0
 
-    async def hear(self, asks: Sequence[Ask], *, together: bool = False) -> list[Heard]:
+    async def send_all(
+        self, requests: Sequence[ProbeRequest], *, together: bool = False
+    ) -> list[ProbeResponse]:
         """Return the answers, in the requests' order."""
         if together:
-            return list(await asyncio.gather(*(self.one(ask) for ask in asks)))
-        return [await self.one(ask) for ask in asks]
+            return list(await asyncio.gather(*(self.send(request) for request in requests)))
+        return [await self.send(request) for request in requests]
 
-    async def one(self, ask: Ask) -> Heard:
+    async def send(self, request: ProbeRequest) -> ProbeResponse:
         """Return the answer to a request, the same one each time."""
-        found = self._known.get(ask)
+        found = self._known.get(request)
         if found is not None:
             return found
         if self._failed >= PATIENCE:
             why = f"not asked any more: {PATIENCE} requests in a row were not answered"
-            return Heard(failure=why, unasked=True)
-        found = self._known[ask] = await self._send(ask)
+            return ProbeResponse(failure=why, unsent=True)
+        found = self._known[request] = await self._send_once(request)
         late = found.failure or found.status == 504  # the proxy says it for the backend
         self._failed = self._failed + 1 if late else 0
         return found
 
-    async def _send(self, ask: Ask) -> Heard:
+    async def _send_once(self, request: ProbeRequest) -> ProbeResponse:
         began = time.perf_counter()
         status, headers, failure, late = 0, dict[str, str](), "", False
         body = bytearray()
         try:
             async with asyncio.timeout(self._limit):
                 answer = await self._upstream.open(
-                    ask.method, ask.path, ask.body, extra=self._extra
+                    request.method, request.path, request.body, extra=self._extra
                 )
                 status = answer.status
                 headers = {
@@ -65,7 +67,7 @@ class Side:
                 }
                 while data := await answer.chunk():
                     body += data
-                    if ask.leave and status == 200:
+                    if request.leave and status == 200:
                         answer.close()
                         break
                     if len(body) > LARGEST:
@@ -78,7 +80,7 @@ class Side:
             failure = f"{said} within {self._limit:g} s"
         except UpstreamError as error:
             failure = str(error)
-        return Heard(
+        return ProbeResponse(
             status=status,
             headers=headers,
             body=self._upstream.hide(bytes(body)),

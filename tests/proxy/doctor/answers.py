@@ -31,11 +31,11 @@ from tests.conforming_completions import PROMPT as CONFORMING_PROMPT
 from tests.conforming_completions import body as text_body
 from tests.conforming_completions import choice as text_choice
 from tests.conforming_completions import columns
-from wellspoken.proxy.doctor.model import Context, Heard
-from wellspoken.proxy.doctor.questions import NAMED, PROMPT
+from wellspoken.proxy.doctor.probe import ProbeContext, ProbeResponse
+from wellspoken.proxy.doctor.probe_requests import NAMED, PROMPT
 
-CONTEXT = Context(MODEL, listed=True, text=TEXT, now=CREATED)
-Answers = list[Heard]
+CONTEXT = ProbeContext(MODEL, listed=True, text=TEXT, now=CREATED)
+Answers = list[ProbeResponse]
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Case:
 
     good: Answers
     bad: dict[str, Answers]
-    context: Context = CONTEXT
+    context: ProbeContext = CONTEXT
     lacks: Answers = field(default_factory=list)
     unclear: Answers = field(default_factory=list)
 
 
-def said(value: Any, status: int = 200, **headers: str) -> Heard:
+def said(value: Any, status: int = 200, **headers: str) -> ProbeResponse:
     """Return a JSON answer, or bytes as they are."""
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
     base = {
@@ -58,26 +58,28 @@ def said(value: Any, status: int = 200, **headers: str) -> Heard:
         "x-request-id": "req_1",
     }
     more = {name.replace("_", "-"): text for name, text in headers.items()}
-    return Heard(status, {**base, **more}, data, 0.1)
+    return ProbeResponse(status, {**base, **more}, data, 0.1)
 
 
-def streamed(chunks: Sequence[Any], *, done: bool = True) -> Heard:
+def streamed(chunks: Sequence[Any], *, done: bool = True) -> ProbeResponse:
     """Return a streamed answer."""
     return raw(sse(list(chunks), done=done))
 
 
-def raw(data: bytes, content_type: str = "text/event-stream; charset=utf-8") -> Heard:
+def raw(data: bytes, content_type: str = "text/event-stream; charset=utf-8") -> ProbeResponse:
     """Return a stream's bytes as they are."""
-    return Heard(200, {"content-type": content_type, "x-request-id": "req_1"}, data, 0.1)
+    return ProbeResponse(200, {"content-type": content_type, "x-request-id": "req_1"}, data, 0.1)
 
 
-def error(param: str | None = None, code: Any = None, status: int = 400, **more: Any) -> Heard:
+def error(
+    param: str | None = None, code: Any = None, status: int = 400, **more: Any
+) -> ProbeResponse:
     """Return an error of OpenAI's form, with what `more` adds to it."""
     inner = {"message": "No.", "type": "invalid_request_error", "param": param, "code": code}
     return said({"error": {**inner, **more}}, status)
 
 
-def short(content: str, reason: str) -> list[Heard]:
+def short(content: str, reason: str) -> list[ProbeResponse]:
     """Return a body of three tokens."""
     counted = {"prompt_tokens": 19, "completion_tokens": 3, "total_tokens": 22}
     return [said(body(choice(message=message(content), finish_reason=reason), usage=counted))]
@@ -87,7 +89,7 @@ def without(found: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name != key}
 
 
-def texted(content: str, reason: str = "stop", **more: Any) -> Heard:
+def texted(content: str, reason: str = "stop", **more: Any) -> ProbeResponse:
     """Return a body with this text."""
     return said(body(choice(message=message(content), finish_reason=reason, **more)))
 
@@ -97,7 +99,7 @@ SCORED = choice(logprobs=logprobs())
 ALONE = [entry | {"top_logprobs": []} for entry in entries()]
 
 
-def scored(*changed: dict[str, Any], **more: Any) -> list[Heard]:
+def scored(*changed: dict[str, Any], **more: Any) -> list[ProbeResponse]:
     """Return a body with logprobs whose first entries are replaced."""
     found = [*changed, *entries(len(changed))]
     return [said(body(choice(logprobs={"content": found, "refusal": None, **more})))]
@@ -131,7 +133,7 @@ def called(**more: Any) -> dict[str, Any]:
     return {"id": "call_1", "type": "function", "function": function, **more}
 
 
-def calls(*found: Any, reason: str = "tool_calls") -> list[Heard]:
+def calls(*found: Any, reason: str = "tool_calls") -> list[ProbeResponse]:
     """Return a body with calls."""
     spoken = message(None, tool_calls=list(found))
     return [said(body(choice(message=spoken, finish_reason=reason)))]
@@ -166,15 +168,15 @@ EMBEDDED = {
 }
 
 
-def text(found: dict[str, Any] | None = None, **more: Any) -> list[Heard]:
+def text(found: dict[str, Any] | None = None, **more: Any) -> list[ProbeResponse]:
     """Return a completion with these keys of its choice, or of its own."""
     return [said(text_body(text_choice(**(found or {})), **more))]
 
 
-def rows(found: dict[str, Any], content: str = " there é") -> list[Heard]:
+def rows(found: dict[str, Any], content: str = " there é") -> list[ProbeResponse]:
     """Return a completion with these arrays."""
     return text({"text": content, "logprobs": found})
 
 
 assert CONFORMING_PROMPT != PROMPT  # its offsets would not be these
-LONG = Context(MODEL, listed=True, text=TEXT * 9, now=CREATED)
+LONG = ProbeContext(MODEL, listed=True, text=TEXT * 9, now=CREATED)

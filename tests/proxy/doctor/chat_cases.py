@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.conforming import CREATED, TEXT, USAGE, body, choice, entries, logprobs, message
-from tests.proxy.doctor_answers import (
+from tests.proxy.doctor.answers import (
     ALONE,
     ENTRY,
     FIRST,
@@ -16,7 +16,7 @@ from tests.proxy.doctor_answers import (
     texted,
     without,
 )
-from wellspoken.proxy.doctor.model import Heard
+from wellspoken.proxy.doctor.probe import ProbeResponse
 
 CHAT_CASES = {
     "models": Case(
@@ -35,7 +35,7 @@ CHAT_CASES = {
         [said(ENTRY)],
         {
             "not the model's": [said(ENTRY | {"id": "other"})],
-            "object is null": [said(without(ENTRY, "object"))],
+            "the model has no object": [said(without(ENTRY, "object"))],
             "status 404": [error(code="model_not_found", status=404)],
         },
     ),
@@ -63,7 +63,7 @@ CHAT_CASES = {
             "not JSON": [said(b"<html>")],
             "NaN is not JSON": [said(b'{"id": NaN}')],
             "a key is there twice": [said(b'{"id": 1, "id": 2}')],
-            "closed": [Heard(200, {}, b"", failure="The backend closed the connection.")],
+            "closed": [ProbeResponse(200, {}, b"", failure="The backend closed the connection.")],
             "status 500": [error(status=500)],
         },
     ),
@@ -96,7 +96,7 @@ CHAT_CASES = {
             ],
             "prompt_tokens_details is 7": [said(body(usage=USAGE | {"prompt_tokens_details": 7}))],
             "OpenAI's: queue_time": [said(body(usage=USAGE | {"queue_time": 1.5}))],
-            "not numbers": [
+            'cached_tokens is "0", no whole number': [
                 said(body(usage=USAGE | {"prompt_tokens_details": {"cached_tokens": "0"}}))
             ],
         },
@@ -107,7 +107,7 @@ CHAT_CASES = {
             "content type": [said(body(), content_type="text/plain")],
             "x-request-id": [said(body(), x_request_id="")],
             "closed after each": [said(body(), connection="close")],
-            "neither a length": [Heard(200, {"content-type": "application/json"}, b"{}")],
+            "neither a length": [ProbeResponse(200, {"content-type": "application/json"}, b"{}")],
         },
     ),
     "logprobs": Case(
@@ -115,9 +115,11 @@ CHAT_CASES = {
         {
             "null or missing": [said(body())],
             "logprobs is [], no object": [said(body(choice(logprobs=[])))],
-            "has no list content": [said(body(choice(logprobs={"tokens": [], "text_offset": []})))],
-            "keys content, not": [said(body(choice(logprobs={"content": entries()})))],
-            "without bytes": scored(without(FIRST, "bytes")),
+            "has no content, not even null, but the keys": [
+                said(body(choice(logprobs={"tokens": [], "text_offset": []})))
+            ],
+            "logprobs has no refusal": [said(body(choice(logprobs={"content": entries()})))],
+            "an entry of logprobs has no bytes": scored(without(FIRST, "bytes")),
             "OpenAI's: id": scored(FIRST | {"id": 7}),
             "logprob is 0.78": scored(FIRST | {"logprob": 0.78}),
             "logprob is null": scored(FIRST | {"logprob": None}),

@@ -19,7 +19,7 @@ from tests.conforming import (
 from tests.conforming_completions import MODEL as TEXT_MODEL
 from tests.conforming_completions import end as text_end
 from tests.conforming_completions import piece
-from tests.proxy.doctor_answers import (
+from tests.proxy.doctor.answers import (
     BARE,
     CALLED,
     COUNTED,
@@ -45,8 +45,8 @@ from tests.proxy.doctor_answers import (
     texted,
     without,
 )
-from wellspoken.proxy.doctor.model import Context, Heard
-from wellspoken.proxy.doctor.questions import NAMED, PROMPT
+from wellspoken.proxy.doctor.probe import ProbeContext, ProbeResponse
+from wellspoken.proxy.doctor.probe_requests import NAMED, PROMPT
 
 STREAM_CASES = {
     "stream-framing": Case(
@@ -83,7 +83,7 @@ STREAM_CASES = {
             "model is": [streamed([c | {"model": "m.gguf"} for c in FLAT])],
             "created is 763": [streamed([c | {"created": 763} for c in FLAT])],
             "id is": [streamed([c | {"id": "cmpl-x"} for c in FLAT])],
-            "delta is null": [streamed([chunk({}, top={"choices": [{"index": 0}]})])],
+            "a choice has no delta": [streamed([chunk({}, top={"choices": [{"index": 0}]})])],
             "an error in the stream: boom": [streamed([role(), {"error": "boom"}])],
             "no chunk": [streamed([])],
         },
@@ -138,7 +138,7 @@ STREAM_CASES = {
             "but the content is": [
                 streamed([role(), chunk({"content": TEXT}, logprobs=logprobs(0, 2))])
             ],
-            "no list content": [
+            "has no content, not even null, but the keys": [
                 streamed([role(), chunk({"content": "Hi"}, logprobs={"top_logprobs": []})])
             ],
         },
@@ -155,13 +155,13 @@ STREAM_CASES = {
         calls(called()),
         {
             "although a call": [said(body())],
-            "not id, type and": calls(without(called(), "id")),
+            "a call has no id": calls(without(called(), "id")),
             "no text": calls(called(function={"name": NAMED, "arguments": {"tz": "UTC"}})),
             "no JSON object": calls(called(function={"name": NAMED, "arguments": "{'a': 1"})),
             "not offered": calls(called(function={"name": "rm", "arguments": "{}"})),
             "have one id": calls(called(), called()),
             "not tool_calls": calls(called(), reason="stop"),
-            'has the id ""': calls(called(id="")),
+            'id is ""': calls(called(id="")),
         },
         lacks=[error("tools", "unsupported_parameter")],
         unclear=calls(called(), reason="length"),
@@ -179,13 +179,13 @@ STREAM_CASES = {
         [streamed(CALLED)],
         {
             "no call came": [streamed(FLAT)],
-            "no list of objects": [streamed([chunk({"tool_calls": {}})])],
-            "function is null": [streamed([chunk({"tool_calls": [{"index": 0}]})])],
-            "without a name": [streamed([call(0, "{}", id="call_1", name="")])],
+            "tool_calls is {}, no list": [streamed([chunk({"tool_calls": {}})])],
+            "a call has no arguments": [streamed([chunk({"tool_calls": [{"index": 0}]})])],
+            'name is ""': [streamed([call(0, "{}", id="call_1", name="")])],
             "the index of a call": [
                 streamed([role(content=None), call(1, "{}", id="call_1", name=NAMED)])
             ],
-            "without id and type": [streamed([role(content=None), call(0, "{}")])],
+            "without id, type and name": [streamed([role(content=None), call(0, "{}")])],
             "come again": [streamed([*CALLED[:2], *CALLED[1:]])],
             "no JSON object": [streamed([*CALLED[:3], CALLED[-1]])],
             "not tool_calls": [streamed([*CALLED[:-1], finish("stop")])],
@@ -218,7 +218,7 @@ OTHER_CASES = {
             "is answered": [said(body())],
             "param is null": [error()],
             "code is 400": [error("messages", 400)],
-            "has the keys": [error("messages", extra=1)],
+            "OpenAI's: extra": [error("messages", extra=1)],
         },
     ),
     "error-temperature": Case(
@@ -258,16 +258,16 @@ OTHER_CASES = {
                 usage={"prompt_tokens": 1, "completion_tokens": 9, "total_tokens": 10}
             ),
         },
-        context=Context(TEXT_MODEL, listed=True, text=TEXT, now=CREATED),
+        context=ProbeContext(TEXT_MODEL, listed=True, text=TEXT, now=CREATED),
         lacks=[error(None, "unsupported_endpoint")],
     ),
     "completions-logprobs": Case(
         rows(ROWS),
         {
-            "logprobs has content": rows({"content": []}),
+            "OpenAI's: content; logprobs has no tokens": rows({"content": []}),
             "null or missing": text(),
-            "an array of logprobs": rows(ROWS | {"text_offset": 0}),
-            "no texts": rows(ROWS | {"tokens": [1, 2]}),
+            "text_offset is 0, no list": rows(ROWS | {"text_offset": 0}),
+            "tokens is [1, 2]": rows(ROWS | {"tokens": [1, 2]}),
             "text is 7": text({"text": 7, "logprobs": ROWS}),
             "is 6, not 22": rows(ROWS | {"text_offset": [START, 6]}),
             "2, 2, 1, 2 places": rows(ROWS | {"top_logprobs": ROWS["top_logprobs"][:1]}),
@@ -319,11 +319,11 @@ OTHER_CASES = {
                 said(EMBEDDED | {"data": [v | {"embedding": "AAAA"} for v in VECTORS]})
             ],
             "indices [0, 0]": [said(EMBEDDED | {"data": [VECTORS[0], VECTORS[0]]})],
-            "usage is": [said(EMBEDDED | {"usage": USAGE})],
+            "usage has keys that are not OpenAI's": [said(EMBEDDED | {"usage": USAGE})],
             "lengths [1, 2]": [
                 said(EMBEDDED | {"data": [VECTORS[0], VECTORS[1] | {"embedding": [1.0]}]})
             ],
-            "object is null": [said(without(EMBEDDED, "object"))],
+            "the list has no object": [said(without(EMBEDDED, "object"))],
         },
         lacks=[error(None, "unsupported_endpoint", 501)],
     ),
@@ -340,12 +340,12 @@ OTHER_CASES = {
             "is still computed": [
                 said(body()),
                 streamed(FLAT, done=False),
-                Heard(200, {}, said(body()).body, seconds=9.0),
+                ProbeResponse(200, {}, said(body()).body, seconds=9.0),
             ],
             "no answer": [
                 said(body()),
                 streamed(FLAT, done=False),
-                Heard(failure="no answer within 30 s"),
+                ProbeResponse(failure="no answer within 30 s"),
             ],
         },
         unclear=[said(body()), raw(b""), said(body())],

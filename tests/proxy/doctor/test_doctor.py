@@ -17,9 +17,9 @@ from tests.demo.replay import OLDEST, old_vllm
 from tests.fakes.upstream import Cut, Script, Stall, Upstream, head, whole
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.doctor.catalogue import PROBES, chosen
-from wellspoken.proxy.doctor.examine import Options, examine
-from wellspoken.proxy.doctor.model import Report
+from wellspoken.proxy.doctor.diagnose import DoctorOptions, diagnose
+from wellspoken.proxy.doctor.probe import Report
+from wellspoken.proxy.doctor.probes import PROBES, select_probes
 from wellspoken.proxy.server import Service
 
 CHAT, MODELS = "/v1/chat/completions", "/v1/models"
@@ -28,7 +28,7 @@ LISTED: Script = whole({"object": "list", "data": [{"id": MODEL, "owned_by": "so
 
 
 async def examined(url: str, *names: str, **more: Any) -> Report:
-    return await examine(Options(url, chosen(names, ()), **more))
+    return await diagnose(DoctorOptions(url, select_probes(names, ()), **more))
 
 
 def outcomes(report: Report) -> dict[str, str]:
@@ -282,7 +282,7 @@ async def test_half_a_character_and_an_endless_answer(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither can be asked for again, and neither ends the examination."""
-    monkeypatch.setattr("wellspoken.proxy.doctor.asking.LARGEST", 100_000)
+    monkeypatch.setattr("wellspoken.proxy.doctor.sender.LARGEST", 100_000)
     upstream.script(MODELS, whole(b'{"data": [{"id": "\\ud800"}, {"id": "m"}]}'))
     half = b'{"choices": [{"message": {"content": "x\\ud800yz and some more"}}]}'
     upstream.script(CHAT, whole(half), whole(half), whole(b"[" + b" " * 200_000))

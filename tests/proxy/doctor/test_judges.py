@@ -9,13 +9,21 @@ import pytest
 
 from tests.conforming import BODIES, SCORED, STREAMS, body, choice, message, sse
 from tests.conforming_completions import BODIES as TEXT_BODIES
-from tests.proxy.doctor_answers import CONTEXT, LONG, Answers, Case, error, raw, said
-from tests.proxy.doctor_chat_cases import CHAT_CASES
-from tests.proxy.doctor_stream_cases import OTHER_CASES, STREAM_CASES
+from tests.proxy.doctor.answers import CONTEXT, LONG, Answers, Case, error, raw, said
+from tests.proxy.doctor.chat_cases import CHAT_CASES
+from tests.proxy.doctor.stream_cases import OTHER_CASES, STREAM_CASES
 from wellspoken.proxy.doctor import rules_logprobs
-from wellspoken.proxy.doctor.catalogue import PROBES
-from wellspoken.proxy.doctor.model import Context, Heard, Probe, Unclear, Verdict, judged, shown
-from wellspoken.proxy.doctor.questions import NULLED, stop_of
+from wellspoken.proxy.doctor.probe import (
+    Probe,
+    ProbeContext,
+    ProbeResponse,
+    Unclear,
+    Verdict,
+    judge,
+    shown,
+)
+from wellspoken.proxy.doctor.probe_requests import NULLED, choose_stop
+from wellspoken.proxy.doctor.probes import PROBES
 
 CASES: dict[str, Case] = {**CHAT_CASES, **STREAM_CASES, **OTHER_CASES}
 BY_NAME = {probe.name: probe for probe in PROBES}
@@ -23,7 +31,7 @@ BAD = [(name, words) for name, case in CASES.items() for words in case.bad]
 
 
 def verdict(name: str, heard: Answers) -> Verdict:
-    return judged(BY_NAME[name], heard, CASES[name].context)
+    return judge(BY_NAME[name], heard, CASES[name].context)
 
 
 def test_each_probe_has_a_conforming_answer_and_a_mutant() -> None:
@@ -63,7 +71,7 @@ def test_what_cannot_be_told_is_no_verdict(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_no_answer_and_any_other_status_are_breaks(name: str) -> None:
     count = len(CASES[name].good)
-    silent = verdict(name, [Heard(failure="no answer within 1 s")] * count)
+    silent = verdict(name, [ProbeResponse(failure="no answer within 1 s")] * count)
     assert (silent.state, silent.said) == ("broken", "no answer within 1 s")
     assert verdict(name, [error(status=502)] * count).state == "broken"
     assert verdict(name, [said(b"<html>", 502, content_type="text/html")] * count).state == "broken"
@@ -107,12 +115,12 @@ def test_the_suites_own_conforming_answers_pass() -> None:
             continue
         [choice] = sample.answer["choices"]
         content = choice["message"]["content"]
-        assert list(rules_logprobs.entries(choice)) == [], name
-        assert list(rules_logprobs.tiling(choice, content)) == [], name
+        assert list(rules_logprobs.check_entries(choice)) == [], name
+        assert list(rules_logprobs.check_tiling(choice, content)) == [], name
     for name in ("scored", "broken character", "split unknown"):
         [choice] = TEXT_BODIES[name].answer["choices"]
         start = choice["logprobs"]["text_offset"][0]
-        assert list(rules_logprobs.arrays(choice, 2, start)) == [], name
+        assert list(rules_logprobs.check_arrays(choice, 2, start)) == [], name
     for name in ("plain", "empty", "tools", "refusal", "reasoning"):
         heard = [raw(sse(STREAMS[name].answer))]
         for probe in ("stream-framing", "stream-chunks", "stream-role", "stream-finish"):
@@ -122,7 +130,7 @@ def test_the_suites_own_conforming_answers_pass() -> None:
 def test_a_limit_without_effect_is_seen_where_nothing_is_counted() -> None:
     answer = body(choice(message=message(LONG.text)))
     del answer["usage"]
-    found = judged(BY_NAME["max-tokens"], [said(answer)], LONG)
+    found = judge(BY_NAME["max-tokens"], [said(answer)], LONG)
     assert found.said == "the limit of 3 tokens had no effect"
 
 
@@ -134,7 +142,7 @@ def test_many_problems_are_cut_short() -> None:
 
 
 def test_a_request_that_was_not_sent_is_no_verdict() -> None:
-    found = verdict("created", [Heard(failure="not asked any more", unasked=True)])
+    found = verdict("created", [ProbeResponse(failure="not asked any more", unsent=True)])
     assert (found.state, found.said) == ("unclear", "not asked any more")
 
 
@@ -147,25 +155,27 @@ def test_what_a_server_wrote_is_quoted_without_control_characters() -> None:
 @pytest.mark.parametrize("text", ["", "a", "abc", "   ", "aaaaaaaa"])
 def test_a_text_that_has_no_stop_string_gives_none(text: str) -> None:
     with pytest.raises(Unclear):
-        stop_of(text)
+        choose_stop(text)
 
 
 @pytest.mark.parametrize(
     "text", ["Hello world! café 😀 done.", "one two three", "abcde", "ab cdef gh"]
 )
 def test_a_stop_string_is_in_the_text_and_not_at_its_start(text: str) -> None:
-    stop = stop_of(text)
+    stop = choose_stop(text)
     assert text.index(stop) > 0
     assert stop == stop.strip()
 
 
 def test_requests_are_shared_and_few() -> None:
     """What many probes ask alike is sent once; no answer is long but the one that is left."""
-    asks = [ask for probe in PROBES for ask in probe.asks(CONTEXT)]
-    assert len(asks) >= 50
-    assert len(set(asks)) <= 42
+    requests = [ask for probe in PROBES for ask in probe.requests(CONTEXT)]
+    assert len(requests) >= 50
+    assert len(set(requests)) <= 42
     sent = [
-        json.loads(ask.body) for ask in set(asks) if ask.body.endswith(b"}") and ask.body != b"{}"
+        json.loads(ask.body)
+        for ask in set(requests)
+        if ask.body.endswith(b"}") and ask.body != b"{}"
     ]
     limits = [
         one.get("max_tokens") or one.get("max_completion_tokens")
@@ -178,13 +188,13 @@ def test_requests_are_shared_and_few() -> None:
 
 
 def test_no_request_is_made_of_what_is_not_known() -> None:
-    unknown = Context("m", listed=False)
+    unknown = ProbeContext("m", listed=False)
     impossible = [probe.name for probe in PROBES if not possible(probe, unknown)]
     assert impossible == ["model", "stop", "stop-logprobs", "logit-bias"]
 
 
-def possible(probe: Probe, context: Context) -> bool:
+def possible(probe: Probe, context: ProbeContext) -> bool:
     try:
-        return bool(probe.asks(context))
+        return bool(probe.requests(context))
     except Unclear:
         return False

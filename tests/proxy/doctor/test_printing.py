@@ -20,10 +20,10 @@ import msgspec
 import pytest
 
 from wellspoken.proxy.cli.main import main
-from wellspoken.proxy.doctor.catalogue import PROBES, chosen
-from wellspoken.proxy.doctor.display import Progress, coloured, table, width_of
-from wellspoken.proxy.doctor.model import Report, Result, Verdict
-from wellspoken.proxy.doctor.report import as_json, as_markdown
+from wellspoken.proxy.doctor.printing import ProbeProgress, as_json, as_markdown, as_table, width_of
+from wellspoken.proxy.doctor.probe import Report, Result, Verdict
+from wellspoken.proxy.doctor.probes import PROBES, select_probes
+from wellspoken.proxy.lifecycle.colour import Colour
 
 GOOD = Verdict("ok", "", 200)
 BROKEN = Verdict("broken", "created is 763, not the present time", 200)
@@ -130,7 +130,7 @@ def test_the_markdown_is_one_table_whatever_a_server_writes() -> None:
 @pytest.mark.parametrize("colour", [False, True])
 def test_a_table_fits_its_width(width: int, colour: bool) -> None:
     long = Verdict("broken", "; ".join(["the message has no refusal, which should be null"] * 4))
-    text = table(report((long, GOOD), (GOOD, GOOD), (long, long)), width, colour=colour)
+    text = as_table(report((long, GOOD), (GOOD, GOOD), (long, long)), width, colour=colour)
     bare = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert max(map(len, bare.splitlines())) <= width
     assert (bare != text) == colour
@@ -140,7 +140,7 @@ def test_a_table_fits_its_width(width: int, colour: bool) -> None:
 
 
 def test_a_table_tells_all_three_sides_of_what_does_not_pass() -> None:
-    lines = table(ALL, 120).splitlines()
+    lines = as_table(ALL, 120).splitlines()
     [at] = [n for n, line in enumerate(lines) if line.startswith("model ")]
     assert lines[at].endswith(f"backend: {BROKEN.said}")
     assert lines[at + 1].strip() == f"OpenAI: {PROBES[1].contract}"
@@ -159,7 +159,7 @@ def test_a_table_tells_all_three_sides_of_what_does_not_pass() -> None:
     ],
 )
 def test_a_table_ends_with_what_to_do(pairs: list[tuple[Verdict, Verdict]], words: str) -> None:
-    last = table(report(*pairs), 100).splitlines()[-1]
+    last = as_table(report(*pairs), 100).splitlines()[-1]
     assert words in last
     assert words or last.endswith("1 pass.")
 
@@ -174,18 +174,18 @@ class Screen(io.StringIO):
 def test_colours_and_progress_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert coloured(Screen()) and not coloured(io.StringIO())
+    assert Colour.of(Screen()).on and not Colour.of(io.StringIO()).on
     monkeypatch.setenv("COLUMNS", "61")
     assert (width_of(Screen()), width_of(io.StringIO())) == (61, 100)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not coloured(Screen())
+    assert not Colour.of(Screen()).on
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
-    assert not coloured(Screen())
+    assert not Colour.of(Screen()).on
     for terminal, file in (("xterm", Screen()), ("dumb", Screen()), ("xterm", io.StringIO())):
         monkeypatch.setenv("TERM", terminal)
-        progress = Progress(file)
-        progress.tell(4, 46, "usage")
+        progress = ProbeProgress(file)
+        progress.draw(4, 46, "usage")
         progress.clear()
         drawn = file.isatty() and terminal == "xterm"
         assert file.getvalue() == ("\r\x1b[2K5/46 usage\r\x1b[2K" if drawn else "")
@@ -202,7 +202,7 @@ def test_colours_and_progress_are_for_terminals(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_probes_are_chosen_by_name(only: list[str], skip: list[str], count: int) -> None:
-    assert len(chosen(only, skip)) == count
+    assert len(select_probes(only, skip)) == count
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_a_reader_that_leaves_and_an_interrupt(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("wellspoken.proxy.doctor.examine.examine", interrupted)
+    monkeypatch.setattr("wellspoken.proxy.doctor.diagnose.diagnose", interrupted)
     assert main(["doctor", llama_server]) == 130
 
 
@@ -343,9 +343,9 @@ def test_the_help_has_examples_that_parse(
     for example in examples:
         words = example.partition(" > ")[0].replace("'", "").split()
         main(["doctor", *words])
-    assert len(seen) == 4  # --list asks nothing
+    assert len(seen) == 4  # --list requests nothing
 
 
 def test_the_package_is_small_files() -> None:
-    folder = Path(__file__).parents[2] / "proxy" / "doctor"
+    folder = Path(__file__).parents[3] / "proxy" / "doctor"
     assert all(len(file.read_text().splitlines()) <= 400 for file in folder.glob("*.py"))
