@@ -167,10 +167,10 @@ def _convert(arguments: Sequence[str]) -> int:
         print("wellspoken: stdout is closed. Write > NEW behind the command.", file=sys.stderr)
         return 2
     try:
-        from wellspoken.proxy.transfer.convert_command import Options, run
+        from wellspoken.proxy.transfer.convert_command import ConvertOptions, run
 
         return run(
-            Options(
+            ConvertOptions(
                 file=options.file,
                 adapter=options.adapter,
                 rejects=options.rejects,

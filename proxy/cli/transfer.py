@@ -52,38 +52,16 @@ def main(arguments: Sequence[str]) -> int:
 
 def _export(arguments: Sequence[str]) -> int:
     options = _export_parser().parse_args(arguments)
-    from wellspoken.proxy.transfer.export_command import Options, run
+    from wellspoken.proxy.transfer.export_command import ExportOptions, run
 
-    return run(
-        Options(
-            config=options.config,
-            store=options.store,
-            since=options.since,
-            until=options.until,
-            metadata=tuple(options.metadata),
-            model=options.model,
-            format=options.format,
-            key=options.key,
-            everything=options.all,
-            out=options.output,
-        )
-    )
+    return run(ExportOptions(**vars(options)))
 
 
 def _import(arguments: Sequence[str]) -> int:
     options = _import_parser().parse_args(arguments)
-    from wellspoken.proxy.transfer.import_command import Options, run
+    from wellspoken.proxy.transfer.import_command import ImportOptions, run
 
-    return run(
-        Options(
-            config=options.config,
-            store=options.store,
-            key=options.key,
-            model=options.model,
-            rejects=options.rejects,
-            file=options.file,
-        )
-    )
+    return run(ImportOptions(**vars(options)))
 
 
 def _parser(command: str, usage: str, description: str) -> argparse.ArgumentParser:
@@ -132,9 +110,14 @@ def _export_parser() -> argparse.ArgumentParser:
         "--key", metavar="env:NAME", help="only what this client key stored; or file:PATH"
     )
     parser.add_argument(
-        "--all", action="store_true", help="chat: answers that were cut or are empty, too"
+        "--all",
+        dest="everything",
+        action="store_true",
+        help="chat: answers that were cut or are empty, too",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write here, not to stdout")
+    parser.add_argument(
+        "-o", "--output", dest="out", metavar="FILE", help="write here, not to stdout"
+    )
     return parser
 
 

@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from wellspoken.proxy.transfer.jsonl import Terminal
+from wellspoken.proxy.lifecycle.terminal import Terminal
 
 if TYPE_CHECKING:
     import logging

@@ -11,25 +11,26 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from functools import partial
-from typing import BinaryIO
 
 from msgspec import Struct
 
 from wellspoken.adapters.servers import registry
-from wellspoken.proxy.transfer.converter import Converter, RejectedLine
+from wellspoken.proxy.lifecycle.terminal import Terminal
+from wellspoken.proxy.transfer.converter import Converter
 from wellspoken.proxy.transfer.jsonl import (
     BLOCK,
-    Lines,
+    JsonLines,
     Rejects,
-    Terminal,
+    Tally,
     UsageError,
-    finished,
-    rejects_of,
-    source_of,
+    open_rejects,
+    open_source,
+    run_command,
+    use_lines,
 )
 
 
-class Options(Struct, frozen=True):
+class ConvertOptions(Struct, frozen=True):
     """What the command line says; `file` None or "-" is stdin, `max_line` in bytes."""
 
     file: str | None = None
@@ -39,29 +40,19 @@ class Options(Struct, frozen=True):
     max_line: int = 256 << 20
 
 
-class Tally:
+class Conversions(Tally):
     """What came of the lines so far; `repairs` by name."""
 
     def __init__(self) -> None:
-        self.converted = 0
-        self.unchanged = 0
-        self.rejected = 0
+        self.converted = self.unchanged = 0
         self.repairs: Counter[str] = Counter()
-
-    @property
-    def lines(self) -> int:
-        """All lines that were not blank."""
-        return self.converted + self.unchanged + self.rejected
-
-    def progress(self) -> str:
-        """Return what the line of progress says."""
-        rejected = f", {self.rejected:,} rejected" if self.rejected else ""
-        return f"{self.lines:,} lines{rejected}"
 
     def summary(self) -> str:
         """Return the last line of the command."""
+        # What is being converted when an interrupt comes is not counted.
+        lines = self.converted + self.unchanged + self.rejected
         counts = (
-            f"{self.lines} {'line' if self.lines == 1 else 'lines'}: {self.converted} converted, "
+            f"{lines} {'line' if lines == 1 else 'lines'}: {self.converted} converted, "
             f"{self.unchanged} unchanged, {self.rejected} rejected"
         )
         ordered = sorted(self.repairs.items(), key=lambda item: (-item[1], item[0]))
@@ -69,71 +60,42 @@ class Tally:
         return f"{counts}; repairs: {listed or 'none'}"
 
 
-def run(options: Options) -> int:
+def run(options: ConvertOptions) -> int:
     """Convert; return the exit code: 0, 1 if a line was rejected, 2 for what cannot be used."""
-    terminal = Terminal(sys.stderr, progress=sys.stderr.isatty() and not sys.stdout.isatty())
-    tally = Tally()
-    return finished(partial(_run, options, terminal, tally), terminal, tally)
+    tally = Conversions()
+    return run_command(partial(_convert, options, tally), tally, progress=not sys.stdout.isatty())
 
 
-def _run(options: Options, terminal: Terminal, tally: Tally) -> int:
+def _convert(options: ConvertOptions, tally: Conversions, terminal: Terminal) -> int:
     with ExitStack() as files:
         converter = _converter(options)
-        lines = Lines(source_of(options.file, "convert", files), options.max_line)
-        rejects = Rejects(rejects_of(options.rejects, lines.file, files), terminal)
+        lines = JsonLines(open_source(options.file, "convert", files), options.max_line)
+        rejects = Rejects(open_rejects(options.rejects, lines.file, files), terminal)
         # Not sys.stdout's own buffer: under PYTHONUNBUFFERED that writes no more than fits.
         out = open(sys.stdout.fileno(), "wb", BLOCK, closefd=False)
         files.enter_context(out)
-        _convert(lines, converter, out, rejects, tally)
+
+        def convert_line(line: bytes) -> None:
+            converted = converter.convert(line)
+            out.write(converted.line)
+            out.write(b"\n")
+            if converted.changed:
+                tally.converted += 1
+            else:
+                tally.unchanged += 1
+            tally.repairs.update(converted.repairs)
+            if not lines.regular:
+                out.flush()  # what comes bit by bit leaves bit by bit
+
+        try:
+            use_lines(lines, rejects, tally, convert_line, hint="; --max-line raises the limit")
+        finally:
+            out.flush()
+        rejects.close()
     return tally.rejected
 
 
-def _convert(
-    lines: Lines, converter: Converter, out: BinaryIO, rejects: Rejects, tally: Tally
-) -> None:
-    try:
-        for number, line in lines:
-            if line:
-                _one(number, line, lines, converter, out, rejects, tally)
-                if not lines.regular:
-                    out.flush()  # what comes bit by bit leaves bit by bit
-            rejects.terminal.tick(tally.progress, lines.share)
-    finally:
-        rejects.terminal.clear()
-        out.flush()
-    rejects.close()
-
-
-def _one(
-    number: int,
-    line: bytes,
-    lines: Lines,
-    converter: Converter,
-    out: BinaryIO,
-    rejects: Rejects,
-    tally: Tally,
-) -> None:
-    try:
-        if lines.over:
-            raise RejectedLine(f"longer than {lines.limit} bytes; --max-line raises the limit")
-        converted = converter.convert(line)
-    except RejectedLine as error:
-        tally.rejected += 1
-        rejects.add(number, str(error), line)
-        return
-    except Exception as error:
-        error.add_note(f"in line {number}")
-        raise
-    out.write(converted.line)
-    out.write(b"\n")
-    if converted.changed:
-        tally.converted += 1
-    else:
-        tally.unchanged += 1
-    tally.repairs.update(converted.repairs)
-
-
-def _converter(options: Options) -> Converter:
+def _converter(options: ConvertOptions) -> Converter:
     try:
         backend = registry.find(options.adapter)
     except ValueError as error:

@@ -22,6 +22,7 @@ from wellspoken.adapters.requests.shapes import ALL_ALTERNATIVES
 from wellspoken.adapters.servers.backend import Backend, Dialect
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.adapters.translate import translate_body
+from wellspoken.proxy.transfer.jsonl import RejectedLine
 
 Fields = dict[str, Raw]
 
@@ -40,10 +41,6 @@ _choices_of = msgspec.json.Decoder(list[Fields]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class RejectedLine(ValueError):
-    """A line that holds no answer which can be converted; its text says why."""
-
-
 class Converted(Struct):
     """A line's conversion: the new `line` without its end, and the repairs with their counts."""
 
@@ -52,14 +49,14 @@ class Converted(Struct):
     repairs: dict[str, int]
 
 
-class Arrays(Struct):
+class KeptArrays(Struct):
     """What the completions endpoint's logprobs tell of a request that was not kept."""
 
     token_logprobs: list[Any] | None = None
     text_offset: list[Any] | None = None
 
 
-_arrays_of = msgspec.json.Decoder(Arrays).decode
+_arrays_of = msgspec.json.Decoder(KeptArrays).decode
 
 
 class Converter:
@@ -265,12 +262,12 @@ def _model(fields: Fields) -> str:
         return NO_MODEL
 
 
-def _arrays(choice: Fields) -> Arrays:
+def _arrays(choice: Fields) -> KeptArrays:
     """Return what a completions choice's arrays tell, nothing where it has none."""
     try:
-        return _arrays_of(choice["logprobs"]) if "logprobs" in choice else Arrays()
+        return _arrays_of(choice["logprobs"]) if "logprobs" in choice else KeptArrays()
     except _REFUSED:
-        return Arrays()
+        return KeptArrays()
 
 
 def _echoes(choice: Fields) -> bool:

@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -20,15 +21,16 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from wellspoken.proxy.lifecycle.terminal import Terminal
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.rows import Position, Query, Row
 from wellspoken.proxy.transfer.export_lines import Format, lines_of
 from wellspoken.proxy.transfer.jsonl import (
     BLOCK,
     SHOWN,
-    Terminal,
+    Tally,
     UsageError,
-    finished,
+    run_command,
 )
 from wellspoken.proxy.transfer.opening import Opened, opened, owner, settings, spare
 
@@ -44,14 +46,14 @@ _TIME: Final = re.compile(
 )
 
 
-class Options(Struct, frozen=True):
+class ExportOptions(Struct, frozen=True):
     """What the command line says; `out` None or "-" is stdout."""
 
     config: str | None = None
     store: str | None = None
     since: str | None = None
     until: str | None = None
-    metadata: tuple[str, ...] = ()
+    metadata: Sequence[str] = ()
     model: str | None = None
     format: Format = "chat"
     key: str | None = None
@@ -59,14 +61,12 @@ class Options(Struct, frozen=True):
     out: str | None = None
 
 
-class Tally:
+class Exports(Tally):
     """What was written so far, and why some was not."""
 
     def __init__(self, format: Format) -> None:
         self.format = format
-        self.completions = 0
-        self.lines = 0
-        self.lost = 0
+        self.completions = self.lost = 0
         self.left_out: Counter[str] = Counter()
 
     def leave_out(self, reason: str) -> None:
@@ -96,35 +96,33 @@ class Tally:
         return text
 
 
-def run(options: Options) -> int:
+def run(options: ExportOptions) -> int:
     """Export; return the exit code: 0, 1 if the store, a row or the disk failed, 2: wrong usage."""
     to_stdout = options.out in (None, "-")
-    seen = sys.stderr.isatty() and not (to_stdout and sys.stdout and sys.stdout.isatty())
-    terminal, tally = Terminal(sys.stderr, progress=seen), Tally(options.format)
-    return finished(partial(_run, options, terminal, tally), terminal, tally, (OSError, StoreError))
+    seen = not (to_stdout and sys.stdout and sys.stdout.isatty())
+    tally = Exports(options.format)
+    work = partial(_run, options, tally)
+    return run_command(work, tally, progress=seen, failures=(OSError, StoreError))
 
 
-def _run(options: Options, terminal: Terminal, tally: Tally) -> int:
+def _run(options: ExportOptions, tally: Exports, terminal: Terminal) -> int:
     with ExitStack() as stack:
         wanted = settings(options.config, options.store, made=False)
         query = _query(options)
         spare(wanted, "--output", None if options.out == "-" else options.out)
         source = stack.enter_context(opened(wanted))
-        out = Output(stack.enter_context(_out(options.out)), tally)
-        try:
-            _export(source, query, out, options, terminal, tally)
-        finally:
-            terminal.clear()
+        out = LineWriter(stack.enter_context(_out(options.out)), tally)
+        _export(source, query, out, options, terminal, tally)
     return tally.lost
 
 
 def _export(
     source: Opened,
     query: Query,
-    out: Output,
-    options: Options,
+    out: LineWriter,
+    options: ExportOptions,
     terminal: Terminal,
-    tally: Tally,
+    tally: Exports,
 ) -> None:
     last = _last(source, query) if terminal.progress else None
     first: int | None = None
@@ -152,13 +150,13 @@ def _export(
         rows.clear()  # so that the next page does not come beside it
 
 
-class Output:
+class LineWriter:
     """Writes whole lines, some at once: what is cut off anywhere ends with one.
 
     `file` has no buffer of its own, so that closing it never waits for a reader.
     """
 
-    def __init__(self, file: FileIO, tally: Tally) -> None:
+    def __init__(self, file: FileIO, tally: Exports) -> None:
         self.file = file
         self.tally = tally
         self.waiting: list[bytes] = []
@@ -197,7 +195,9 @@ def _page(source: Opened, query: Query) -> list[Row]:
         return source.run(source.store.find(query))
 
 
-def _past(source: Opened, query: Query, error: Unusable, terminal: Terminal, tally: Tally) -> Query:
+def _past(
+    source: Opened, query: Query, error: Unusable, terminal: Terminal, tally: Exports
+) -> Query:
     """Return how to go on where a page cannot be read: row by row, past one that is lost.
 
     One that was deleted while it was being read is there no more when it is asked for again.
@@ -234,7 +234,7 @@ def _share(first: int, now: int, last: int | None) -> float | None:
     return None if last is None or last <= first else min((now - first) / (last - first), 1.0)
 
 
-def _query(options: Options) -> Query:
+def _query(options: ExportOptions) -> Query:
     now = time.time()
     since, until = moment(options.since, "--since", now), moment(options.until, "--until", now)
     if since is not None and until is not None and since >= until:
@@ -273,7 +273,7 @@ def moment(text: str | None, option: str, now: float) -> int | None:
         ) from None
 
 
-def _pairs(given: tuple[str, ...]) -> dict[str, str]:
+def _pairs(given: Sequence[str]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for text in given:
         key, sign, value = text.partition("=")

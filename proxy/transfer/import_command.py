@@ -6,7 +6,6 @@ Lines are read one at a time and stored in groups, so memory does not grow with 
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -14,19 +13,20 @@ from typing import Final
 
 from msgspec import Struct
 
+from wellspoken.proxy.lifecycle.terminal import Terminal
 from wellspoken.proxy.store.completions import CompletionStore
 from wellspoken.proxy.store.database import StoreError
 from wellspoken.proxy.store.rows import Row
-from wellspoken.proxy.transfer.converter import RejectedLine
-from wellspoken.proxy.transfer.import_lines import Reader
+from wellspoken.proxy.transfer.import_lines import RowReader
 from wellspoken.proxy.transfer.jsonl import (
-    Lines,
+    JsonLines,
     Rejects,
-    Terminal,
+    Tally,
     UsageError,
-    finished,
-    rejects_of,
-    source_of,
+    open_rejects,
+    open_source,
+    run_command,
+    use_lines,
 )
 from wellspoken.proxy.transfer.opening import Opened, opened, owner, settings, spare
 
@@ -37,7 +37,7 @@ GZIP: Final = b"\x1f\x8b"
 LONGEST: Final = 256 << 20  # bytes of a line
 
 
-class Options(Struct, frozen=True):
+class ImportOptions(Struct, frozen=True):
     """What the command line says; `file` None or "-" is stdin."""
 
     config: str | None = None
@@ -48,19 +48,10 @@ class Options(Struct, frozen=True):
     file: str | None = None
 
 
-class Tally:
+class Imports(Tally):
     """What came of the lines so far."""
 
-    def __init__(self) -> None:
-        self.lines = 0
-        self.imported = 0
-        self.present = 0
-        self.rejected = 0
-
-    def progress(self) -> str:
-        """Return what the line of progress says."""
-        rejected = f", {self.rejected:,} rejected" if self.rejected else ""
-        return f"{self.lines:,} lines{rejected}"
+    imported = present = 0
 
     def summary(self) -> str:
         """Return the last line of the command."""
@@ -70,52 +61,42 @@ class Tally:
         )
 
 
-def run(options: Options) -> int:
+def run(options: ImportOptions) -> int:
     """Import; return the exit code: 0, 1 if a line or the store failed, 2 for wrong usage."""
-    terminal, tally = Terminal(sys.stderr, progress=sys.stderr.isatty()), Tally()
-    return finished(partial(_run, options, terminal, tally), terminal, tally, (OSError, StoreError))
+    tally = Imports()
+    work = partial(_import, options, tally)
+    return run_command(work, tally, progress=True, failures=(OSError, StoreError))
 
 
-def _run(options: Options, terminal: Terminal, tally: Tally) -> int:
+def _import(options: ImportOptions, tally: Imports, terminal: Terminal) -> int:
     with ExitStack() as stack:
-        reader = Reader(now=int(time.time()), owner=owner(options.key), model=options.model)
-        lines = Lines(source_of(options.file, "import", stack), LONGEST)
+        reader = RowReader(now=int(time.time()), owner=owner(options.key), model=options.model)
+        lines = JsonLines(open_source(options.file, "import", stack), LONGEST)
         wanted = settings(options.config, options.store, made=True)
         spare(wanted, "--rejects", options.rejects)
-        rejects = Rejects(rejects_of(options.rejects, lines.file, stack), terminal)
+        rejects = Rejects(open_rejects(options.rejects, lines.file, stack), terminal)
         target = stack.enter_context(opened(wanted))
-        try:
-            _import(lines, reader, target, rejects, tally)
-        finally:
-            terminal.clear()
+        group: list[Row] = []
+        size = 0
+
+        def import_line(line: bytes) -> None:
+            nonlocal size
+            if tally.lines == 1 and line.startswith(GZIP):
+                raise UsageError("the file is compressed: zcat FILE | wellspoken import ...")
+            group.append(reader.row(line))
+            size += len(line)
+            if len(group) == ROWS or size >= BYTES:
+                _store(target, group, tally)
+                group.clear()
+                size = 0
+
+        use_lines(lines, rejects, tally, import_line)
+        _store(target, group, tally)
         rejects.close()
     return tally.rejected
 
 
-def _import(lines: Lines, reader: Reader, target: Opened, rejects: Rejects, tally: Tally) -> None:
-    group: list[Row] = []
-    size = 0
-    for number, line in lines:
-        if number == 1 and line.startswith(GZIP):
-            raise UsageError("the file is compressed: zcat FILE | wellspoken import ...")
-        if line:
-            tally.lines += 1
-            try:
-                if lines.over:
-                    raise RejectedLine(f"longer than {lines.limit} bytes")
-                group.append(reader.row(line))
-                size += len(line)
-            except RejectedLine as error:
-                tally.rejected += 1
-                rejects.add(number, str(error), line)
-        if len(group) == ROWS or size >= BYTES:
-            _store(target, group, tally)
-            group, size = [], 0
-        rejects.terminal.tick(tally.progress, lines.share)
-    _store(target, group, tally)
-
-
-def _store(target: Opened, group: list[Row], tally: Tally) -> None:
+def _store(target: Opened, group: list[Row], tally: Imports) -> None:
     if not group:
         return
     new = target.run(_insert(target.store, group))

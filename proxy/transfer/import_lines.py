@@ -17,7 +17,8 @@ from msgspec import Raw, Struct
 from wellspoken.adapters.answer_schema import ChatCompletion, ChatId, Count, Created, Text
 from wellspoken.adapters.servers import registry
 from wellspoken.proxy.store.rows import BESIDE, Row
-from wellspoken.proxy.transfer.converter import NO_MODEL, Converter, RejectedLine
+from wellspoken.proxy.transfer.converter import NO_MODEL, Converter
+from wellspoken.proxy.transfer.jsonl import RejectedLine
 
 Fields = dict[str, Raw]
 
@@ -77,7 +78,7 @@ _pairs_of = msgspec.json.Decoder(dict[str, str]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class Reader:
+class RowReader:
     """Makes rows of lines.
 
     `now`: epoch seconds, when an answer was made whose line does not say it. `owner`: whose the

@@ -1,23 +1,22 @@
-"""Files of JSON lines as commands read them: lines, a line of progress, and what was rejected."""
+"""What convert, export and import share: how a command ends, the lines it reads and rejects."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from stat import S_ISREG
-from typing import BinaryIO, Final, Protocol, TextIO
+from typing import BinaryIO, Final
 
 from msgspec import json
+
+from wellspoken.proxy.lifecycle.terminal import Terminal
 
 SHOWN: Final = 20  # rejected lines that are told on stderr
 QUOTED: Final = 4_096  # bytes that --rejects keeps of a line above the cap
 BLOCK: Final = 1 << 20
-INTERVAL: Final = 0.1  # seconds between two drawings of the progress bar
-BAR: Final = 24  # characters
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141  # what a shell says of a command that SIGPIPE ended
 
@@ -26,26 +25,40 @@ class UsageError(Exception):
     """Options or files that cannot be used as given; the text says what to do."""
 
 
-class Tally(Protocol):
-    """What came of a command's work so far."""
+class RejectedLine(ValueError):
+    """A line that cannot be used; its text says why."""
+
+
+class Tally:
+    """What came of a command's work so far; each command adds what its last line says."""
+
+    lines = rejected = 0
+
+    def progress(self) -> str:
+        """Return what the line of progress says."""
+        rejected = f", {self.rejected:,} rejected" if self.rejected else ""
+        return f"{self.lines:,} lines{rejected}"
 
     def summary(self) -> str:
         """Return the last line of the command."""
+        raise NotImplementedError
 
 
-def finished(
-    work: Callable[[], int],
-    terminal: Terminal,
+def run_command(
+    work: Callable[[Terminal], int],
     tally: Tally,
+    *,
+    progress: bool,
     failures: tuple[type[Exception], ...] = (OSError,),
 ) -> int:
     """Do a command's work and say how it ended; return the exit code.
 
     `work` returns how much went wrong, and 1 says that something did; so it does of one of the
-    `failures`, which end the work. 2: wrong usage.
+    `failures`, which end the work. 2: wrong usage. `progress`: whether its line may be drawn.
     """
+    terminal = Terminal(sys.stderr, progress=progress and sys.stderr.isatty())
     try:
-        wrong = work()
+        wrong = work(terminal)
     except UsageError as error:
         print(f"wellspoken: {error}", file=sys.stderr)
         return 2
@@ -58,11 +71,42 @@ def finished(
     except KeyboardInterrupt:
         terminal.say(f"wellspoken: interrupted after {tally.summary()}")
         return INTERRUPTED
+    finally:
+        terminal.clear()
     terminal.say(f"wellspoken: {tally.summary()}")
     return 1 if wrong else 0
 
 
-class Lines:
+def use_lines(
+    lines: JsonLines,
+    rejects: Rejects,
+    tally: Tally,
+    use: Callable[[bytes], None],
+    *,
+    hint: str = "",
+) -> None:
+    """Give each line that is not blank to `use`, and those that raise RejectedLine to `rejects`.
+
+    `hint`: what to do about a line that is too long.
+    """
+    for number, line in lines:
+        if line:
+            tally.lines += 1
+            try:
+                if lines.over:
+                    raise RejectedLine(f"longer than {lines.limit} bytes{hint}")
+                use(line)
+            except RejectedLine as error:
+                tally.rejected += 1
+                rejects.add(number, str(error), line)
+            except Exception as error:
+                error.add_note(f"in line {number}")
+                raise
+        rejects.terminal.tick(tally.progress, lines.share)
+    rejects.terminal.clear()
+
+
+class JsonLines:
     """The lines of a file, as (number, bytes); `size` is None where it is not known.
 
     A line above `limit` bytes comes as its first `QUOTED` bytes with `over` set; the rest of it is
@@ -99,45 +143,6 @@ class Lines:
         return min(self.done / self.size, 1.0) if self.size else None
 
 
-class Terminal:
-    """Stderr: notices, and on a terminal a line of progress that they do not mix with."""
-
-    def __init__(self, file: TextIO, *, progress: bool) -> None:
-        self.file = file
-        self.progress = progress
-        self.drawn = False
-        self.next = 0.0
-
-    def say(self, text: str) -> None:
-        """Write a line; the progress is drawn anew after it."""
-        self.clear()
-        print(text, file=self.file, flush=True)
-
-    def clear(self) -> None:
-        """Wipe the progress off."""
-        if self.drawn:
-            self.file.write("\r\x1b[K")
-            self.file.flush()
-            self.drawn = False
-
-    def tick(self, text: Callable[[], str], share: float | None) -> None:
-        """Draw the progress, at most every `INTERVAL` seconds; `share` of 1.0 is done, if known."""
-        if not self.progress or (now := time.monotonic()) < self.next:
-            return
-        self.next = now + INTERVAL
-        line = text()
-        if share is not None:
-            full = round(share * BAR)
-            line = f"[{'#' * full}{'.' * (BAR - full)}] {share:4.0%}  {line}"
-        try:
-            width = os.get_terminal_size(self.file.fileno()).columns or 80
-        except OSError:
-            width = 80
-        self.file.write(f"\r{line[: width - 1]}\x1b[K")
-        self.file.flush()
-        self.drawn = True
-
-
 class Rejects:
     """Where rejected lines go: a file of JSON lines, else the first reasons to stderr."""
 
@@ -163,7 +168,7 @@ class Rejects:
             self.terminal.say(f"and {more} more; --rejects FILE keeps all of them")
 
 
-def source_of(name: str | None, command: str, files: ExitStack) -> BinaryIO:
+def open_source(name: str | None, command: str, files: ExitStack) -> BinaryIO:
     """Open what a command reads, stdin for None or "-". Raises UsageError."""
     if sys.stdin is None and name in (None, "-"):
         raise UsageError("stdin is closed; name a FILE")
@@ -177,7 +182,7 @@ def source_of(name: str | None, command: str, files: ExitStack) -> BinaryIO:
         raise UsageError(f"cannot read {name}: {error.strerror}") from error
 
 
-def rejects_of(name: str | None, source: BinaryIO, files: ExitStack) -> BinaryIO | None:
+def open_rejects(name: str | None, source: BinaryIO, files: ExitStack) -> BinaryIO | None:
     """Open the file of --rejects if one is named. Raises UsageError."""
     if name is None:
         return None

@@ -18,7 +18,7 @@ import pytest
 from tests.commands import on_terminal, peak
 from tests.conformance import Request, check_body
 from wellspoken.proxy.cli.main import main
-from wellspoken.proxy.transfer.convert_command import Tally
+from wellspoken.proxy.transfer.convert_command import Conversions
 
 COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli", "convert"]
 
@@ -279,7 +279,7 @@ def test_help_begins_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_summary_orders_repairs_by_count() -> None:
-    tally = Tally()
+    tally = Conversions()
     tally.converted, tally.rejected = 3, 1
     tally.repairs.update({"b": 2, "a": 2, "c": 5})
     assert tally.summary() == (

@@ -17,7 +17,8 @@ from tests.reading import facts_of
 from tests.replay import NOW, body
 from wellspoken.adapters.exchange import SWITCHED
 from wellspoken.adapters.servers import registry
-from wellspoken.proxy.transfer.converter import NO_MODEL, Converter, RejectedLine
+from wellspoken.proxy.transfer.converter import NO_MODEL, Converter
+from wellspoken.proxy.transfer.jsonl import RejectedLine
 
 
 def bodies(given: list[Fixture]) -> list[Fixture]:

@@ -18,9 +18,9 @@ from tests.corpus import Fixture, checked_request, fixtures
 from wellspoken.adapters.answer_schema import ChatCompletion
 from wellspoken.adapters.translate import translate_body
 from wellspoken.proxy.store.rows import Capture, Row, row_of
-from wellspoken.proxy.transfer.converter import RejectedLine
 from wellspoken.proxy.transfer.export_lines import Format, lines_of
-from wellspoken.proxy.transfer.import_lines import Reader
+from wellspoken.proxy.transfer.import_lines import RowReader
+from wellspoken.proxy.transfer.jsonl import RejectedLine
 
 Json = dict[str, Any]
 NOW = 1_800_000_000
@@ -31,7 +31,7 @@ HI = {"role": "assistant", "content": "Hi"}
 def read(line: Json | bytes, **how: Any) -> Row:
     """Return the row of a line, whose answer has been checked."""
     data = line if isinstance(line, bytes) else json.dumps(line).encode()
-    row = Reader(now=NOW, **how).row(data)
+    row = RowReader(now=NOW, **how).row(data)
     request = json.loads(row.parameters) | {"messages": json.loads(row.messages)}
     assert not check_body(row.answer, checked_request(request))
     msgspec.json.decode(row.answer, type=ChatCompletion)
@@ -143,11 +143,11 @@ def test_a_full_line_is_the_row_it_was() -> None:
     given = row_of(Capture("ab12", "req", json.dumps(answer).encode(), json.dumps(asked).encode()))
     given.metadata = {"a": "changed later"}
     [line] = exported(given, "full")
-    reader = Reader(now=NOW)
+    reader = RowReader(now=NOW)
     row = reader.row(line)
     assert row == given
     assert exported(row, "full") == [line]
-    assert Reader(now=NOW, owner="cd34").row(line).owner == "cd34"
+    assert RowReader(now=NOW, owner="cd34").row(line).owner == "cd34"
     # A record with somebody's own ids is not taken for one of ours.
     other = json.loads(line) | {"id": "request-1"}
     assert read(json.dumps(other).encode()).id != given.id
@@ -158,16 +158,16 @@ def test_a_number_beyond_every_float_comes_back_as_it_went_out() -> None:
     given = row_of(Capture("", "req", json.dumps(completion()).encode(), request))
     [line] = exported(given, "full")
     assert b"1e400,0.10000000000000000001" in line
-    assert Reader(now=NOW).row(line) == given
+    assert RowReader(now=NOW).row(line) == given
 
 
 def test_ids_are_made_of_the_line_and_the_owner() -> None:
     line = json.dumps({"messages": [USER, HI]}).encode()
-    reader = Reader(now=NOW)
+    reader = RowReader(now=NOW)
     first = reader.row(line).id
     other = reader.row(line.replace(b"Hi", b"Ho")).id
-    assert reader.row(line).id == first == Reader(now=NOW + 9).row(line).id
-    assert len({first, other, Reader(now=NOW, owner="ab12").row(line).id}) == 3
+    assert reader.row(line).id == first == RowReader(now=NOW + 9).row(line).id
+    assert len({first, other, RowReader(now=NOW, owner="ab12").row(line).id}) == 3
     assert (len(first), first[:9]) == (33, "chatcmpl-")
 
 
@@ -205,7 +205,7 @@ BAD: list[tuple[Json | bytes, str]] = [
 def test_bad_lines_are_refused_with_a_reason(line: Json | bytes, reason: str) -> None:
     data = line if isinstance(line, bytes) else json.dumps(line).encode()
     with pytest.raises(RejectedLine) as caught:
-        Reader(now=NOW).row(data)
+        RowReader(now=NOW).row(data)
     assert reason in str(caught.value)
 
 
@@ -223,9 +223,9 @@ def test_every_kind_of_stored_answer_goes_out_and_comes_back(fixture: Fixture) -
     request = json.dumps(fixture.request).encode()
     given = row_of(Capture("", "r", answer.body, request))
     [line] = exported(given, "full")
-    assert exported(Reader(now=NOW).row(line), "full") == [line]
+    assert exported(RowReader(now=NOW).row(line), "full") == [line]
     for line in exported(given, "evals"):
-        row = Reader(now=NOW).row(line)
+        row = RowReader(now=NOW).row(line)
         msgspec.json.decode(row.answer, type=ChatCompletion)
         sample = json.loads(line)["sample"]
         assert json.loads(row.answer)["choices"] == [sample["choices"][0] | {"index": 0}]
