@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Raw, structs
 
@@ -22,15 +21,16 @@ from wellspoken.adapters.servers.llamacpp_native import (
 from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare
 from wellspoken.adapters.translate import BackendAnswer
 from wellspoken.proxy.relay import scoring
-from wellspoken.proxy.relay import storing as keeping
-from wellspoken.proxy.relay.admission import admit, enter, make_exchange
-from wellspoken.proxy.relay.answer import respond, send_untouched
+from wellspoken.proxy.relay.admission import enter
+from wellspoken.proxy.relay.generate import Generation, generate
 from wellspoken.proxy.relay.plan import BackendRequest, Plan, streamed, without_stops
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from wellspoken.adapters.events import Event
     from wellspoken.adapters.exchange import Exchange
-    from wellspoken.adapters.requests.shapes import ChatRequest
+    from wellspoken.adapters.requests.shapes import Bounds, ChatRequest
     from wellspoken.proxy.http.responses import EventStream, Reply
     from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.upstream.target import Target
@@ -39,32 +39,24 @@ OPENAI_PATH = "/v1/chat/completions"
 TEMPLATE = "/apply-template"
 
 
-async def chat(call: Call) -> Reply | EventStream:
-    """Answer one chat completion. Raises RequestError, UpstreamError: then nothing was sent."""
-    state = call.state
-    body = await call.read_body()
-    wanted = decode_chat(body, bounds=state.router.bounds)
-    target = state.router.find(wanted.model)
-    if target.settings.bounds != state.router.bounds:
-        openai_bounds.check(wanted, strict=target.settings.bounds == "openai")
-    streams = bool(wanted.stream)
-    call.routed(target, wanted.model, streams)
-    keeping.begin(call, wanted, body)
-    await call.ready(target)
-    wanted = await admit(call, target, wanted)
-    exchange = make_exchange(call, target, partial(exchange_for, wanted))
-    if call.kept is not None:
-        exchange.stored = True
-        wanted = keeping.with_usage(target, wanted)
-    if wanted.oai_compat is False:
-        payload = prepare(target.backend, wanted, model=target.model_for(wanted.model))
-        endpoint = _endpoint(target)
-        path = endpoint.path if endpoint.dialect == "chat" else OPENAI_PATH
-        await enter(call, target, wanted)
-        return await send_untouched(call, target, BackendRequest(path, payload, streams))
-    if target.away:
-        _refuse(target, wanted)
-    return await respond(call, target, partial(_plan, call, target, wanted, exchange), streams)
+def chat(call: Call) -> Awaitable[Reply | EventStream]:
+    """Answer one chat completion. Raises what `generate` does: then nothing was sent."""
+    return generate(call, CHAT)
+
+
+def _decode(call: Call, body: bytes, bounds: Bounds) -> ChatRequest:
+    return decode_chat(body, bounds=bounds)
+
+
+def _check_bounds(wanted: ChatRequest, strict: bool) -> None:
+    openai_bounds.check(wanted, strict=strict)
+
+
+def _request_untouched(call: Call, target: Target, wanted: ChatRequest) -> BackendRequest:
+    payload = prepare(target.backend, wanted, model=target.model_for(wanted.model))
+    endpoint = _endpoint(target)
+    path = endpoint.path if endpoint.dialect == "chat" else OPENAI_PATH
+    return BackendRequest(path, payload, bool(wanted.stream))
 
 
 def _endpoint(target: Target) -> Endpoint:
@@ -180,3 +172,6 @@ def _one_choice(wanted: ChatRequest, sample: int) -> ChatRequest:
         changed["seed"] = openai_bounds.seed_of_choice(wanted.seed, sample)
     fields = wanted.fields | {key: Raw(b"%d" % value) for key, value in changed.items()}
     return structs.replace(wanted, **changed, fields=fields)
+
+
+CHAT: Final = Generation(_decode, _check_bounds, exchange_for, _request_untouched, _refuse, _plan)

@@ -6,7 +6,7 @@ llama.cpp's clients may send the same to /completion and /completions under its 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wellspoken.adapters.merge import Best, Merge, entries_in
 from wellspoken.adapters.requests import completions_bounds
@@ -26,15 +26,17 @@ from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare_comple
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
 from wellspoken.adapters.translate import BackendAnswer
 from wellspoken.proxy.relay import scoring
-from wellspoken.proxy.relay.admission import admit, enter, make_exchange
-from wellspoken.proxy.relay.answer import respond, send_untouched
+from wellspoken.proxy.relay.admission import enter
 from wellspoken.proxy.relay.counting import Counter
+from wellspoken.proxy.relay.generate import Generation, generate
 from wellspoken.proxy.relay.plan import BackendRequest, Merging, Plan, streamed, without_stops
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from wellspoken.adapters.events import Event
     from wellspoken.adapters.exchange import Exchange
-    from wellspoken.adapters.requests.shapes import CompletionRequest
+    from wellspoken.adapters.requests.shapes import Bounds, CompletionRequest
     from wellspoken.adapters.servers.backend import Backend
     from wellspoken.proxy.http.responses import EventStream, Reply
     from wellspoken.proxy.relay.call import Call
@@ -44,33 +46,30 @@ OPENAI_PATH = "/v1/completions"
 COMPUTED = frozenset({"prompt_logprobs"})  # what a backend that cannot do it is not sent
 
 
-async def completions(call: Call) -> Reply | EventStream:
-    """Answer one completion. Raises RequestError, UpstreamError: then nothing was sent."""
-    state = call.state
-    body = await call.read_body()
-    bounds = state.router.bounds
-    wanted = decode_completion(body, bounds=bounds, native_names=call.path != OPENAI_PATH)
-    target = state.router.find(wanted.model)
-    if target.settings.bounds != bounds:
-        completions_bounds.check(wanted, strict=target.settings.bounds == "openai")
-    streams = bool(wanted.stream)
-    call.routed(target, wanted.model, streams)
-    await call.ready(target)
-    wanted = await admit(call, target, wanted)
-    exchange = make_exchange(call, target, partial(exchange_for_completion, wanted))
-    endpoint = _endpoint(target)
-    if wanted.oai_compat is False:
-        native = target.backend.native is not None and call.path != OPENAI_PATH
-        path = call.path if native else OPENAI_PATH
-        payload = prepare_completion(target.backend, wanted, model=target.model_for(wanted.model))
-        await enter(call, target, wanted)
-        return await send_untouched(call, target, BackendRequest(path, payload, streams))
-    if not wanted.model and target.names:
-        exchange.model = target.names[0]
-    if target.away:
-        _check(target.backend, wanted)  # nobody waits for an engine to be refused
-    plan = partial(_plan, call, target, wanted, exchange, endpoint)
-    return await respond(call, target, plan, streams)
+def completions(call: Call) -> Awaitable[Reply | EventStream]:
+    """Answer one completion. Raises what `generate` does: then nothing was sent."""
+    return generate(call, COMPLETIONS)
+
+
+def _decode(call: Call, body: bytes, bounds: Bounds) -> CompletionRequest:
+    return decode_completion(body, bounds=bounds, native_names=call.path != OPENAI_PATH)
+
+
+def _check_bounds(wanted: CompletionRequest, strict: bool) -> None:
+    completions_bounds.check(wanted, strict=strict)
+
+
+def _request_untouched(call: Call, target: Target, wanted: CompletionRequest) -> BackendRequest:
+    _endpoint(target)
+    native = target.backend.native is not None and call.path != OPENAI_PATH
+    payload = prepare_completion(target.backend, wanted, model=target.model_for(wanted.model))
+    return BackendRequest(call.path if native else OPENAI_PATH, payload, bool(wanted.stream))
+
+
+def _refuse(target: Target, wanted: CompletionRequest) -> None:
+    """Raise RequestError 400 for what the backend cannot do, since nobody need wait for that."""
+    _endpoint(target)
+    _check(target.backend, wanted)
 
 
 def _endpoint(target: Target) -> Endpoint:
@@ -85,14 +84,9 @@ def _endpoint(target: Target) -> Endpoint:
     return endpoint
 
 
-async def _plan(
-    call: Call,
-    target: Target,
-    wanted: CompletionRequest,
-    exchange: Exchange,
-    endpoint: Endpoint,
-) -> Plan:
+async def _plan(call: Call, target: Target, wanted: CompletionRequest, exchange: Exchange) -> Plan:
     """Return what to ask of the backend, once it is there: one request, or one for each choice."""
+    endpoint = _endpoint(target)
     await enter(call, target, wanted)
     backend, given = target.backend, prompts(wanted)
     computed = _computed(target, wanted, exchange)
@@ -298,3 +292,8 @@ def _prelude(wanted: CompletionRequest, exchange: Exchange, found: scoring.Score
     if wanted.echo:
         prelude += scoring.echoed(exchange, found)
     return prelude
+
+
+COMPLETIONS: Final = Generation(
+    _decode, _check_bounds, exchange_for_completion, _request_untouched, _refuse, _plan
+)
