@@ -1,1 +1,1 @@
-"""Makes proxy/endpoints/openapi.json of the Structs."""
+"""Makes proxy/endpoints/openapi.json of the Structs: `make openapi`, at development time."""

@@ -2,8 +2,8 @@
 
     python -m tests.openapi.document > proxy/endpoints/openapi.json     (or: make openapi)
 
-The answers' schemas are those of answer_schema.py, but objects that extensions may add
-keys to are open; the requests' are in openapi_requests.py. No aiohttp here: data in, a dict out.
+The answers' schemas are those of answer_schema.py, but objects that extensions may add keys to are
+open; the requests' are in requests.py. No part of the product: data in, a dict out.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any, Final
 import msgspec
 
 from tests.openapi import answer_schema as answers
-from tests.openapi import requests as openapi_requests
-from tests.openapi import stored as openapi_stored
+from tests.openapi import requests as request_schemas
+from tests.openapi import stored as stored_paths
 from tests.openapi.parts import (
     ANYWHERE,
     EVERY,
     FROM_BACKEND,
     OURS,
     WITH_BODY,
-    answered,
-    got,
+    get_operation,
+    json_content,
     operation,
     ref,
-    shaped,
+    response,
 )
 from tests.openapi.requests import REF, Schema, simple
 from tests.openapi.text import EXTENDED, STATUSES, TITLES
@@ -67,7 +67,7 @@ _OPEN: Final = (
 _ANSWERS: Final = (
     answers.Capabilities, answers.ChatCompletion, answers.ChatCompletionChunk, answers.Completion,
     answers.CompletionChunk, answers.CreateEmbeddingResponse, answers.ErrorResponse,
-    answers.ModelList, answers.Ready, answers.Unready, *openapi_stored.ANSWERS,
+    answers.ModelList, answers.Ready, answers.Unready, *stored_paths.ANSWERS,
 )  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def _schemas() -> dict[str, Schema]:
     for name in _OPEN:
         schemas[name]["additionalProperties"] = True
         schemas[name]["description"] += EXTENDED
-    return schemas | openapi_requests.schemas() | openapi_stored.schemas()
+    return schemas | request_schemas.schemas() | stored_paths.schemas()
 
 
 def _headers() -> dict[str, Any]:
@@ -201,10 +201,12 @@ def _event(chunk: str) -> Schema:
     }
 
 
-def _posted(name: str, summary: str, body: str, answer: dict[str, Any], example: Any) -> Any:
+def _post_operation(
+    name: str, summary: str, body: str, answer: dict[str, Any], example: Any
+) -> Any:
     """Return an operation that asks a backend and translates its answer."""
     parameters = [ref("parameters", each) for each in _parameters()]
-    wanted = {"required": True, "content": shaped(body, example)}
+    wanted = {"required": True, "content": json_content(body, example)}
     errors = (*ANYWHERE, *WITH_BODY, *FROM_BACKEND)
     return {
         "post": operation(
@@ -215,60 +217,60 @@ def _posted(name: str, summary: str, body: str, answer: dict[str, Any], example:
 
 def _paths() -> dict[str, Any]:
     said = [{"role": "user", "content": "Say hello."}]
-    completed = shaped("ChatCompletion")
+    completed = json_content("ChatCompletion")
     completed["text/event-stream"] = {"schema": _event("ChatCompletionChunk")}
-    texts = shaped("Completion")
+    texts = json_content("Completion")
     texts["text/event-stream"] = {"schema": _event("CompletionChunk")}
     streams = "The answer; with stream: true its chunks, each the data of one event."
-    stored = openapi_stored.paths()
+    stored = stored_paths.paths()
     return {
         "/v1/chat/completions": stored.pop("/v1/chat/completions")
-        | _posted(
+        | _post_operation(
             "createChatCompletion",
             "Answer a conversation.",
             "ChatRequest",
-            answered(streams, completed, *OURS),
+            response(streams, completed, *OURS),
             {"model": "tiny", "messages": said, "logprobs": True, "top_logprobs": 2},
         ),
-        "/v1/completions": _posted(
+        "/v1/completions": _post_operation(
             "createCompletion",
             "Continue a text (OpenAI's older endpoint).",
             "CompletionRequest",
-            answered(streams, texts, *OURS),
+            response(streams, texts, *OURS),
             {"model": "tiny", "prompt": "Once upon a time", "max_tokens": 16},
         ),
-        "/v1/embeddings": _posted(
+        "/v1/embeddings": _post_operation(
             "createEmbedding",
             "Embed texts.",
             "EmbeddingRequest",
-            answered("One vector an input.", shaped("CreateEmbeddingResponse"), *OURS),
+            response("One vector an input.", json_content("CreateEmbeddingResponse"), *OURS),
             {"model": "tiny", "input": "Once upon a time", "encoding_format": "float"},
         ),
-        **{path: _passing(path) for path in PASSED},
-        **_readings(),
+        **{path: _pass_through(path) for path in PASSED},
+        **_read_paths(),
         **stored,
     }
 
 
-def _passing(path: str) -> dict[str, Any]:
+def _pass_through(path: str) -> dict[str, Any]:
     """Return an endpoint whose bytes are the backend's, in both directions."""
     body = {"schema": {"type": "object"}}
     wanted = {"required": True, "content": {"application/json": body}}
     content: dict[str, Any] = {kind: {} for kind in ("application/json", "text/event-stream")}
     name = "pass" + "".join(word.capitalize() for word in re.split("[/_]", path))
     errors = (*ANYWHERE, *WITH_BODY, *FROM_BACKEND)
-    answer = answered("The backend's own answer.", content)
+    answer = response("The backend's own answer.", content)
     made = operation(name, "passed", TITLES[path], answer, errors, requestBody=wanted)
     if path.startswith("/v1/messages"):  # Anthropic's clients read Anthropic's errors
         either = {"schema": {"type": "object"}}
-        told = answered(
+        told = response(
             "A refusal or a failure, in Anthropic's own form.", {"application/json": either}
         )
         made["responses"] |= {"400": told, "404": told, "429": told, "4XX": told, "5XX": told}
     return {"post": made}
 
 
-def _readings() -> dict[str, Any]:
+def _read_paths() -> dict[str, Any]:
     """Return what GET answers."""
     model = {
         "name": "model",
@@ -277,47 +279,47 @@ def _readings() -> dict[str, Any]:
         "description": "The model's name; it may hold slashes.",
         "schema": {"type": "string", "minLength": 1},
     }
-    one = got(
+    one = get_operation(
         "retrieveModel",
         "openai",
         "Describe one model.",
-        answered("The model.", shaped("Model")),
+        response("The model.", json_content("Model")),
         "400", "401", "404", "429", "4XX", *FROM_BACKEND,
     )  # fmt: skip
     one["get"]["parameters"] = [model]
     backends = ("400", "401", *FROM_BACKEND)
-    models = answered("The models.", shaped("ModelList"))
-    able = answered("What becomes of each parameter.", shaped("Capabilities"))
-    numbers = answered("The metrics.", {"text/plain": {"schema": {"type": "string"}}})
-    own = answered("This document.", {"application/json": {"schema": {"type": "object"}}})
-    alive = answered("It runs.", shaped("Ready"))
+    models = response("The models.", json_content("ModelList"))
+    able = response("What becomes of each parameter.", json_content("Capabilities"))
+    numbers = response("The metrics.", {"text/plain": {"schema": {"type": "string"}}})
+    own = response("This document.", {"application/json": {"schema": {"type": "object"}}})
+    alive = response("It runs.", json_content("Ready"))
     return {
-        "/v1/models": got("listModels", "openai", "List the models.", models, *backends),
+        "/v1/models": get_operation("listModels", "openai", "List the models.", models, *backends),
         "/v1/models/{model}": one,
-        "/v1/capabilities": got(
+        "/v1/capabilities": get_operation(
             "listCapabilities",
             "service",
             "For each model, what is native, emulated and refused.",
             able,
             *backends,
         ),
-        "/livez": got("livez", "service", "Say whether the process runs.", alive, "400"),
-        "/readyz": _ready("readyz"),
-        "/health": _ready("health"),
-        "/metrics": got("metrics", "service", "Prometheus' text format.", numbers, "400"),
+        "/livez": get_operation("livez", "service", "Say whether the process runs.", alive, "400"),
+        "/readyz": _ready_operation("readyz"),
+        "/health": _ready_operation("health"),
+        "/metrics": get_operation("metrics", "service", "Prometheus' text format.", numbers, "400"),
         "/backend/metrics": _backend_metrics(),
-        "/openapi.json": got("openapi", "service", "This document.", own, "400"),
+        "/openapi.json": get_operation("openapi", "service", "This document.", own, "400"),
     }
 
 
 def _backend_metrics() -> dict[str, Any]:
     text = {"schema": {"type": "string"}}
     kinds = ("text/plain", "application/openmetrics-text")
-    made: dict[str, Any] = got(
+    made: dict[str, Any] = get_operation(
         "backendMetrics",
         "service",
         "A backend's own metrics, unchanged; the engine's, where the proxy runs one.",
-        answered("What the backend answers to GET /metrics.", dict.fromkeys(kinds, text)),
+        response("What the backend answers to GET /metrics.", dict.fromkeys(kinds, text)),
         "400", "404", "4XX", *FROM_BACKEND,
     )  # fmt: skip
     made["get"]["parameters"] = [
@@ -332,20 +334,20 @@ def _backend_metrics() -> dict[str, Any]:
     return made
 
 
-def _ready(name: str) -> dict[str, Any]:
-    yes = answered("Requests are answered.", shaped("Ready"))
-    no = answered("They are not, and why.", shaped("Unready"), "Retry-After")
-    made: dict[str, Any] = got(
+def _ready_operation(name: str) -> dict[str, Any]:
+    yes = response("Requests are answered.", json_content("Ready"))
+    no = response("They are not, and why.", json_content("Unready"), "Retry-After")
+    made: dict[str, Any] = get_operation(
         name, "service", "Say whether requests would be answered.", yes, "400"
     )
     made["get"]["responses"]["503"] = no
     return made
 
 
-def written() -> bytes:
+def encode_document() -> bytes:
     """Return the document as the file has it."""
     return msgspec.json.format(msgspec.json.encode(document()), indent=1) + b"\n"
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(written())
+    sys.stdout.buffer.write(encode_document())

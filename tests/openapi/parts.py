@@ -16,13 +16,13 @@ def ref(kind: str, name: str) -> dict[str, str]:
     return {"$ref": f"#/components/{kind}/{name}"}
 
 
-def answered(text: str, content: dict[str, Any], *headers: str) -> dict[str, Any]:
+def response(text: str, content: dict[str, Any], *headers: str) -> dict[str, Any]:
     """Return a response with the headers that every answer has, and these."""
     named = {name: ref("headers", name) for name in (*EVERY, *headers)}
     return {"description": text, "headers": named, "content": content}
 
 
-def shaped(name: str, example: Any = None) -> dict[str, Any]:
+def json_content(name: str, example: Any = None) -> dict[str, Any]:
     """Return a content that is JSON of this schema."""
     made: dict[str, Any] = {"schema": ref("schemas", name)}
     return {"application/json": made if example is None else {**made, "example": example}}
@@ -47,6 +47,6 @@ def operation(
     }
 
 
-def got(name: str, tag: str, summary: str, answer: dict[str, Any], *errors: str) -> Any:
+def get_operation(name: str, tag: str, summary: str, answer: dict[str, Any], *errors: str) -> Any:
     """Return the operations of a path that answers GET."""
     return {"get": operation(name, tag, summary, answer, (*ANYWHERE, *errors))}

@@ -1,6 +1,6 @@
 """The document's request bodies: the Structs' fields, with the bounds that are checked.
 
-The Structs say the types; what `openai_bounds` and `completions_bounds` check is added from their
+The Structs say the types; what `chat_bounds` and `completions_bounds` check is added from their
 own tables, since a bound in a Struct would answer msgspec's text and not OpenAI's. A schema here
 may be looser than the check (a named tool has to be among the tools) and never stricter.
 """
@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from tests.openapi.text import FIELDS
-from wellspoken.adapters.requests import chat_bounds as openai_bounds
-from wellspoken.adapters.requests import completions_bounds, embeddings
+from wellspoken.adapters.requests import chat_bounds, completions_bounds, embeddings
 from wellspoken.adapters.requests.embeddings import EmbeddingRequest
 from wellspoken.adapters.requests.shapes import (
     ChatRequest,
@@ -39,10 +38,10 @@ def schemas() -> dict[str, Schema]:
     plain = msgspec.json.schema_components([StreamOptions], ref_template=REF)[1]
     found = {name: simple(schema) for name, schema in plain.items()}
     called = {"name": STRING, "arguments": STRING}
-    found["FunctionCall"] = _holding(called, *called, description=FunctionCall.__doc__ or "")
+    found["FunctionCall"] = _object_with(called, *called, description=FunctionCall.__doc__ or "")
     found["ToolCall"] = _call()
-    found |= {_role_name(role): _message(role) for role in openai_bounds.ROLES}
-    roles = [_ref(_role_name(role)) for role in openai_bounds.ROLES]
+    found |= {_role_name(role): _message(role) for role in chat_bounds.ROLES}
+    roles = [_ref(_role_name(role)) for role in chat_bounds.ROLES]
     found["Message"] = {"description": "One message of the conversation.", "anyOf": roles}
     found["Function"] = _function()
     found["ChatRequest"] = _chat()
@@ -81,7 +80,7 @@ def _or_null(*schemas: Schema) -> Schema:
     return {"anyOf": [*schemas, NULL]}
 
 
-def _holding(properties: Schema, *required: str, description: str = "") -> Schema:
+def _object_with(properties: Schema, *required: str, description: str = "") -> Schema:
     """Return an object with these properties, of which some are required, and any others."""
     made: Schema = {"type": "object", "properties": properties}
     if required:
@@ -89,7 +88,7 @@ def _holding(properties: Schema, *required: str, description: str = "") -> Schem
     return {"description": description, **made} if description else made
 
 
-def _typed(kind: type[Struct], more: dict[str, Schema]) -> dict[str, Schema]:
+def _field_types(kind: type[Struct], more: dict[str, Schema]) -> dict[str, Schema]:
     """Return the properties of a Struct: `more` where it has them, else what the types say."""
     properties: dict[str, Schema] = {}
     for field in msgspec.structs.fields(kind):
@@ -102,11 +101,11 @@ def _typed(kind: type[Struct], more: dict[str, Schema]) -> dict[str, Schema]:
     return properties
 
 
-def _bounded(*tables: tuple[tuple[str, int, int | None], ...]) -> dict[str, Schema]:
+def _bounds(*tables: tuple[tuple[str, int, int | None], ...]) -> dict[str, Schema]:
     """Return the schemas of numbers that the tables bound, decimals where the last says so."""
     made: dict[str, Schema] = {}
     for table in tables:
-        kind = "number" if table is openai_bounds.DECIMALS else "integer"
+        kind = "number" if table is chat_bounds.DECIMALS else "integer"
         for name, low, high in table:
             made[name] = {"type": [kind, "null"], "minimum": low}
             if high is not None:
@@ -126,14 +125,14 @@ _STREAM_OPTIONS = _needs("stream_options", OBJECT, "stream", {"const": True})
 
 
 def _stop() -> Schema:
-    texts = {"type": "array", "items": STRING, "maxItems": openai_bounds.MAX_STOPS}
+    texts = {"type": "array", "items": STRING, "maxItems": chat_bounds.MAX_STOPS}
     return _or_null(STRING, texts)
 
 
 def _logit_bias() -> Schema:
     return {
         "type": ["object", "null"],
-        "propertyNames": {"pattern": f"^{openai_bounds.TOKEN_ID.pattern}$"},
+        "propertyNames": {"pattern": f"^{chat_bounds.TOKEN_ID.pattern}$"},
         "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
     }
 
@@ -142,35 +141,37 @@ def metadata(*types: str) -> Schema:
     """Return the schema of metadata."""
     return {
         "type": [*types],
-        "maxProperties": openai_bounds.MAX_PAIRS,
-        "propertyNames": {"maxLength": openai_bounds.MAX_KEY},
-        "additionalProperties": {"type": "string", "maxLength": openai_bounds.MAX_VALUE},
+        "maxProperties": chat_bounds.MAX_PAIRS,
+        "propertyNames": {"maxLength": chat_bounds.MAX_KEY},
+        "additionalProperties": {"type": "string", "maxLength": chat_bounds.MAX_VALUE},
     }
 
 
 def _chat() -> Schema:
     named = {"type": "string", "minLength": 1}
-    tools = {"type": ["array", "null"], "items": _tool(), "maxItems": openai_bounds.MAX_TOOLS}
+    tools = {"type": ["array", "null"], "items": _tool(), "maxItems": chat_bounds.MAX_TOOLS}
     functions = {
         "type": ["array", "null"],
         "items": _ref("Function"),
         "minItems": 1,
-        "maxItems": openai_bounds.MAX_TOOLS,
+        "maxItems": chat_bounds.MAX_TOOLS,
     }
     more: dict[str, Schema] = {
         "model": named,
         "messages": {"type": "array", "items": _ref("Message"), "minItems": 1},
-        "function_call": _or_null({"enum": ["none", "auto"]}, _holding({"name": named}, "name")),
+        "function_call": _or_null(
+            {"enum": ["none", "auto"]}, _object_with({"name": named}, "name")
+        ),
         "functions": functions,
         "logit_bias": _logit_bias(),
         "metadata": metadata("object", "null"),
         "response_format": _response_format(),
-        "safety_identifier": {"type": ["string", "null"], "maxLength": openai_bounds.MAX_KEY},
+        "safety_identifier": {"type": ["string", "null"], "maxLength": chat_bounds.MAX_KEY},
         "stop": _stop(),
         "stream_options": _or_null(_ref("StreamOptions")),
         "tool_choice": _tool_choice(),
         "tools": tools,
-        **_bounded(openai_bounds.GUARDS, openai_bounds.INTEGERS, openai_bounds.DECIMALS),
+        **_bounds(chat_bounds.GUARDS, chat_bounds.INTEGERS, chat_bounds.DECIMALS),
     }
     forced = {"not": {"enum": ["none", "auto", None]}}
     return _body(
@@ -194,7 +195,7 @@ def _body(
         "description": f"{description.partition(':')[0]}. Other keys are the backend's own.",
         "type": "object",
         "required": required,
-        "properties": _typed(kind, more),
+        "properties": _field_types(kind, more),
         "additionalProperties": True,
     }
     return made | ({"allOf": rules} if rules else {})
@@ -220,7 +221,7 @@ def _completion() -> Schema:
         "logit_bias": _logit_bias(),
         "stop": _stop(),
         "stream_options": _or_null(_ref("StreamOptions")),
-        **_bounded(openai_bounds.GUARDS, bounds, openai_bounds.DECIMALS),
+        **_bounds(chat_bounds.GUARDS, bounds, chat_bounds.DECIMALS),
     }
     return _body(CompletionRequest, more, ["model", "prompt"], [_STREAM_OPTIONS])
 
@@ -239,8 +240,8 @@ def _embedding() -> Schema:
 
 
 def _name() -> Schema:
-    pattern = f"^{openai_bounds.NAME.pattern}$"
-    return {"type": "string", "maxLength": openai_bounds.MAX_KEY, "pattern": pattern}
+    pattern = f"^{chat_bounds.NAME.pattern}$"
+    return {"type": "string", "maxLength": chat_bounds.MAX_KEY, "pattern": pattern}
 
 
 def _function() -> Schema:
@@ -250,14 +251,14 @@ def _function() -> Schema:
         "parameters": {"type": ["object", "null"], "description": "A JSON schema."},
         "strict": {"type": ["boolean", "null"]},
     }
-    return _holding(properties, "name", description="A function the model may call.")
+    return _object_with(properties, "name", description="A function the model may call.")
 
 
 def _tool() -> Schema:
-    function = _holding(
+    function = _object_with(
         {"type": {"const": "function"}, "function": _ref("Function")}, "type", "function"
     )
-    custom = _holding({"type": {"const": "custom"}, "custom": OBJECT}, "type", "custom")
+    custom = _object_with({"type": {"const": "custom"}, "custom": OBJECT}, "type", "custom")
     return {"anyOf": [function, custom]}
 
 
@@ -265,23 +266,23 @@ def _call() -> Schema:
     """Return a call of a past answer."""
     kinds = {"function": _ref("FunctionCall"), "custom": {"not": NULL}}
     forms = [
-        _holding({"id": STRING, "type": {"const": kind}, kind: value}, "id", "type", kind)
+        _object_with({"id": STRING, "type": {"const": kind}, kind: value}, "id", "type", kind)
         for kind, value in kinds.items()
     ]
     return {"description": ToolCall.__doc__, "anyOf": forms}
 
 
 def _tool_choice() -> Schema:
-    called = _holding({"name": {"type": "string", "minLength": 1}}, "name")
-    function = _holding({"type": {"const": "function"}, "function": called}, "type", "function")
-    other = _holding({"type": {"enum": ["custom", "allowed_tools"]}}, "type")
+    called = _object_with({"name": {"type": "string", "minLength": 1}}, "name")
+    function = _object_with({"type": {"const": "function"}, "function": called}, "type", "function")
+    other = _object_with({"type": {"enum": ["custom", "allowed_tools"]}}, "type")
     return _or_null({"enum": ["none", "auto", "required"]}, function, other)
 
 
 def _response_format() -> Schema:
-    others = [name for name in openai_bounds.FORMATS if name != "json_schema"]
-    plain = {"enum": others + sorted(openai_bounds.VENDOR_FORMATS)}
-    schema = _holding(
+    others = [name for name in chat_bounds.FORMATS if name != "json_schema"]
+    plain = {"enum": others + sorted(chat_bounds.VENDOR_FORMATS)}
+    schema = _object_with(
         {
             "name": _name(),
             "description": {"type": ["string", "null"]},
@@ -291,7 +292,9 @@ def _response_format() -> Schema:
         "name",
     )
     named = {"type": {"const": "json_schema"}, "json_schema": schema}
-    return _or_null(_holding({"type": plain}, "type"), _holding(named, "type", "json_schema"))
+    return _or_null(
+        _object_with({"type": plain}, "type"), _object_with(named, "type", "json_schema")
+    )
 
 
 def _role_name(role: str) -> str:
@@ -300,7 +303,7 @@ def _role_name(role: str) -> str:
 
 def _message(role: str) -> Schema:
     """Return what a message of this role may hold."""
-    kinds = openai_bounds.PARTS.get(role, ())
+    kinds = chat_bounds.PARTS.get(role, ())
     parts = {"type": "array", "minItems": 1, "items": {"anyOf": [*map(_part, kinds), _vendor()]}}
     content = {"anyOf": [STRING, parts]} if kinds else {"type": ["string", "null"]}
     required = ["role", "content"]
@@ -320,11 +323,11 @@ def _message(role: str) -> Schema:
         if schema is None:
             schema = simple(msgspec.json.schema_components([field.type], ref_template=REF)[0][0])
         properties[field.name] = schema
-    made = _holding(properties, *required, description=f"What the {role} says.")
-    return made | {"anyOf": _said()} if role == "assistant" else made
+    made = _object_with(properties, *required, description=f"What the {role} says.")
+    return made | {"anyOf": _text_messages()} if role == "assistant" else made
 
 
-def _said() -> list[Schema]:
+def _text_messages() -> list[Schema]:
     """Return what an assistant's message may hold, of which it holds one at least."""
     calls = {"type": "array", "minItems": 1}
     some = {"content": {"type": ["string", "array"]}, "tool_calls": calls, "function_call": OBJECT,
@@ -335,15 +338,15 @@ def _said() -> list[Schema]:
 def _part(kind: str) -> Schema:
     """Return a content part of OpenAI's."""
     value = {
-        "image_url": _holding({"url": STRING}, "url"),
-        "input_audio": _holding({"data": STRING, "format": STRING}, "data", "format"),
+        "image_url": _object_with({"url": STRING}, "url"),
+        "input_audio": _object_with({"data": STRING, "format": STRING}, "data", "format"),
         "file": OBJECT,
     }.get(kind, STRING)
-    return _holding({"type": {"const": kind}, kind: value}, "type", kind)
+    return _object_with({"type": {"const": kind}, kind: value}, "type", kind)
 
 
 def _vendor() -> Schema:
-    kinds = sorted(openai_bounds.VENDOR_PARTS)
-    return _holding(
+    kinds = sorted(chat_bounds.VENDOR_PARTS)
+    return _object_with(
         {"type": {"enum": kinds}}, "type", description="Kinds that vLLM and SGLang added."
     )

@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tests.openapi import stored_schema
-from tests.openapi.parts import ANYWHERE, WITH_BODY, answered, got, operation, shaped
+from tests.openapi.parts import (
+    ANYWHERE,
+    WITH_BODY,
+    get_operation,
+    json_content,
+    operation,
+    response,
+)
 from tests.openapi.requests import Schema, metadata
-from wellspoken.adapters.requests import stored as stored_requests
+from wellspoken.adapters.requests import stored as stored_shapes
 
 ANSWERS: Final = (
     stored_schema.ChatCompletionDeleted,
@@ -32,17 +39,19 @@ def schemas() -> dict[str, Schema]:
 def paths() -> dict[str, Any]:
     """Return the operations by path; POST of the first is the chat endpoint, and not here."""
     root = "/v1/chat/completions"
-    stored = answered("The stored completion.", shaped("StoredChatCompletion"))
-    one = got("getChatCompletion", "openai", "Return a stored completion.", stored, *_ERRORS)
+    stored = response("The stored completion.", json_content("StoredChatCompletion"))
+    one = get_operation(
+        "getChatCompletion", "openai", "Return a stored completion.", stored, *_ERRORS
+    )
     one["post"] = operation(
         "updateChatCompletion",
         "openai",
         "Replace a stored completion's metadata.",
         stored,
         (*ANYWHERE, *WITH_BODY, "503"),
-        requestBody={"required": True, "content": shaped("UpdateChatCompletionRequest")},
+        requestBody={"required": True, "content": json_content("UpdateChatCompletionRequest")},
     )
-    gone = answered("It is deleted.", shaped("ChatCompletionDeleted"))
+    gone = response("It is deleted.", json_content("ChatCompletionDeleted"))
     one["delete"] = operation(
         "deleteChatCompletion",
         "openai",
@@ -52,21 +61,21 @@ def paths() -> dict[str, Any]:
     )
     for each in one.values():
         each["parameters"] = [_id()]
-    said = answered("A page of the messages.", shaped("ChatCompletionMessageList"))
+    said = response("A page of the messages.", json_content("ChatCompletionMessageList"))
     name = "getChatCompletionMessages"
-    messages = got(name, "openai", "List a stored request's messages.", said, *_ERRORS)
+    messages = get_operation(name, "openai", "List a stored request's messages.", said, *_ERRORS)
     messages["get"]["parameters"] = [_id(), *_paging()]
     below = f"{root}/{{completion_id}}"
-    return {root: _listed(), below: one, f"{below}/messages": messages}
+    return {root: _list_parameters(), below: one, f"{below}/messages": messages}
 
 
-def _listed() -> dict[str, Any]:
+def _list_parameters() -> dict[str, Any]:
     """Return the operation that lists stored completions."""
-    found = answered("A page of stored completions.", shaped("ChatCompletionList"))
+    found = response("A page of stored completions.", json_content("ChatCompletionList"))
     summary = "List stored completions."
-    made: dict[str, Any] = got("listChatCompletions", "openai", summary, found, *_ERRORS)
-    model = _asked("model", "Those of this model.", {"type": "string"})
-    filters = _asked("metadata", "Those that have all these pairs.", metadata("object"))
+    made: dict[str, Any] = get_operation("listChatCompletions", "openai", summary, found, *_ERRORS)
+    model = _query_parameter("model", "Those of this model.", {"type": "string"})
+    filters = _query_parameter("metadata", "Those that have all these pairs.", metadata("object"))
     filters |= {"style": "deepObject", "explode": True}
     made["get"]["parameters"] = [model, filters, *_paging()]
     return made
@@ -76,18 +85,20 @@ def _paging() -> list[dict[str, Any]]:
     limit = {
         "type": "integer",
         "minimum": 1,
-        "maximum": stored_requests.MOST,
-        "default": stored_requests.DEFAULT,
+        "maximum": stored_shapes.MOST,
+        "default": stored_shapes.DEFAULT,
     }
-    order = {"enum": [*stored_requests.ORDERS], "default": stored_requests.ORDERS[0]}
+    order = {"enum": [*stored_shapes.ORDERS], "default": stored_shapes.ORDERS[0]}
     return [
-        _asked("after", "The id of the last item of the page before.", {"type": "string"}),
-        _asked("limit", "The most items of the page.", limit),
-        _asked("order", "Oldest first (asc) or newest first (desc).", order),
+        _query_parameter(
+            "after", "The id of the last item of the page before.", {"type": "string"}
+        ),
+        _query_parameter("limit", "The most items of the page.", limit),
+        _query_parameter("order", "Oldest first (asc) or newest first (desc).", order),
     ]
 
 
-def _asked(name: str, text: str, schema: Schema) -> dict[str, Any]:
+def _query_parameter(name: str, text: str, schema: Schema) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": False, "description": text, "schema": schema}
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.fakes.upstream import Upstream
-from tests.openapi.document import ALIASES, PASSED, document, written
+from tests.openapi.document import ALIASES, PASSED, document, encode_document
 from tests.openapi.requests import OWN
 from tests.openapi.text import FIELDS, STATUSES, TITLES
 from tests.proxy.conftest import StartProxy
@@ -40,7 +40,9 @@ REQUESTS: dict[str, tuple[type[msgspec.Struct], Callable[[bytes], Any], dict[str
 
 
 def test_the_document_is_fresh() -> None:
-    assert FILE.read_bytes() == written(), "proxy/endpoints/openapi.json is stale: make openapi"
+    assert FILE.read_bytes() == encode_document(), (
+        "proxy/endpoints/openapi.json is stale: make openapi"
+    )
 
 
 async def test_the_document_is_served(upstream: Upstream, start_proxy: StartProxy) -> None:
@@ -183,10 +185,10 @@ def test_every_answer_names_the_headers_and_every_error_the_envelope() -> None:
 
 
 def test_a_change_of_a_struct_makes_the_file_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wellspoken.adapters.requests import chat_bounds as openai_bounds
+    from wellspoken.adapters.requests import chat_bounds
 
-    monkeypatch.setattr(openai_bounds, "MAX_STOPS", 5)
-    assert written() != FILE.read_bytes()
+    monkeypatch.setattr(chat_bounds, "MAX_STOPS", 5)
+    assert encode_document() != FILE.read_bytes()
     assert document()["openapi"] == "3.1.0"
 
 
