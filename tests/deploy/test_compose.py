@@ -81,7 +81,7 @@ def hardening(given: Document) -> list[str]:
             found.append(f"{name} may do more than it has to")
         if service.get("security_opt") != ["no-new-privileges:true"]:
             found.append(f"{name} may gain privileges")
-        if service.state.keys() & {"privileged", "network_mode", "pid", "ipc", "user", "cap_add"}:
+        if service.keys() & {"privileged", "network_mode", "pid", "ipc", "user", "cap_add"}:
             found.append(f"{name} shares the machine's, or is somebody else")
         if not re.search(r":(v|server-b)?\d[\w.]*$", service["image"]):
             found.append(f"{service['image']} has no version")

@@ -43,14 +43,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if EXECUTABLE or named else True
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every asynchronous test of this folder a time limit, and take the victims' first.
+    """Give every asynchronous test of this folder a time limit, and part the tests in two.
 
-    So at most one server runs at a time: the shared one starts after those that are killed.
+    Those that share a server are one worker's, those with servers of their own another's, so that
+    at most two servers run at a time, and one where one process runs all.
     """
-    items.sort(key=lambda item: "victim" not in getattr(item, "fixturenames", ()))
+    items.sort(key=lambda item: "vllm" in getattr(item, "fixturenames", ()))
     for item in items:
         if isinstance(item, pytest.Function) and HERE in item.path.parents:
+            shares = "vllm" in item.fixturenames
+            item.add_marker(pytest.mark.xdist_group("shared" if shares else "own"))
             if inspect.iscoroutinefunction(item.obj):
                 item.obj = _limited(item.obj)
 
