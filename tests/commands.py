@@ -57,4 +57,4 @@ def on_terminal(*arguments: str, stdin: Any = subprocess.DEVNULL, stdout: Any) -
             break
         seen += piece
     os.close(ours)
-    return process.wait(timeout=20), seen
+    return process.wait(timeout=120), seen

@@ -94,7 +94,7 @@ async def test_a_place_that_cannot_be_written_to_is_named() -> None:
     port, ended = free_port(), list[Ran]()
     words += ["--listen", f"127.0.0.1:{port}"]
     async with running([*sandboxed(Path("/"), environ), *words], port, ended) as served:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while path not in (await body(f"{served.url}/readyz"))["reason"]:
                 await asyncio.sleep(0.05)
     assert path in ended[0].out, ended[0].out

@@ -219,7 +219,7 @@ async def test_what_it_starts_serves_reloads_and_ends(llama_server: str, tmp_pat
         assert (await asked(served.url, KEY))[0] == 200
         config.write_text(text + 'models = ["tiny", "added"]\n')
         served.send(reload)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await status(f"{served.url}/v1/models/added", KEY) != 200:
                 await asyncio.sleep(0.05)
     assert ended[0].status == 0, ended[0].out

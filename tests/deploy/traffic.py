@@ -178,7 +178,7 @@ async def workers(number: int = 2) -> AsyncIterator[str]:
         stderr=(said := tempfile.TemporaryFile()),
     )
     try:
-        async with ClientSession() as session, asyncio.timeout(30):
+        async with ClientSession() as session, asyncio.timeout(60):
             while await scrape(session, address) == "":
                 if process.poll() is not None:
                     said.seek(0)

@@ -197,7 +197,7 @@ class SocketServer:
         writer.close()
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until something holds; a failure of the test when it does not within `seconds`."""
     async with asyncio.timeout(seconds):
         while not condition():

@@ -54,7 +54,7 @@ async def test_serves_on_its_socket(
         assert code == 200 and b"llamacpp:tokens_predicted_total 0" in metrics
     finally:
         ended.set()
-        thread.join(10)
+        thread.join(120)
     assert codes == [0]
 
 
@@ -178,6 +178,6 @@ def test_sigterm_ends_it_at_any_moment(
                 while child.stderr.readline() != b"loading the model\n":
                     assert child.poll() is None
             child.terminate()
-            assert child.wait(10) == -signal.SIGTERM
+            assert child.wait(120) == -signal.SIGTERM
         finally:
             child.kill()

@@ -296,7 +296,7 @@ async def test_now_cuts_an_unload_short_that_began_before_the_stop(
     await asyncio.sleep(0.02)
     assert script.children[0].told == ["stop"]
     now.set()
-    await asyncio.wait_for(stopping, 5)
+    await asyncio.wait_for(stopping, 60)
     assert script.children[0].told[:2] == ["stop", "kill"] and engine.state == "stopped"
 
 
@@ -326,7 +326,7 @@ async def test_requests_wait_no_longer_for_one_that_ends_by_itself(
     await engine.suspect()
     await until(lambda: engine.state == "draining")
     with pytest.raises(NotReady, match="is ending"):
-        await asyncio.wait_for(engine.enter(), 5)
+        await asyncio.wait_for(engine.enter(), 60)
     script.children[0].end(0)
     await until(lambda: engine.state == "ready")
     assert engine.open == 1

@@ -39,7 +39,7 @@ class Watched:
 
     async def ended(self) -> str:
         """Wait for the verdict; return the problem."""
-        await asyncio.wait_for(self.verdict, 20)
+        await asyncio.wait_for(self.verdict, 60)
         return self.watchdog.problem
 
     async def lives(self, seconds: float) -> None:
@@ -96,7 +96,7 @@ async def test_nobody_listens(short: Path) -> None:
 
 async def test_a_look_does_not_wait_for_its_turn(server: SocketServer) -> None:
     watched = Watched(server.path, health_interval=0.0)
-    await asyncio.wait_for(watched.watchdog.look(), 10)
+    await asyncio.wait_for(watched.watchdog.look(), 60)
     assert server.asked == ["/health"]
     await watched.lives(0.05)
 

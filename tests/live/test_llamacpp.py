@@ -40,7 +40,7 @@ async def sdk(proxy: str, request: pytest.FixtureRequest) -> AsyncIterator[opena
         base_url=f"{proxy}/v1",
         api_key="none",
         max_retries=0,
-        timeout=20,
+        timeout=120,
         _strict_response_validation=request.param,
     ) as client:
         yield client

@@ -163,7 +163,7 @@ def test_what_is_read_is_not_overwritten(here: Here, tmp_path: Path) -> None:
 def test_a_full_disk_is_told() -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            COMMAND, input=answer(), stdout=full, stderr=subprocess.PIPE, timeout=20
+            COMMAND, input=answer(), stdout=full, stderr=subprocess.PIPE, timeout=120
         )
     assert done.returncode == 1
     assert done.stderr.startswith(b"wellspoken: No space left on device; stopped after 1 line: ")
@@ -181,7 +181,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
     process.stdout.close()
     process.stdin.write(answer() + b"\n")
     process.stdin.close()
-    assert process.wait(timeout=20) == 141
+    assert process.wait(timeout=120) == 141
     assert process.stderr.read() == b""
     process.stderr.close()
 
@@ -195,7 +195,7 @@ def test_an_interrupt_ends_it_cleanly() -> None:
     process.stdin.flush()
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 130
+    assert process.wait(timeout=120) == 130
     said = process.stderr.read().decode()
     assert said.startswith("wellspoken: interrupted after 1 line: 0 converted, 1 unchanged")
     assert "Traceback" not in said

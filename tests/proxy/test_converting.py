@@ -325,7 +325,7 @@ def test_the_adapter_tells_what_the_shape_does_not() -> None:
 def test_a_real_native_answer(llama_server: str) -> None:
     prompt = {"prompt": "<user>hi<assistant>", "n_predict": 12, "n_probs": 3, "temperature": 0}
     sent = urllib.Request(f"{llama_server}/completion", json.dumps(prompt).encode())
-    with urllib.urlopen(sent, timeout=20) as reply:
+    with urllib.urlopen(sent, timeout=120) as reply:
         raw = reply.read()
     answer = converted(raw)
     probabilities = json.loads(raw)["completion_probabilities"]

@@ -381,7 +381,7 @@ async def test_the_engine_gone_between_the_wait_and_the_sending(running: EngineP
 
 async def test_what_is_wrong_is_told_while_the_engine_ends_by_itself(make: Make) -> None:
     """Its open answers still come, so that it has its address, but a new request has to wait."""
-    gate = Gate(timeout=30)
+    gate = Gate(timeout=120)
     async with make([gate, *whole(body())], tables=FAST) as running:
         await running.ready()
         first = asyncio.create_task(running.proxy.chat())

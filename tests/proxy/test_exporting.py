@@ -235,7 +235,7 @@ def test_it_works_beside_a_writer(db: Path, tmp_path: Path) -> None:
     writer.start()
     try:
         for _ in range(3):
-            done = subprocess.run([*COMMAND, "--store", str(db)], capture_output=True, timeout=60)
+            done = subprocess.run([*COMMAND, "--store", str(db)], capture_output=True, timeout=120)
             assert done.returncode == 0, done.stderr
             found = numbers(done.stdout)
             assert found[:300] == list(range(300))
@@ -380,7 +380,7 @@ def test_an_interrupt_leaves_whole_lines(many: Path, tmp_path: Path) -> None:
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130
     lines = out.read_bytes().splitlines(keepends=True)
     assert len(lines) < MANY
@@ -398,7 +398,7 @@ def test_an_interrupt_ends_it_while_nobody_reads(many: Path) -> None:
     process.stdout.read(10)
     time.sleep(0.5)  # now the pipe is full
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 130
+    assert process.wait(timeout=120) == 130
     assert b"Traceback" not in process.stderr.read()
     process.stdout.close()
     process.stderr.close()
@@ -412,7 +412,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(many: Path) -> None:
     assert process.stdout is not None and process.stderr is not None
     assert json.loads(process.stdout.readline())
     process.stdout.close()
-    assert process.wait(timeout=20) == 141
+    assert process.wait(timeout=120) == 141
     assert process.stderr.read() == b""
     process.stderr.close()
 

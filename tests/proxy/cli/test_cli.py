@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.clock import own_time
 from wellspoken.proxy import workers
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.cli.options import COMMANDS
@@ -301,7 +302,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         "heavy = {'aiohttp', 'msgspec', 'prometheus_client', 'tiktoken', 'asyncio', 'uvloop'}\n"
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
@@ -311,9 +312,9 @@ def test_the_command_serves_and_ends(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("wellspoken 0.")
-        began = time.monotonic()
+        began = own_time()
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=10)
+        process.wait(timeout=120)
     finally:
         process.kill()
     assert process.stderr is not None
@@ -321,7 +322,7 @@ def test_the_command_serves_and_ends(tmp_path: Path) -> None:
     process.stdout.close()
     process.stderr.close()
     assert process.returncode == 0, err
-    assert time.monotonic() - began < 5
+    assert own_time() - began < 5
     assert "curl" in out
     assert "Traceback" not in err
 
@@ -332,7 +333,7 @@ def test_a_taken_port_ends_the_command() -> None:
         taken.listen()
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         command = [*COMMAND, "http://127.0.0.1:9", "--listen", where, "--log-format", "text"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert f"error: {where} is taken" in done.stderr
     assert "Traceback" not in done.stderr
@@ -343,7 +344,7 @@ def cpu(code: str, environ: dict[str, str]) -> float:
     times = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-c", code], env=environ, check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", code], env=environ, check=True, timeout=120)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return min(times)
@@ -372,7 +373,7 @@ def test_it_listens_before_the_rest_is_loaded() -> None:
         "listening.listening = at_once\n"
         "main(['http://127.0.0.1:9'])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
@@ -396,7 +397,7 @@ def test_a_client_that_connects_at_once_is_answered() -> None:
             client.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1.1 200")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=120) == 0
     finally:
         process.kill()
         process.wait()

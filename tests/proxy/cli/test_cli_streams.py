@@ -28,7 +28,7 @@ def ran(words: str, redirected: str) -> tuple[int, str]:
         ["bash", "-c", line, "sh", *COMMAND, *words.split()],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=60,
+        timeout=120,
     )
     return done.returncode, done.stderr.decode()
 
@@ -39,7 +39,7 @@ def test_nobody_reads_the_output(words: str) -> None:
     os.close(reader)
     try:
         done = subprocess.run(
-            [*COMMAND, *words.split()], stdout=writer, stderr=subprocess.PIPE, timeout=60
+            [*COMMAND, *words.split()], stdout=writer, stderr=subprocess.PIPE, timeout=120
         )
     finally:
         os.close(writer)
@@ -79,5 +79,5 @@ def test_ctrl_c_while_a_file_is_waited_for() -> None:
     work = subprocess.Popen([*COMMAND, "check", "waits"], stderr=subprocess.PIPE)
     with open("waits", "wb"):  # opened by both: now it reads
         work.send_signal(signal.SIGINT)
-        _, said = work.communicate(timeout=60)
+        _, said = work.communicate(timeout=120)
     assert (work.returncode, said) == (130, b"")

@@ -295,7 +295,7 @@ def on_a_terminal(arguments: list[str], width: int, **more: str) -> tuple[int, s
     except OSError:  # Linux's way to say that the other side is closed
         pass
     os.close(ours)
-    return process.wait(30), said.decode()
+    return process.wait(120), said.decode()
 
 
 def test_a_real_terminal(llama_server: str) -> None:

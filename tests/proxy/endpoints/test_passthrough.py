@@ -220,7 +220,7 @@ async def test_a_client_that_leaves_ends_the_backends_work(
     await response.content.readexactly(len(EVENTS))
     response.close()
     seen = await upstream.request()
-    await asyncio.wait_for(seen.closed.wait(), 2)
+    await asyncio.wait_for(seen.closed.wait(), 60)
     assert seen.by_peer and proxy.service.state.inflight == 0
 
 

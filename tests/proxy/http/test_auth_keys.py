@@ -141,7 +141,7 @@ def test_a_comparison_is_cheap() -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until something holds, at most 5 s."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -307,14 +307,14 @@ def test_a_process_shows_no_key() -> None:
             for key, status in ((SECRET, 502), (f"{SECRET}x", 401)):
                 headers = {"Authorization": f"Bearer {key}"}
                 with pytest.raises(HTTPError) as caught:
-                    urlopen(Request(f"{url}/v1/models", headers=headers), timeout=10)
+                    urlopen(Request(f"{url}/v1/models", headers=headers), timeout=120)
                 said += caught.value.read().decode()
                 assert caught.value.code == status
                 caught.value.close()
             process.send_signal(signal.SIGHUP)
             process.send_signal(signal.SIGTERM)
             said += process.stdout.read()
-            assert process.wait(timeout=10) == 0
+            assert process.wait(timeout=120) == 0
         finally:
             process.kill()
     assert b"env:KEY" in shown

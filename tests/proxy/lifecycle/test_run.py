@@ -10,12 +10,12 @@ import socket
 import subprocess
 import termios
 import threading
-import time
 from typing import Any
 
 import aiohttp
 import pytest
 
+from tests.clock import own_time
 from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Gate, Stall, Upstream, stream, whole
 from tests.proxy.cli.test_cli import COMMAND
@@ -120,10 +120,10 @@ async def test_idle_connections_do_not_hold_the_end_up(upstream: Upstream) -> No
     async with aiohttp.ClientSession() as session:
         async with session.get(f"{url}/livez") as response:
             await response.read()
-        began = time.monotonic()
+        began = own_time()
         running.signal()
         assert await running.task == 0
-    assert time.monotonic() - began < 2
+    assert own_time() - began < 2
 
 
 def in_a_terminal(*before: str) -> tuple[subprocess.Popen[str], int]:
@@ -160,7 +160,7 @@ def test_a_terminal_that_closes_ends_it_in_order() -> None:
                 assert said
             os.close(terminal)
             assert "draining: 0 open requests" in process.stdout.read()
-            assert process.wait(timeout=10) == 0
+            assert process.wait(timeout=120) == 0
         finally:
             process.kill()
 
@@ -179,7 +179,7 @@ def test_nohup_outlives_its_terminal() -> None:
                 said = process.stdout.readline()
                 assert said
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=10) == 0
+            assert process.wait(timeout=120) == 0
         finally:
             process.kill()
 

@@ -61,7 +61,7 @@ def logging_to(path: Path, **settings: Any) -> Iterator[Written]:
 
 async def requests(written: Written, count: int = 1) -> list[Line]:
     """Return the lines of requests once there are so many: a client has its answer before."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(found := written.requests()) < count:
             await asyncio.sleep(0.01)
     assert len(found) == count

@@ -59,7 +59,7 @@ async def test_no_name_of_a_model_forges_anything(
         for name in HOSTILE:
             async with await proxy.chat(model=name) as response:
                 assert response.status == 200
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while written.text().count("\n") < len(HOSTILE):
                 await asyncio.sleep(0.01)
         text = written.text()

@@ -146,7 +146,7 @@ async def test_a_secret_that_is_logged_would_be_seen(
 
 async def bodies(written: Written, count: int) -> list[dict[str, Any]]:
     """Return the lines of bodies once there are so many."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while True:
             found = [x for x in written.lines() if str(x.get("event")).endswith("_body")]
             if len(found) >= count:
@@ -234,7 +234,7 @@ async def test_bodies_are_at_level_debug_alone(
         written.observe(proxy.service)
         async with await proxy.chat() as response:
             await response.read()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not written.requests():
                 await asyncio.sleep(0.01)
         assert [line["event"] for line in written.lines()] == ["request"]

@@ -235,7 +235,7 @@ async def test_what_is_larger_than_the_queue_passes_alone(make: Make, database: 
     writer = make(queue=4096)
     assert await writer.add(capture(0, size=10_000)) == ""
     after = asyncio.create_task(writer.add(capture(1)))
-    await asyncio.wait_for(after, 5)
+    await asyncio.wait_for(after, 60)
     await writer.barrier()
     assert database.batches == [["c0"], ["c1"]]
 
@@ -402,7 +402,7 @@ async def test_the_end_is_bounded_and_gives_back_what_is_left(make: Make, databa
     database.gate.clear()
     adds = [asyncio.create_task(writer.add(capture(number))) for number in range(300)]
     await until(lambda: database.attempts == 1)
-    left = await asyncio.wait_for(writer.close(0.05), 5)
+    left = await asyncio.wait_for(writer.close(0.05), 60)
     assert [row.id for row in left] == names(0, 300)
     assert set(await asyncio.gather(*adds)) == {"the store is closed"}
 
@@ -421,7 +421,7 @@ async def test_the_end_is_shorter_in_a_hurry_and_where_it_fails(
         database.failure = FULL
     await add(writer, 0, 2)
     await until(lambda: database.attempts >= 1)
-    left = await asyncio.wait_for(writer.close(3600.0, hurry), 5)
+    left = await asyncio.wait_for(writer.close(3600.0, hurry), 60)
     assert [row.id for row in left] == ["c0", "c1"]
 
 
@@ -431,7 +431,7 @@ async def test_who_is_held_back_at_the_end_is_told(make: Make, database: Memory)
     waiting = asyncio.create_task(writer.add(capture(4, size=300)))
     await asyncio.sleep(0.01)
     await writer.close(0.0)
-    assert await asyncio.wait_for(waiting, 5) == "the store is closed"
+    assert await asyncio.wait_for(waiting, 60) == "the store is closed"
 
 
 async def test_what_is_measured(make: Make, metrics: StoreMetrics) -> None:

@@ -43,7 +43,7 @@ async def _created(database: SqliteDatabase) -> list[int]:
     return [found.created for found in await database.find(Query(owner=None, limit=100_000))]
 
 
-async def _until(done: object, seconds: float = 5.0) -> None:
+async def _until(done: object, seconds: float = 60.0) -> None:
     assert callable(done)
     end = time.monotonic() + seconds
     while not done():

@@ -298,8 +298,8 @@ async def test_a_postgres_that_hangs_at_the_start_holds_nobody_up(
     database = Hangs()
     database.gate.clear()
     kept = make(database, url=URL, durability="commit")
-    await asyncio.wait_for(kept.open(), 5)
-    assert await asyncio.wait_for(kept.add(capture(0)), 5) == ""
+    await asyncio.wait_for(kept.open(), 60)
+    assert await asyncio.wait_for(kept.add(capture(0)), 60) == ""
     assert not database.attempts
     database.gate.set()
     await until(lambda: not kept.down)
@@ -334,7 +334,7 @@ async def test_what_is_left_at_the_end_goes_to_the_spool(
         await first.add(capture(number))
     hurry = asyncio.Event()
     hurry.set()
-    await asyncio.wait_for(first.close(hurry), 5)
+    await asyncio.wait_for(first.close(hurry), 60)
     database.gate.set()
     second = make(database, url=URL)
     await second.open()

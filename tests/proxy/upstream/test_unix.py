@@ -49,7 +49,7 @@ def on_both_loops(test: Callable[[Path], Awaitable[None]]) -> Callable[..., None
     @functools.wraps(test)
     def run(place: Path, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
         async def limited() -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await test(place)
 
         with asyncio.Runner(loop_factory=loop) as runner:

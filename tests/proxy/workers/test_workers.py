@@ -112,7 +112,7 @@ async def workers(
 
 
 async def until(
-    true: Callable[[], Awaitable[bool]] | Callable[[], bool], what: str, seconds: float = 10.0
+    true: Callable[[], Awaitable[bool]] | Callable[[], bool], what: str, seconds: float = 60.0
 ) -> None:
     """Wait until something is so."""
     async with asyncio.timeout(seconds):
@@ -245,7 +245,7 @@ async def all_scrapes(running: Workers, count: int) -> bool:
 
 
 async def test_a_signal_lets_all_streams_of_all_workers_finish(upstream: Upstream) -> None:
-    gate = Gate(timeout=15)
+    gate = Gate(timeout=120)
     upstream.script("/health", whole({}))
     upstream.script(CHAT, stream(*EVENTS[:2], gate, *EVENTS[2:], DONE))
     async with workers(upstream, count=3) as running:
@@ -268,7 +268,7 @@ async def test_a_signal_lets_all_streams_of_all_workers_finish(upstream: Upstrea
 
 
 async def test_a_second_signal_ends_all_at_once(upstream: Upstream) -> None:
-    gate = Gate(timeout=15)
+    gate = Gate(timeout=120)
     upstream.script("/health", whole({}))
     upstream.script(CHAT, stream(*EVENTS[:2], gate))
     async with workers(upstream) as running:
@@ -285,7 +285,7 @@ async def test_a_second_signal_ends_all_at_once(upstream: Upstream) -> None:
 
 
 async def test_workers_end_in_order_without_their_parent(upstream: Upstream) -> None:
-    gate = Gate(timeout=15)
+    gate = Gate(timeout=120)
     upstream.script("/health", whole({}))
     upstream.script(CHAT, stream(*EVENTS[:2], gate, *EVENTS[2:], DONE))
     async with workers(upstream) as running:

@@ -26,7 +26,7 @@ async def test_one_signal_to_all_processes_lets_streams_finish(
     upstream: Upstream, parent_first: bool
 ) -> None:
     """As `pkill` sends it, and systemd with KillMode=control-group: a worker gets two of it."""
-    gate = Gate(timeout=15)
+    gate = Gate(timeout=120)
     upstream.script("/health", whole({}))
     upstream.script(CHAT, stream(*EVENTS[:2], gate, *EVENTS[2:], DONE))
     async with workers(upstream) as running:
@@ -116,7 +116,7 @@ def test_what_nobody_takes_is_lost_and_no_failure() -> None:
     code = "from wellspoken.proxy.lifecycle.progress import shown; shown('one'); shown('two')"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, timeout=30
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, timeout=120
         )
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -132,5 +132,5 @@ def test_control_c_while_it_is_loaded_leaves_no_traceback() -> None:
         "from wellspoken.proxy.cli.main import main\n"
         "sys.exit(main(['http://127.0.0.1:9', '--listen', '127.0.0.1:0']))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
     assert (done.returncode, done.stderr) == (130, b"")

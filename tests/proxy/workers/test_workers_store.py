@@ -68,7 +68,7 @@ async def test_each_worker_reads_at_once_what_another_has_stored(
                 ids += await asyncio.gather(*(stored(running) for _ in range(COUNT)))
             finally:
                 await server.start_beside()
-            await until(lambda: has(running, ids), "both spools are replayed", seconds=15)
+            await until(lambda: has(running, ids), "both spools are replayed", seconds=60)
             samples = await running.metrics()
             assert samples['wellspoken_store_rows{place="spool"}'] == 0
             assert samples["wellspoken_store_dropped_total"] == 0
