@@ -83,8 +83,8 @@ class _Family(Collector, Generic[One]):
         self,
         registry: CollectorRegistry,
         name: str,
-        text: str,
         labels: Sequence[str],
+        text: str,
         make: Callable[[Labels], One],
     ) -> None:
         self._make: Callable[[Labels], One] = make
@@ -122,9 +122,9 @@ class CounterFamily(_Family[Count]):
     kind = "counter"
 
     def __init__(
-        self, registry: CollectorRegistry, name: str, text: str, labels: Sequence[str]
+        self, registry: CollectorRegistry, name: str, labels: Sequence[str], text: str
     ) -> None:
-        super().__init__(registry, name, text, labels, Count)
+        super().__init__(registry, name, labels, text, Count)
 
 
 class HistogramFamily(_Family[Times]):
@@ -136,12 +136,12 @@ class HistogramFamily(_Family[Times]):
         self,
         registry: CollectorRegistry,
         name: str,
-        text: str,
         labels: Sequence[str],
+        text: str,
         bounds: Sequence[float],
     ) -> None:
         rising = tuple(bounds)
-        super().__init__(registry, name, text, labels, lambda values: Times(values, rising))
+        super().__init__(registry, name, labels, text, lambda values: Times(values, rising))
 
 
 class TextFormat:

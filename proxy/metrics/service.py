@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
-import prometheus_client
 from msgspec import DecodeError, Struct, json
 from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.registry import Collector
 
+from wellspoken.proxy.metrics.engine_families import EngineMetrics
 from wellspoken.proxy.metrics.series import Count, CounterFamily, HistogramFamily, TextFormat, Times
+from wellspoken.proxy.metrics.store_families import StoreMetrics
 
 if TYPE_CHECKING:
     from wellspoken.adapters.events import Usage
@@ -48,49 +47,10 @@ _OVERHEAD = (
     0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 )  # fmt: skip
 
-_REQUESTS = "Requests answered, by route, backend, configured model, HTTP status and kind."
-_DURATION_TEXT = "Time from a request's head to the last byte of its answer."
-_FIRST_TOKEN_TEXT = "Time from a request's head to the first byte of its streamed answer."
-_BETWEEN_TOKENS_TEXT = "Time between two pieces of a streamed answer, as they leave."
-_TOKENS = "Tokens of answered requests, as their usage has them; cached and reasoning are parts."
-_OVERHEAD_TEXT = (
-    "The proxy's own time: from a request's head until a backend is asked, without waiting for the "
-    "client or an engine; and for the work on its answer."
-)
-_RELOADED = "1 if the configuration was good when it was last read, 0 if an older one is in use."
-_REPAIRS = "Answers that needed this repair at least once."
-_FIELDS = "Fields outside OpenAI's contract that backends sent and clients did not get."
-_USAGE = "Answers by where their token counts came from."
-_DISCONNECTS = "Clients that left before their answer was complete, by what they waited for."
-_VENDOR = "Vendors' parameters by what became of them, and requests over a cap."
-_UPSTREAM = (
-    "Backends that could not be asked or broke off, by reason; error_event: streams with status "
-    "200 that ended in another error."
-)
-_WAITING_ROWS = (
-    "Stored completions that wait to be written: in memory (queue), or in the local spool until "
-    "PostgreSQL is back."
-)
-_WAITING_BYTES = "Bytes that these take."
-_BATCH = "Stored completions written in one transaction."
-_WRITE = "Time that a transaction of stored completions took."
-_STORE_FAILURES = "Attempts to store or to read that failed, by reason."
-_STORE_DROPPED = "Completions that were to be stored and are not."
-_ENGINE_UP = "1 while the engine answers requests, 0 otherwise."
-_ENGINE_STATE = "1 for the engine's present state, 0 for the others."
-_ENGINE_RESTARTS = "Starts of the engine that were needed because it ended unasked."
-_ENGINE_START = "Time that the engine's last start took until it answered; 0 before the first."
 
 PHASES: Final = ("request", "waiting", "streaming")
 """What a client did that left: it sent its request, waited for an answer, read a stream."""
-STORE_FAILURES: Final = ("unavailable", "unusable", "spool", "row", "internal")
 ERROR_EVENT: Final = "error_event"
-ENGINE_STATES: Final = ("stopped", "starting", "ready", "draining", "failed")
-
-_BATCH_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-_WRITE_SECONDS = (
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
-)  # fmt: skip
 
 
 class Finished(Protocol):
@@ -119,50 +79,82 @@ class Metrics:
         # library knows only a switch for the whole process.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        self._text = TextFormat()
         self.requests = self._counter(
-            "requests", _REQUESTS, "route", "backend", "model", "code", "stream"
+            "requests{route,backend,model,code,stream}",
+            "Requests answered, by route, backend, configured model, HTTP status and kind.",
         )
         self.duration = self._histogram(
-            "request_duration_seconds", _DURATION_TEXT, _DURATION, "backend", "stream"
+            "request_duration_seconds{backend,stream}",
+            "Time from a request's head to the last byte of its answer.",
+            _DURATION,
         )
         self.first_token = self._histogram(
-            "time_to_first_token_seconds", _FIRST_TOKEN_TEXT, _FIRST_TOKEN, "backend"
+            "time_to_first_token_seconds{backend}",
+            "Time from a request's head to the first byte of its streamed answer.",
+            _FIRST_TOKEN,
         )
-        self._text = TextFormat()
         self._gaps = self._histogram(
-            "inter_token_seconds", _BETWEEN_TOKENS_TEXT, _BETWEEN_TOKENS, "backend"
+            "inter_token_seconds{backend}",
+            "Time between two pieces of a streamed answer, as they leave.",
+            _BETWEEN_TOKENS,
         )
-        self.overhead = self._histogram("overhead_seconds", _OVERHEAD_TEXT, _OVERHEAD, "phase")
-        self._asking, self._answering = (
-            self.overhead.labels(phase) for phase in ("request", "response")
+        self.overhead = self._histogram(
+            "overhead_seconds{phase}",
+            "The proxy's own time: from a request's head until a backend is asked, without waiting "
+            "for the client or an engine; and for the work on its answer.",
+            _OVERHEAD,
         )
-        self.tokens = self._counter("tokens", _TOKENS, "backend", "model", "kind")
-        self.reloaded = self._gauge("config_last_reload_success", _RELOADED)
+        self._asking, self._answering = map(self.overhead.labels, ("request", "response"))
+        self.tokens = self._counter(
+            "tokens{backend,model,kind}",
+            "Tokens of answered requests, as their usage has them; cached and reasoning are parts.",
+        )
+        self.reloaded = self._gauge(
+            "config_last_reload_success",
+            "1 if the configuration was good when it was last read, 0 if an older one is in use.",
+        )
         self.reloaded.set(1)
-        self.repairs = self._counter("repairs", _REPAIRS, "backend", "rule")
-        self.fields = self._counter("fields_dropped", _FIELDS, "backend")
-        self.usage = self._counter("usage_source", _USAGE, "backend", "source")
+        self.repairs = self._counter(
+            "repairs{backend,rule}", "Answers that needed this repair at least once."
+        )
+        self.fields = self._counter(
+            "fields_dropped{backend}",
+            "Fields outside OpenAI's contract that backends sent and clients did not get.",
+        )
+        self.usage = self._counter(
+            "usage_source{backend,source}", "Answers by where their token counts came from."
+        )
         self.inflight = self._gauge("inflight_requests", "Requests being answered now.")
-        self.disconnects = self._counter("client_disconnects", _DISCONNECTS, "phase")
+        self.disconnects = self._counter(
+            "client_disconnects{phase}",
+            "Clients that left before their answer was complete, by what they waited for.",
+        )
         for phase in PHASES:  # 0 until then, so that no query misses the first
             self.disconnects.labels(phase)
-        self.vendor_parameters = self._counter("vendor_parameters", _VENDOR, "backend", "outcome")
-        self.upstream_errors = self._counter("upstream_errors", _UPSTREAM, "backend", "reason")
-        build = self._gauge("build_info", "1, with the proxy's version.", "version", "python")
+        self.vendor_parameters = self._counter(
+            "vendor_parameters{backend,outcome}",
+            "Vendors' parameters by what became of them, and requests over a cap.",
+        )
+        self.upstream_errors = self._counter(
+            "upstream_errors{backend,reason}",
+            "Backends that could not be asked or broke off, by reason; error_event: streams with "
+            "status 200 that ended in another error.",
+        )
+        build = self._gauge("build_info{version,python}", "1, with the proxy's version.")
         build.labels(version, platform.python_version()).set(1)
         self._finished: dict[tuple[str, str, str, int, str], tuple[Count, Times | None]] = {}
         self._engines: EngineMetrics | None = None
 
-    def _counter(self, name: str, text: str, *labels: str) -> CounterFamily:
-        return CounterFamily(self.registry, f"wellspoken_{name}", text, labels)
+    def _counter(self, series: str, text: str) -> CounterFamily:
+        return CounterFamily(self.registry, *_parse(series), text)
 
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"wellspoken_{name}", text, labels, registry=self.registry)
+    def _gauge(self, series: str, text: str) -> Gauge:
+        name, labels = _parse(series)
+        return Gauge(name, text, labels, registry=self.registry)
 
-    def _histogram(
-        self, name: str, text: str, buckets: tuple[float, ...], *labels: str
-    ) -> HistogramFamily:
-        return HistogramFamily(self.registry, f"wellspoken_{name}", text, labels, buckets)
+    def _histogram(self, series: str, text: str, buckets: tuple[float, ...]) -> HistogramFamily:
+        return HistogramFamily(self.registry, *_parse(series), text, buckets)
 
     def of_store(self) -> StoreMetrics:
         """Return the store's metrics; without one a scrape has none of them."""
@@ -240,6 +232,12 @@ class Metrics:
         return self._text.of(self.registry.collect())
 
 
+def _parse(series: str) -> tuple[str, list[str]]:
+    """Return the whole name and the labels of what is written as name{label,label}."""
+    name, _, labels = series.removesuffix("}").partition("{")
+    return f"wellspoken_{name}", labels.split(",") if labels else []
+
+
 class _Details(Struct):
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
@@ -263,104 +261,3 @@ def tokens_of(usage: Usage | None) -> Iterable[tuple[str, int]]:
                 continue
             if count and 0 < count < MOST:
                 yield kind, count
-
-
-class StoreMetrics:
-    """What the store of completions does; see `proxy/store`."""
-
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry = registry or CollectorRegistry()
-        prefix = "wellspoken_store"
-        rows = Gauge(f"{prefix}_rows", _WAITING_ROWS, ["place"], registry=registry)
-        size = Gauge(f"{prefix}_bytes", _WAITING_BYTES, ["place"], registry=registry)
-        self._queue_rows, self._queue_bytes = rows.labels("queue"), size.labels("queue")
-        self._spool_rows, self._spool_bytes = rows.labels("spool"), size.labels("spool")
-        # Another thread writes, so these are the library's, with their locks.
-        self.batch = prometheus_client.Histogram(
-            f"{prefix}_batch_rows", _BATCH, buckets=_BATCH_ROWS, registry=registry
-        )
-        self.write = prometheus_client.Histogram(
-            f"{prefix}_write_seconds", _WRITE, buckets=_WRITE_SECONDS, registry=registry
-        )
-        self.failures = prometheus_client.Counter(
-            f"{prefix}_failures", _STORE_FAILURES, ["reason"], registry=registry
-        )
-        for reason in STORE_FAILURES:
-            self.failures.labels(reason)
-        self.dropped = prometheus_client.Counter(
-            f"{prefix}_dropped", _STORE_DROPPED, registry=registry
-        )
-
-    def count_failure(self, reason: str) -> None:
-        """Count a failure; the reasons are few and the program's own words."""
-        self.failures.labels(reason).inc()
-
-    def wrote(self, rows: int, seconds: float) -> None:
-        """Count one transaction."""
-        self.batch.observe(rows)
-        self.write.observe(seconds)
-
-    def watch_queue(self, rows: Callable[[], float], size: Callable[[], float]) -> None:
-        """Let a scrape ask for what waits to be written."""
-        self._queue_rows.set_function(rows)
-        self._queue_bytes.set_function(size)
-
-    def note_spool(self, rows: int, size: int) -> None:
-        """Note what the spool holds."""
-        self._spool_rows.set(rows)
-        self._spool_bytes.set(size)
-
-
-class Watched(Protocol):
-    """What a scrape reads of an engine: wellspoken.engine's Supervisor has it."""
-
-    @property
-    def state(self) -> str:
-        """One of ENGINE_STATES."""
-
-    @property
-    def restarts(self) -> int:
-        """How often it was started because it had ended unasked."""
-
-    @property
-    def start_seconds(self) -> float | None:
-        """What the last start that succeeded took; None before."""
-
-
-class EngineMetrics(Collector):
-    """The engines that the proxy runs, read at the scrape: no request and no change costs anything.
-
-    A series that is to come is 0 until then, as Prometheus advises, so that no query misses it.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._watched: dict[str, Watched] = {}
-        registry.register(self)
-
-    def watch(self, name: str, engine: Watched) -> None:
-        """Let a scrape ask `engine`, under the label backend=`name`."""
-        self._watched[name] = engine
-
-    def describe(self) -> Iterable[Metric]:
-        """Return the families without samples: the registry looks for names that are taken."""
-        prefix = "wellspoken_engine"
-        return (
-            GaugeMetricFamily(f"{prefix}_up", _ENGINE_UP, labels=["backend"]),
-            GaugeMetricFamily(f"{prefix}_state", _ENGINE_STATE, labels=["backend", "state"]),
-            CounterMetricFamily(f"{prefix}_restarts", _ENGINE_RESTARTS, labels=["backend"]),
-            GaugeMetricFamily(f"{prefix}_start_seconds", _ENGINE_START, labels=["backend"]),
-        )
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the families with what the engines are now; none where there is no engine."""
-        if not self._watched:
-            return ()
-        up, state, restarts, seconds = families = tuple(self.describe())
-        for name, engine in self._watched.items():
-            up.add_sample(up.name, {"backend": name}, float(engine.state == "ready"))
-            for one in ENGINE_STATES:
-                labels = {"backend": name, "state": one}
-                state.add_sample(state.name, labels, float(engine.state == one))
-            restarts.add_sample(f"{restarts.name}_total", {"backend": name}, engine.restarts)
-            seconds.add_sample(seconds.name, {"backend": name}, engine.start_seconds or 0.0)
-        return families

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from wellspoken.proxy.config import store_url
-from wellspoken.proxy.metrics.service import StoreMetrics
+from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store.database import Database, StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.failover import Failover
 from wellspoken.proxy.store.packing import pack_rows, unpack_rows, warn_of_leftovers

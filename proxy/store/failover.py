@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Coroutine, Sequence
 
-    from wellspoken.proxy.metrics.service import StoreMetrics
+    from wellspoken.proxy.metrics.store_families import StoreMetrics
     from wellspoken.proxy.store.rows import Row
     from wellspoken.proxy.store.spool import Spool
 

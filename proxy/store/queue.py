@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from wellspoken.proxy import config
-    from wellspoken.proxy.metrics.service import StoreMetrics
+    from wellspoken.proxy.metrics.store_families import StoreMetrics
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from tests.bench.load import LoadError
 from tests.bench.store_check import Stored
 from tests.postgres import Server
 from wellspoken.proxy import config
-from wellspoken.proxy.metrics.service import StoreMetrics
+from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store.completions import CompletionStore
 from wellspoken.proxy.store.packing import unpack
 

@@ -21,7 +21,7 @@ from tests.fold import comparable, fold
 from tests.proxy.conftest import MESSAGES, Proxy, StartProxy
 from tests.proxy.test_enforced_stops import words
 from wellspoken.proxy import config
-from wellspoken.proxy.metrics.service import StoreMetrics
+from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.relay.send import LARGE
 from wellspoken.proxy.store.completions import CompletionStore
 from wellspoken.proxy.store.queue import FAILS

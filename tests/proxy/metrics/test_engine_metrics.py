@@ -14,7 +14,8 @@ from tests.proxy.conftest import Proxy, StartProxy
 from wellspoken.engine.kind import Facts
 from wellspoken.engine.states import State
 from wellspoken.engine.supervisor import Supervisor
-from wellspoken.proxy.metrics.service import ENGINE_STATES, EngineMetrics, Metrics
+from wellspoken.proxy.metrics.engine_families import ENGINE_STATES, EngineMetrics
+from wellspoken.proxy.metrics.service import Metrics
 
 FAMILIES = 25  # at most, with a store and an engine (operations.md)
 

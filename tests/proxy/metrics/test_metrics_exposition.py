@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.proxy.metrics.test_engine_metrics import Engine
 from wellspoken.proxy.metrics.series import CounterFamily, HistogramFamily, TextFormat
-from wellspoken.proxy.metrics.service import PHASES, STORE_FAILURES, Metrics
+from wellspoken.proxy.metrics.service import PHASES, Metrics
+from wellspoken.proxy.metrics.store_families import STORE_FAILURES
 
 _LINE = re.compile(r'(?P<name>[a-z_]+)(\{(?P<labels>([a-z]+="[^"\\\n]*",?)*)\})? (?P<value>\S+)')
 _LABEL = re.compile(r'([a-z]+)="([^"]*)"')
@@ -155,8 +156,8 @@ async def test_it_is_as_prometheus_client_writes_it() -> None:
         "c", "C.", ["d"], buckets=(0.1, 1.0, 5.0), registry=registry
     )
     one, two = (
-        CounterFamily(own, "a", "A.", ["b"]),
-        HistogramFamily(own, "c", "C.", ["d"], (0.1, 1.0, 5.0)),
+        CounterFamily(own, "a", ["b"], "A."),
+        HistogramFamily(own, "c", ["d"], "C.", (0.1, 1.0, 5.0)),
     )
     for at in range(50):
         for counted in (counter, one):

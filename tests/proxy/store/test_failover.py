@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.database import Memory, row
 from tests.proxy.store.conftest import held, rows, spool_of
 from tests.proxy.store.test_queue import names, until, value
-from wellspoken.proxy.metrics.service import StoreMetrics
+from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store import failover as module
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.failover import Failover

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.database import Memory, capture
 from wellspoken.proxy import config
-from wellspoken.proxy.metrics.service import StoreMetrics
+from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store import queue as module
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.queue import ROWS, WriteQueue

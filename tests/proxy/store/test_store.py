@@ -18,7 +18,7 @@ from tests.proxy.store.conftest import Connect
 from tests.proxy.store.test_queue import names, until, value
 from wellspoken.proxy import config
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.metrics.service import StoreMetrics
+from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store import completions, failover, queue
 from wellspoken.proxy.store.completions import CompletionStore, open_store
 from wellspoken.proxy.store.database import Database, Unavailable, Unreadable, Unusable
