@@ -17,6 +17,11 @@ class EngineError(Exception):
         self.lasting = lasting
 
 
+def lasting_error(message: str) -> EngineError:
+    """Return what is wrong and stays so until somebody mends it."""
+    return EngineError(message, lasting=True)
+
+
 class NotReady(Exception):
     """A request came while the engine cannot answer it; the text says why, for the client.
 

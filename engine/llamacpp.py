@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from wellspoken.engine import llamacpp_child
 from wellspoken.engine.environment import pass_environment
-from wellspoken.engine.failure import EngineError, ending
+from wellspoken.engine.failure import EngineError, ending, lasting_error
 from wellspoken.engine.kind import Command, Facts
 from wellspoken.engine.llamacpp_check import (
     check_gguf,
@@ -144,7 +144,7 @@ class LlamaCpp:
         if self._chat_template is not None:
             check_template(self._chat_template)
         if importlib.util.find_spec(WHEEL) is None:
-            raise EngineError(_REMEDY["missing"], lasting=True)
+            raise lasting_error(_REMEDY["missing"])
         return check_memory(size, self._gpu_layers)
 
     def command(self, socket: Path, folder: Path, shutdown_timeout: float) -> Command:

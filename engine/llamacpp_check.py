@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from wellspoken.engine.failure import EngineError
+from wellspoken.engine.failure import lasting_error
 
 MAGIC = b"GGUF"
 LFS_POINTER = b"version https://git-lfs"
@@ -32,10 +32,9 @@ def parts(model: Path) -> list[Path]:
         for number in range(1, int(split["count"]) + 1)
     ] or [model]
     if model != first:
-        raise EngineError(
+        raise lasting_error(
             f"{model} is part {int(split['number'])} of a split model. "
-            f"Give --model the first part: {first.name}.",
-            lasting=True,
+            f"Give --model the first part: {first.name}."
         )
     return [first, *others]
 
@@ -43,22 +42,20 @@ def parts(model: Path) -> list[Path]:
 def check_model(model: Path) -> int:
     """Return the size in bytes of a model's files; raise EngineError if one cannot be a model."""
     if os.path.isdir(model):
-        raise EngineError(_folder(model), lasting=True)
+        raise lasting_error(_folder(model))
     files = parts(model)
     missing = [file.name for file in files if _is_absent(file)]
     if model.name in missing:
         link = f", to which {model} links" if os.path.islink(model) else ""
-        raise EngineError(
+        raise lasting_error(
             f"there is no model file {os.path.realpath(model) if link else model}{link}. "
-            "Give --model the path of a .gguf file.",
-            lasting=True,
+            "Give --model the path of a .gguf file."
         )
     if missing:
         named = ", ".join(missing[:_NAMED]) + (", ..." if missing[_NAMED:] else "")
-        raise EngineError(
+        raise lasting_error(
             f"{len(missing)} of the {len(files)} parts of {model} are missing: {named}. "
-            "Put all parts into the same folder.",
-            lasting=True,
+            "Put all parts into the same folder."
         )
     return sum(check_gguf(file, "model") for file in files)
 
@@ -71,23 +68,20 @@ def check_gguf(file: Path, what: str) -> int:
     try:
         about = file.stat()
         if not stat.S_ISREG(about.st_mode):
-            raise EngineError(
-                f"{file} is not a file. Give the path of the {what}'s .gguf file.", lasting=True
-            )
+            raise lasting_error(f"{file} is not a file. Give the path of the {what}'s .gguf file.")
         with file.open("rb") as opened:
             begin = opened.read(len(LFS_POINTER))
     except FileNotFoundError as error:
-        raise EngineError(
-            f"there is no {what} file {file}. Give the path of a .gguf file.", lasting=True
+        raise lasting_error(
+            f"there is no {what} file {file}. Give the path of a .gguf file."
         ) from error
     except OSError as error:
-        raise EngineError(
+        raise lasting_error(
             f"the {what} file {file} cannot be read: {error.strerror or error}. "
-            f"Let the user {os.geteuid()} read it, and search its folders.",
-            lasting=True,
+            f"Let the user {os.geteuid()} read it, and search its folders."
         ) from error
     if not begin.startswith(MAGIC):
-        raise EngineError(f"{file} is not a GGUF {what}: {_instead(begin)}", lasting=True)
+        raise lasting_error(f"{file} is not a GGUF {what}: {_instead(begin)}")
     return about.st_size
 
 
@@ -101,17 +95,16 @@ def check_template(template: str) -> Path | None:
         try:
             Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise EngineError(
-                f"the chat template {template} cannot be read as UTF-8 text: {error}.", lasting=True
+            raise lasting_error(
+                f"the chat template {template} cannot be read as UTF-8 text: {error}."
             ) from error
         return Path(path)
     # llama.cpp knows chatml by name, and would take the name of any other for the text itself.
     if "{{" in template or "{%" in template or template == "chatml":
         return None
-    raise EngineError(
+    raise lasting_error(
         f"there is no chat template file {template[:200]}. Give the path of a jinja file, or the "
-        "template's text.",
-        lasting=True,
+        "template's text."
     )
 
 
@@ -128,9 +121,8 @@ def check_memory(size: int, gpu_layers: int, root: Path = Path("/")) -> list[str
     offloaded = gpu_layers != 0 and _has_gpu(root)
     said = f"the model's files have {_gigabytes(size)}, and {whose} {_gigabytes(limit)}"
     if size > limit and not offloaded:
-        raise EngineError(
-            f"{said}. Take a smaller model or a smaller quantisation of it, or raise that.",
-            lasting=True,
+        raise lasting_error(
+            f"{said}. Take a smaller model or a smaller quantisation of it, or raise that."
         )
     if size > CLOSE * limit and not offloaded:
         return [f"{said}: with its context it may not fit. A smaller context or model helps."]

@@ -13,7 +13,7 @@ from typing import Final
 
 from wellspoken.engine import hub_cache, vllm_check, vllm_log
 from wellspoken.engine.environment import pass_environment
-from wellspoken.engine.failure import EngineError, ending
+from wellspoken.engine.failure import EngineError, ending, lasting_error
 from wellspoken.engine.kind import Command, Facts
 from wellspoken.engine.unix_http import Client
 from wellspoken.engine.vllm_arguments import forbidden, option, served_model_names
@@ -76,7 +76,7 @@ class VLLM:
         """Return warnings; raise EngineError that names what is missing. May take 5 s."""
         reason = forbidden(self._arguments)
         if reason is not None:
-            raise EngineError(reason, lasting=True)
+            raise lasting_error(reason)
         number = version(self._find_executable())
         warnings = _check_version(number)
         environ = self._environment_in(Path("/tmp"))
@@ -161,10 +161,9 @@ class VLLM:
             path = Path(os.path.expanduser(self._executable))
             if os.access(path, os.X_OK) and path.is_file():
                 return path.absolute()
-            raise EngineError(
+            raise lasting_error(
                 f"there is no executable {path}. Give the path of the command `vllm`, or install "
-                f"it: {INSTALL}",
-                lasting=True,
+                f"it: {INSTALL}"
             )
         # Not resolved: the python of a venv is a link to one that has no vllm beside it.
         beside = Path(sys.executable).parent / self._executable
@@ -172,10 +171,9 @@ class VLLM:
             return beside
         found = shutil.which(self._executable, path=self._environ.get("PATH", os.defpath))
         if found is None:
-            raise EngineError(
+            raise lasting_error(
                 f"the command `{self._executable}` is neither beside {sys.executable} nor on PATH. "
-                f"Install it: {INSTALL}",
-                lasting=True,
+                f"Install it: {INSTALL}"
             )
         return Path(found).absolute()
 
@@ -239,10 +237,9 @@ def _has(version: str, since: tuple[int, ...]) -> bool:
 
 def _check_version(version: str) -> list[str]:
     if not _has(version, LISTENS):
-        raise EngineError(
+        raise lasting_error(
             f"vLLM {version} cannot listen on a unix socket: upgrade it to 0.10.1 or later "
-            f"({INSTALL})",
-            lasting=True,
+            f"({INSTALL})"
         )
     if not _has(version, DRAINS):
         return [

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from wellspoken.engine.failure import EngineError
+from wellspoken.engine.failure import lasting_error
 from wellspoken.engine.llamacpp_check import check_memory
 from wellspoken.engine.vllm_arguments import has, number, option
 
@@ -77,36 +77,32 @@ def check_model(model: str, arguments: Sequence[str]) -> int:
     Raises EngineError for a path with nothing usable there, and for what can be no name.
     """
     if model.lower().endswith(".gguf"):
-        raise EngineError(
+        raise lasting_error(
             f"{model} is a GGUF file, which vLLM reads badly or not at all: serve it with "
-            "llama.cpp (kind llamacpp), or give vLLM the model's own folder or name (ORG/NAME).",
-            lasting=True,
+            "llama.cpp (kind llamacpp), or give vLLM the model's own folder or name (ORG/NAME)."
         )
     if model and os.path.isdir(model):  # unlike Path.is_dir it never raises
         return _check_folder(Path(model), arguments)
     if os.path.isfile(model):
-        raise EngineError(
+        raise lasting_error(
             f"{model} is a file. vLLM takes the folder of a model (with config.json and "
-            "*.safetensors), or its name on the Hugging Face Hub (ORG/NAME).",
-            lasting=True,
+            "*.safetensors), or its name on the Hugging Face Hub (ORG/NAME)."
         )
     page = _PAGE.match(model)
     if page is not None:
-        raise EngineError(f"{model} is a web page. Give the model's name: {page[1]}.", lasting=True)
+        raise lasting_error(f"{model} is a web page. Give the model's name: {page[1]}.")
     if model.startswith(_HUB_SCHEMES):
         return 0
     if model.startswith(("/", "./", "../", "~")) or model.count("/") > 1:
-        raise EngineError(
+        raise lasting_error(
             f"there is no folder {model}. Give the path of a model's folder, or its name on the "
-            "Hugging Face Hub (ORG/NAME).",
-            lasting=True,
+            "Hugging Face Hub (ORG/NAME)."
         )
     name = model.partition(":")[0]  # a quantization's name may follow
     if _NAME.fullmatch(name) is None or name.startswith(("-", ".")) or "--" in name:
-        raise EngineError(
+        raise lasting_error(
             f"{model!r} is neither a folder nor a model's name (ORG/NAME: letters, digits and "
-            "-_. only).",
-            lasting=True,
+            "-_. only)."
         )
     return 0
 
@@ -121,10 +117,9 @@ def _check_folder(folder: Path, arguments: Sequence[str]) -> int:
         whole = sorted(file.parent for file in folder.glob("snapshots/*/config.json"))
         if whole:  # the folder of a model in the hub's cache
             hint = f" A model is in it: {whole[0]}."
-        raise EngineError(
+        raise lasting_error(
             f"the folder {folder} has no config.json, so it is not a model that vLLM can "
-            f"read.{hint}",
-            lasting=True,
+            f"read.{hint}"
         )
     for pattern in _WEIGHTS:
         files = [file.stat().st_size for file in folder.glob(pattern)]
@@ -214,18 +209,16 @@ def _check_device(
     if not cuda or apart or sys.platform != "linux":
         return
     if _hides(environ.get("CUDA_VISIBLE_DEVICES", "all")):
-        raise EngineError(
-            "CUDA_VISIBLE_DEVICES hides every GPU from vLLM. Unset it, or name some (0,1).",
-            lasting=True,
+        raise lasting_error(
+            "CUDA_VISIBLE_DEVICES hides every GPU from vLLM. Unset it, or name some (0,1)."
         )
     device = root / "dev"
     if gpus or any(True for name in _DEVICES for _ in device.glob(name)):
         return
-    raise EngineError(
+    raise lasting_error(
         f"there is no GPU here (no /dev/nvidia*), and vLLM {version} is built for CUDA. In a "
         "container, pass the GPUs (--gpus all; Kubernetes: a limit for nvidia.com/gpu). Without a "
-        "GPU take llama.cpp (kind llamacpp), or vLLM's build for CPUs.",
-        lasting=True,
+        "GPU take llama.cpp (kind llamacpp), or vLLM's build for CPUs."
     )
 
 

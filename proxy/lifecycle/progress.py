@@ -7,16 +7,19 @@ import os
 import re
 import sys
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from wellspoken.proxy import logs
 from wellspoken.proxy.lifecycle.terminal import Terminal
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Iterator
     from typing import TextIO
 
     from wellspoken.engine.supervisor import Supervisor
+    from wellspoken.proxy.config.tables import Log
     from wellspoken.proxy.logs import Logs
 
 INTERVAL: Final = 1.0  # seconds between two drawings, and two looks at what an engine does
@@ -38,6 +41,19 @@ def print_out(text: str) -> None:
     except OSError:  # a pipe that was closed, a full disk
         # What is left of it would fail once more at the end of the process, and change its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def log_on_stderr(config: Log) -> Iterator[tuple[EngineProgress, Logs]]:
+    """Have this process log to stderr as `config` says, until the block is left."""
+    if sys.stderr is None:  # closed by who started it
+        sys.stderr = open(os.devnull, "w")
+    progress = EngineProgress(sys.stderr)
+    log = logs.set_up(config, progress)
+    try:
+        yield progress, log
+    finally:
+        log.close()
 
 
 class EngineProgress:

@@ -6,10 +6,9 @@ import asyncio
 import errno
 import gc
 import logging
-import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import UNSET
@@ -19,7 +18,7 @@ from wellspoken.proxy import logs, tracing
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.lifecycle.banner import banner
 from wellspoken.proxy.lifecycle.build import build
-from wellspoken.proxy.lifecycle.progress import EngineProgress, print_out
+from wellspoken.proxy.lifecycle.progress import EngineProgress, log_on_stderr, print_out
 from wellspoken.proxy.lifecycle.reload import Reloader
 from wellspoken.proxy.lifecycle.signals import Signals
 from wellspoken.proxy.lifecycle.watch import Watcher
@@ -61,24 +60,17 @@ def run(
     `source`: where the configuration came from, to be read again from there. `sockets` listen
     already; they are closed at the end.
     """
-    if sys.stderr is None:  # closed by who started it
-        sys.stderr = open(os.devnull, "w")
-    progress = EngineProgress(sys.stderr)
-    log = logs.set_up(config.log, progress)
-
-    def say(text: str) -> None:
-        progress.clear()
-        print_out(text)
-
-    try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(
-                serve(config, say, progress, source=source, output=log, sockets=sockets)
-            )
-    finally:
+    with ExitStack() as ends:
+        progress, log = ends.enter_context(log_on_stderr(config.log))
         for each in sockets:
-            each.close()
-        log.close()
+            ends.callback(each.close)
+
+        def say(text: str) -> None:
+            progress.clear()
+            print_out(text)
+
+        runner = ends.enter_context(asyncio.Runner(loop_factory=loop_factory()))
+        return runner.run(serve(config, say, progress, source=source, output=log, sockets=sockets))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from wellspoken.proxy import logs
 from wellspoken.proxy.config.values import parse_listen
-from wellspoken.proxy.lifecycle.progress import EngineProgress, print_out
+from wellspoken.proxy.lifecycle.progress import log_on_stderr, print_out
 from wellspoken.proxy.lifecycle.signals import Signals
 from wellspoken.proxy.lifecycle.watch import Watcher
 from wellspoken.proxy.workers.hub import Hub, Worker, spawn_worker
@@ -52,14 +49,8 @@ def run(config: Config, source: ConfigSource | None = None) -> int:
     0 after an orderly end, 1 when the port cannot be had or a worker had to be killed at the end,
     2 for a configuration that cannot be used.
     """
-    if sys.stderr is None:  # closed by who started it
-        sys.stderr = open(os.devnull, "w")
-    log = logs.set_up(config.log, EngineProgress(sys.stderr))
-    try:
-        with asyncio.Runner() as runner:
-            return runner.run(serve(config, print_out, source))
-    finally:
-        log.close()
+    with log_on_stderr(config.log), asyncio.Runner() as runner:
+        return runner.run(serve(config, print_out, source))
 
 
 async def serve(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
@@ -15,6 +17,10 @@ from wellspoken.proxy.workers.totals import Family
 LENGTH: Final = 4
 """Bytes before each message, which are its length, big-endian."""
 _CLOSING: Final = 2.0  # seconds for what was sent last to leave
+
+
+# Each side reads in one task and answers from it, so what a message asks for must not wait there:
+# what takes time is done in a task beside, and its answer goes by the number of the question.
 
 
 class Begin(Struct, frozen=True, tag=True, array_like=True):
@@ -169,6 +175,43 @@ class Channel(Generic[T]):
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(_CLOSING):
                 await self._writer.wait_closed()
+
+
+class Questions(Generic[T]):
+    """Questions to the other side, whose answers come by their numbers and in any order."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._open: dict[int, asyncio.Future[T | None]] = {}
+        self._gone = False
+
+    async def ask(self, send: Callable[[int], None], seconds: float) -> T | None:
+        """Send a question with a number; return its answer, None where none comes in time."""
+        if self._gone:
+            return None
+        number = next(self._numbers)
+        future: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
+        self._open[number] = future
+        send(number)
+        try:
+            async with asyncio.timeout(seconds):
+                return await future
+        except TimeoutError:
+            return None
+        finally:
+            del self._open[number]
+
+    def answer(self, number: int, said: T | None) -> None:
+        """Give an answer to whoever waits for it still."""
+        future = self._open.get(number)
+        if future is not None and not future.done():
+            future.set_result(said)
+
+    def close(self) -> None:
+        """Let nobody wait any longer: the other side has gone."""
+        self._gone = True
+        for number in self._open:
+            self.answer(number, None)
 
 
 def first_message(sock: socket.socket) -> Message | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import socket
 import sys
@@ -13,27 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import DecodeError
 
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.workers.channel import (
-    Alive,
-    AskCounts,
-    Begin,
-    Channel,
-    Counts,
-    Listens,
-    Message,
-    Prepare,
-    Prepared,
-    Scrape,
-    Settle,
-    Settled,
-    Started,
-    StopWorker,
-    Sum,
-    Take,
-    Taken,
-    ToParent,
-    decode_to_parent,
-)
+from wellspoken.proxy.workers import channel as messages
+from wellspoken.proxy.workers.channel import Channel, Message, Questions, ToParent, decode_to_parent
 from wellspoken.proxy.workers.totals import Family, Totals, parents
 
 if TYPE_CHECKING:
@@ -63,8 +43,7 @@ class Worker:
         self.silent = 0  # how often it was looked at since it said something
         self._channel, self._hub = channel, hub
         self._behind = False  # it let a question pass, and has said nothing since
-        self._numbers = itertools.count(1)
-        self._answers: dict[int, asyncio.Future[ToParent | None]] = {}
+        self._questions = Questions[ToParent]()
 
     @property
     def name(self) -> str:
@@ -78,25 +57,15 @@ class Worker:
     def begin(self, config: Config) -> None:
         """Have it serve."""
         self.begun = True
-        self.send(Begin(config))
+        self.send(messages.Begin(config))
 
     async def ask(self, question: Callable[[int], Message], seconds: float) -> ToParent | None:
         """Return its answer; None: it has ended, or does not answer in time or at all now."""
         if self._behind:
             return None
-        number = next(self._numbers)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[ToParent | None] = loop.create_future()
-        self._answers[number] = future
-        self.send(question(number))
-        try:
-            async with asyncio.timeout(seconds):
-                return await future
-        except TimeoutError:
-            self._behind = True
-            return None
-        finally:
-            del self._answers[number]
+        answer = await self._questions.ask(lambda number: self.send(question(number)), seconds)
+        self._behind = answer is None
+        return answer
 
     async def wait(self) -> int:
         """Hear what it says until it ends; return its exit code, below 0 for a signal."""
@@ -109,9 +78,7 @@ class Worker:
             # Without waiting, since a second cancellation would leave the rest undone.
             hearing.cancel()
             self._channel.drop()
-            for future in self._answers.values():
-                if not future.done():
-                    future.set_result(None)
+            self._questions.close()
             if self.process.returncode is not None:
                 self._hub.remove(self)
 
@@ -131,28 +98,23 @@ class Worker:
 
     def _take_in(self, message: ToParent) -> None:
         match message:
-            case Alive():
+            case messages.Alive():
                 pass
-            case Started(text):
+            case messages.Started(text):
                 if not self.said.done():
                     self.said.set_result(text)
-            case Listens():
+            case messages.Listens():
                 self.listens.set()
-            case Scrape(number, families):
+            case messages.Scrape(number, families):
                 self.families = families
                 self._hub.beside(self._hub.sum(self, number))
-            case Settle(number):
+            case messages.Settle(number):
                 self._hub.beside(self._hub.settle(self, number))
-            case Counts(number, families):
+            case messages.Counts(number, families):
                 self.families = families
-                self._answer(number, message)
-            case Prepared(number) | Taken(number) | Settled(number):
-                self._answer(number, message)
-
-    def _answer(self, number: int, message: ToParent) -> None:
-        future = self._answers.get(number)
-        if future is not None and not future.done():
-            future.set_result(message)
+                self._questions.answer(number, message)
+            case messages.Prepared(number) | messages.Taken(number) | messages.Settled(number):
+                self._questions.answer(number, message)
 
 
 class Hub:
@@ -187,7 +149,7 @@ class Hub:
     def stop(self) -> None:
         """Tell all to end; a second time: at once."""
         for worker in self.workers:
-            worker.send(StopWorker())
+            worker.send(messages.StopWorker())
 
     async def kill_all(self) -> None:
         """End all processes that still run, and what is done for them."""
@@ -201,19 +163,19 @@ class Hub:
     async def sum(self, asker: Worker, number: int) -> None:
         """Answer a worker's scrape with what all count now; its own counts came with it."""
         others = self._others(asker)
-        await asyncio.gather(*(worker.ask(AskCounts, ASK_SECONDS) for worker in others))
+        await asyncio.gather(*(worker.ask(messages.AskCounts, ASK_SECONDS) for worker in others))
         totals = Totals()
         for worker in sorted(self.workers, key=lambda one: one.index):
             totals.add(worker.families)
         totals.add(self._past.families())
         totals.add(parents(self.restarts, self._good))
-        asker.send(Sum(number, totals.families()))
+        asker.send(messages.Sum(number, totals.families()))
 
     async def settle(self, asker: Worker, number: int) -> None:
         """Have all other workers write what they have to store, then tell the one that asks."""
         others = self._others(asker)
-        await asyncio.gather(*(worker.ask(Settle, SETTLE_SECONDS) for worker in others))
-        asker.send(Settled(number))
+        await asyncio.gather(*(worker.ask(messages.Settle, SETTLE_SECONDS) for worker in others))
+        asker.send(messages.Settled(number))
 
     def _others(self, asker: Worker) -> list[Worker]:
         return [worker for worker in self.workers if worker is not asker and worker.begun]
@@ -230,10 +192,13 @@ class Hub:
             if not workers:
                 raise ConfigError("no worker runs now that could take it over. Reload again.")
             prepared = await asyncio.gather(
-                *(worker.ask(lambda n: Prepare(n, config), RELOAD_SECONDS) for worker in workers)
+                *(
+                    worker.ask(lambda n: messages.Prepare(n, config), RELOAD_SECONDS)
+                    for worker in workers
+                )
             )
             for worker, answer in zip(workers, prepared, strict=True):
-                if isinstance(answer, Prepared) and answer.error:
+                if isinstance(answer, messages.Prepared) and answer.error:
                     raise ConfigError(answer.error)
                 if answer is None and worker in self.workers:
                     raise ConfigError(f"{worker.name} does not answer. Reload again.")
@@ -241,8 +206,12 @@ class Hub:
 
     async def _take_over(self, workers: list[Worker]) -> list[str]:
         """Have workers go over to what they have prepared."""
-        answers = await asyncio.gather(*(worker.ask(Take, RELOAD_SECONDS) for worker in workers))
-        good = [answer for answer in answers if isinstance(answer, Taken) and not answer.error]
+        answers = await asyncio.gather(
+            *(worker.ask(messages.Take, RELOAD_SECONDS) for worker in workers)
+        )
+        good = [
+            answer for answer in answers if isinstance(answer, messages.Taken) and not answer.error
+        ]
         if not good:
             raise ConfigError("no worker has taken it over. Reload again.")
         self.config, self.described = good[0].config, good[0].described

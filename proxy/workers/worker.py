@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import os
 import socket
 import sys
 from time import perf_counter
@@ -16,25 +14,12 @@ from msgspec import DecodeError
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.lifecycle.progress import EngineProgress
+from wellspoken.proxy.lifecycle.progress import EngineProgress, log_on_stderr
 from wellspoken.proxy.lifecycle.run import loop_factory, serve
+from wellspoken.proxy.workers import channel as messages
 from wellspoken.proxy.workers.channel import (
-    Alive,
-    AskCounts,
-    Begin,
     Channel,
-    Counts,
-    Listens,
-    Prepare,
-    Prepared,
-    Scrape,
-    Settle,
-    Settled,
-    Started,
-    StopWorker,
-    Sum,
-    Take,
-    Taken,
+    Questions,
     ToWorker,
     decode_to_worker,
     first_message,
@@ -68,10 +53,9 @@ class ParentLink:
     def __init__(self, channel: Channel[ToWorker]) -> None:
         self._channel = channel
         self._log = logging.getLogger("wellspoken")
-        self._numbers = itertools.count(1)
-        self._scrapes: dict[int, asyncio.Future[list[Family]]] = {}
+        self._scrapes = Questions[list[Family]]()
+        self._settles = Questions[None]()
         self._changed = True
-        self._settles: dict[int, asyncio.Future[None]] = {}
         self._stops = 0  # how often the parent has said Stop
         self._told = 0  # how often it was told what is counted here
         self._gone = False
@@ -80,7 +64,7 @@ class ParentLink:
 
     def say(self, text: str) -> None:
         """Tell the parent what to show to the user."""
-        self._channel.send(Started(text))
+        self._channel.send(messages.Started(text))
 
     def attach(self, service: Service, signals: Signals, reloader: Reloader) -> None:
         """Begin: what the parent says reaches these, and a scrape gets the sum of all workers."""
@@ -93,7 +77,7 @@ class ParentLink:
 
     def listens(self) -> None:
         """Tell the parent that clients can connect."""
-        self._channel.send(Listens())
+        self._channel.send(messages.Listens())
 
     async def close(self) -> None:
         """Hand the last counts over, and end."""
@@ -102,7 +86,7 @@ class ParentLink:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if tasks:
-            self._channel.send(Counts(0, self._collect()))
+            self._channel.send(messages.Counts(0, self._collect()))
         await self._channel.close()
 
     def _note_request(self, call: Call, code: int) -> None:
@@ -117,44 +101,33 @@ class ParentLink:
 
         What is counted here alone would look like counters that went back.
         """
-        number = next(self._numbers)
-        future = self._scrapes[number] = asyncio.get_running_loop().create_future()
-        if not self._gone:
-            self._channel.send(Scrape(number, self._collect()))
-        try:
-            async with asyncio.timeout(0 if self._gone else SUM_SECONDS):
-                return text_of(await future)
-        except TimeoutError:
+
+        def send(number: int) -> None:
+            self._channel.send(messages.Scrape(number, self._collect()))
+
+        families = await self._scrapes.ask(send, SUM_SECONDS)
+        if families is None:
             raise RequestError(
                 "The process that sums the workers' metrics does not answer. Try again; if that "
                 "does not help, restart the proxy.",
                 status=503,
                 type="server_error",
                 code="metrics_unavailable",
-            ) from None
-        finally:
-            del self._scrapes[number]
+            )
+        return text_of(families)
 
     async def _settle(self) -> None:
-        """Return when the other workers have written what they had to store, or cannot now."""
-        number = next(self._numbers)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._settles[number] = future
-        self._channel.send(Settle(number))
-        try:
-            async with asyncio.timeout(0 if self._gone else SETTLE_SECONDS):
-                await future
-        except TimeoutError:
-            pass  # what can be read is answered; the parent waits for less
-        finally:
-            del self._settles[number]
+        """Return when the other workers have written what they had to store, or cannot now.
+
+        Where that takes too long, what can be read is answered; the parent waits for less.
+        """
+        await self._settles.ask(lambda n: self._channel.send(messages.Settle(n)), SETTLE_SECONDS)
 
     async def _settle_here(self, number: int) -> None:
         """Write what is to be stored here, and say so."""
         if self._service.state.store is not None:
             await self._service.state.store.settle()
-        self._channel.send(Settled(number))
+        self._channel.send(messages.Settled(number))
 
     async def _report(self) -> None:
         """Tell the parent every second what is counted here, or that this process lives.
@@ -165,7 +138,7 @@ class ParentLink:
             spent = 0.0
             if not self._channel.unsent:  # else the parent does not read
                 if not self._changed and not self._service.state.inflight:
-                    self._channel.send(Alive())
+                    self._channel.send(messages.Alive())
                 else:
                     self._changed = False
                     told, families = self._told, []
@@ -176,7 +149,7 @@ class ParentLink:
                         await asyncio.sleep(0)
                         began = perf_counter()
                     if told == self._told:  # else something newer was told meanwhile
-                        self._channel.send(Counts(0, families))
+                        self._channel.send(messages.Counts(0, families))
             await asyncio.sleep(max(EVERY, spent * _SHARE))
 
     async def _listen(self) -> None:
@@ -187,33 +160,28 @@ class ParentLink:
         except Exception:
             self._log.exception("a worker failed in the proxy itself, and ends")
         self._gone = True
-        for future in self._scrapes.values():
-            if not future.done():
-                future.set_exception(TimeoutError())
+        self._scrapes.close()
+        self._settles.close()
         if not self._signals.count:
             self._log.error("the parent process is gone, so this worker ends too")
             self._signals.raise_to(1)
 
     def _do(self, message: ToWorker) -> None:
         match message:
-            case AskCounts(number):
-                self._channel.send(Counts(number, self._collect()))
-            case Sum(number, families):
-                future = self._scrapes.get(number)
-                if future is not None and not future.done():
-                    future.set_result(families)
-            case StopWorker():
+            case messages.AskCounts(number):
+                self._channel.send(messages.Counts(number, self._collect()))
+            case messages.Sum(number, families):
+                self._scrapes.answer(number, families)
+            case messages.StopWorker():
                 self._stops += 1
                 self._signals.raise_to(self._stops)
-            case Settle(number):
+            case messages.Settle(number):
                 self._beside(self._settle_here(number))
-            case Settled(number):
-                settled = self._settles.get(number)
-                if settled is not None and not settled.done():
-                    settled.set_result(None)
-            case Prepare(number, config):
+            case messages.Settled(number):
+                self._settles.answer(number, None)
+            case messages.Prepare(number, config):
                 self._beside(self._prepare(number, config))
-            case Take(number):
+            case messages.Take(number):
                 self._channel.send(self._take(number))
             case _:
                 raise AssertionError(f"no message for a worker that runs: {message}")
@@ -231,17 +199,19 @@ class ParentLink:
             self._change = await self._reloader.prepare(config)
         except ConfigError as caught:
             error = str(caught)
-        self._channel.send(Prepared(number, error))
+        self._channel.send(messages.Prepared(number, error))
 
-    def _take(self, number: int) -> Taken:
+    def _take(self, number: int) -> messages.Taken:
         """Go over to what was prepared last."""
         change, self._change = self._change, None
         assert change is not None, "the parent says Take after a Prepare that went well"
         try:
             warnings = self._reloader.take(change)
         except ConfigError as error:
-            return Taken(number, self._service.state.config, [], "", str(error))
-        return Taken(number, self._service.state.config, warnings, self._reloader.described, "")
+            return messages.Taken(number, self._service.state.config, [], "", str(error))
+        return messages.Taken(
+            number, self._service.state.config, warnings, self._reloader.described, ""
+        )
 
 
 def main() -> int:
@@ -257,17 +227,11 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    if not isinstance(message, Begin):  # the end came first
+    if not isinstance(message, messages.Begin):  # the end came first
         return 0
-    if sys.stderr is None:  # closed by who started the parent
-        sys.stderr = open(os.devnull, "w")
-    progress = EngineProgress(sys.stderr)
-    log = logs.set_up(message.config.log, progress)
-    try:
+    with log_on_stderr(message.config.log) as (progress, log):
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_serve(message.config, progress, log, sock))
-    finally:
-        log.close()
 
 
 async def _serve(
