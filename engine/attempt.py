@@ -140,6 +140,9 @@ class _Start:
 
         Time in which a model is downloaded does not count, while the download says something.
         """
+        # Three things go on at once: the work, the wait for the process's end, and a look at the
+        # download in a thread, which cannot be cancelled and is not waited for. Only this task ends
+        # them; if it is cancelled itself, so are they, and `attempt` ends the process.
         working = asyncio.create_task(work)
         ending = asyncio.create_task(child.wait())
         both: set[asyncio.Task[Any]] = {working, ending}

@@ -4,9 +4,9 @@
 
 It starts PROGRAM and waits. stdin is the lifeline, a pipe whose other end only the proxy holds:
 however the proxy dies, `kill -9` included, the kernel closes that end. Then, or when PROGRAM ends
-by itself, the shim kills every process that PROGRAM left, removes FOLDER (a place, see place.py)
-and the files in /dev/shm that only those processes used, and ends as PROGRAM did. vLLM, killed,
-leaves processes that hold the GPU's memory, and shared memory that stays until the next boot.
+by itself, the shim kills every process that PROGRAM left, removes FOLDER (see run_folder.py) and
+the files in /dev/shm that only those processes used, and ends as PROGRAM did. vLLM, killed, leaves
+processes that hold the GPU's memory, and shared memory that stays until the next boot.
 
 On Linux it is the reaper of all orphans below it, so that no process gets away by setsid() or a
 second fork. Elsewhere only PROGRAM's process group is reached. One file, stdlib only, few imports:

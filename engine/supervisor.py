@@ -130,6 +130,9 @@ class Supervisor:
                 await self._until_ready()
             finally:
                 self._waiting -= 1
+        # No await since the look at the state: `_be_ready` decides on an unload by `open` in one
+        # step of the loop too, so that a request is either counted before that or waits for the
+        # next start.
         self.open += 1
 
     def leave(self) -> None:
@@ -176,6 +179,8 @@ class Supervisor:
         return min(max(least, round(left)), most)
 
     async def _own(self) -> None:
+        # The one task that changes the state. Nobody cancels it: stop() sets an event that each
+        # state waits for beside its own work, and the loop is left once all that runs has ended.
         work = {
             "stopped": self._be_stopped,
             "starting": self._be_starting,
@@ -194,6 +199,8 @@ class Supervisor:
         self._announce()
 
     def _announce(self) -> None:
+        # Whoever waited for this turn wakes later and looks at the state again, which may have
+        # gone on; who comes from now on waits for the next one.
         self._turn.set()
         self._turn = asyncio.Event()
         self._host.note_change()
@@ -217,7 +224,7 @@ class Supervisor:
         )
         await _first(self._stop.wait(), asyncio.wait({starting}))
         if not starting.done():
-            starting.cancel()
+            starting.cancel()  # it is awaited below: an attempt ends what it has begun, then goes
         try:
             self._running = await starting
         except asyncio.CancelledError:
@@ -247,6 +254,9 @@ class Supervisor:
             lambda: self.open,
         )
         came = IDLE
+        # Those that lose are cancelled, which hurts none: the process is waited for by others too,
+        # and a watchdog has only asked. When several are done at once the order of the list
+        # decides.
         while came == IDLE and not self._is_unused():
             came = await _first(
                 self._stop.wait(), running.child.wait(), watchdog.verdict(), self._idle()
@@ -276,6 +286,7 @@ class Supervisor:
             return "gone"
         if self._closing and not self._stop.is_set():
             return await self._end_itself(running)
+        # First the connections, so that no request is sent to a process that ends.
         await self._host.down()
         stopping = self._loop.create_task(running.child.stop(self.settings.grace))
         if await _first(self._wait_for_hurry(), asyncio.wait({stopping})) == 0:

@@ -31,7 +31,8 @@ class Watchdog:
     """Watches one running engine; `verdict` returns once it must be ended.
 
     `problem` then says why, to follow the engine's name; `closed`: nobody listens on the socket, so
-    the engine ends by itself.
+    the engine ends by itself. The watchdog ends nothing: the supervisor does, in whose task
+    `verdict` is awaited and may be cancelled at any moment. Requests call `idle` and `look`.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Watchdog:
                 await self._health()
             if settings.stall_timeout and not self.closed and not self.problem:
                 await self._stall()
+            # For those that asked before this look; later ones wait for the next.
             self._looked.set()
             self._looked = asyncio.Event()
             if self.problem or self.closed:

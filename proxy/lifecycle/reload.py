@@ -72,6 +72,8 @@ class Reloader:
 
         Raises ConfigError where another one was taken over since.
         """
+        # No await from here on: a request sees the old configuration or the new one, never a
+        # mixture.
         service = self._service
         present = service.state.router.targets
         if service.state.config is not change.basis:

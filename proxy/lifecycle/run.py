@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import UNSET
@@ -22,7 +23,7 @@ from wellspoken.proxy.lifecycle.progress import EngineProgress, log_on_stderr, p
 from wellspoken.proxy.lifecycle.reload import Reloader
 from wellspoken.proxy.lifecycle.signals import Signals
 from wellspoken.proxy.lifecycle.watch import Watcher
-from wellspoken.proxy.upstream.target import start_detectors
+from wellspoken.proxy.upstream.detector import start_detectors
 
 if TYPE_CHECKING:
     import socket
@@ -103,7 +104,6 @@ async def serve(
     progress = progress if progress is not None else EngineProgress(sys.stderr)
     try:
         service = build(config)
-        state = service.state
         hosted = _engine_of(config, service, progress)
         traces = tracing.begin(config.traces, service.hooks)
     except ConfigError as error:
@@ -114,53 +114,101 @@ async def serve(
     signals = Signals()
     reloader = Reloader(service, hosted)
     watcher = _watcher(config, source, service, reloader, signals)
-    work: list[asyncio.Task[Any]] = []
+    life = _Life(service, hosted, signals, reloader, watcher, link)
     try:
+        return await life.live(say, progress, sockets)
+    finally:
+        await life.end()
+        if traces is not None:
+            await traces.close(signals.second)
+        signals.remove()
+
+
+@dataclass(slots=True)
+class _Life:
+    """One service from its first connection to its end.
+
+    This task alone starts and ends things. Beside it run the tasks of `work`, an engine's start and
+    what is told of it, which only `end` cancels; the watcher, whose reload takes effect in one step
+    of the loop; and the store and the detectors with tasks of their own. A signal sets an event and
+    nothing else, so that whatever waits here also waits for that event.
+    """
+
+    service: Service
+    hosted: Hosted | None
+    signals: Signals
+    reloader: Reloader
+    watcher: Watcher
+    link: WorkerLink | None
+    work: list[asyncio.Task[Any]] = field(default_factory=list)
+
+    async def live(
+        self, say: Say, progress: EngineProgress, sockets: Sequence[socket.socket]
+    ) -> int:
+        """Serve until a signal has come and the drain is over; return the exit code."""
+        state, signals = self.service.state, self.signals
         try:
-            if link is not None:
-                link.attach(service, signals, reloader)
-            host, port = await service.start(shared=link is not None, sockets=sockets)
-            if link is not None:
-                link.listens()
+            if self.link is not None:
+                self.link.attach(self.service, signals, self.reloader)
+            shared = self.link is not None
+            host, port = await self.service.start(shared=shared, sockets=sockets)
+            if self.link is not None:
+                self.link.listens()
         except OSError as error:
-            log.error("%s", cannot_listen(config, error))
+            state.log.error("%s", cannot_listen(state.config, error))
             return 1
         if state.store is not None:
             state.store.start()  # beside the rest: a database that hangs delays nothing
         start_detectors(state.router.targets)
-        if link is None:
-            watcher.start()
-        if hosted is not None:
-            work.append(asyncio.create_task(progress.follow(hosted.supervisor, log)))
-            starting = asyncio.create_task(_came_up(hosted, service))
-            work.append(starting)
-            if len(state.router.targets) == 1:
-                await _either(starting, signals.first)
-                if starting.done() and not starting.result():
-                    return 1
-                if signals.count and hosted.supervisor.first:
-                    return 0  # nothing was ever answered, so there is nothing to drain
+        if self.link is None:
+            self.watcher.start()
+        if self.hosted is not None:
+            code = await self._start_engine(self.hosted, progress)
+            if code is not None:
+                return code
         if not signals.count:
-            say(await banner(service, host, port))
+            say(await banner(self.service, host, port))
             gc.collect()
             gc.freeze()  # what lives as long as the process need not be looked at again
         await signals.first.wait()
-        await watcher.stop()
-        if hosted is not None and hosted.supervisor.first:  # a start that nobody waits for
-            work.append(asyncio.create_task(hosted.stop(signals.second)))
-        log.info("draining: %d open requests; a second signal stops at once", state.inflight)
-        await _until(service.drain(), signals.second)
+        await self._drain()
         return 0
-    finally:
-        await watcher.stop()
-        await reloader.close()
-        await _stop_all(service, hosted, signals.second)
-        if link is not None:
-            await link.close()
-        await _cancel(work)
-        if traces is not None:
-            await traces.close(signals.second)
-        signals.remove()
+
+    async def _start_engine(self, hosted: Hosted, progress: EngineProgress) -> int | None:
+        """Start the engine; return the exit code where that is the end of it all.
+
+        Where there is nothing else to ask, the user is told where to only once it answers.
+        """
+        router, signals = self.service.state.router, self.signals
+        follow = progress.follow(hosted.supervisor, self.service.state.log)
+        starting = asyncio.create_task(_came_up(hosted, self.service))
+        self.work += (asyncio.create_task(follow), starting)
+        if len(router.targets) == 1:
+            await _either(starting, signals.first)
+            if starting.done() and not starting.result():
+                return 1
+            if signals.count and hosted.supervisor.first:
+                return 0  # nothing was ever answered, so there is nothing to drain
+        return None
+
+    async def _drain(self) -> None:
+        """Let open requests end, until the second signal."""
+        await self.watcher.stop()
+        hosted, second = self.hosted, self.signals.second
+        if hosted is not None and hosted.supervisor.first:  # a start that nobody waits for
+            self.work.append(asyncio.create_task(hosted.stop(second)))
+        state = self.service.state
+        state.log.info("draining: %d open requests; a second signal stops at once", state.inflight)
+        await _until(self.service.drain(), second)
+
+    async def end(self) -> None:
+        """End all, clients first, so that nothing is asked of what has gone."""
+        await self.watcher.stop()
+        await self.reloader.close()
+        await _stop_all(self.service, self.hosted, self.signals.second)
+        if self.link is not None:
+            await self.link.close()
+        await _cancel(self.work)
 
 
 def _watcher(

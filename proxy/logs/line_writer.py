@@ -91,13 +91,16 @@ class LineWriter(threading.Thread):
         self._output = output
         self._lost = lost
         self._queue: SimpleQueue[bytes | threading.Event | None] = SimpleQueue()
-        self._dropped = 0
+        self._dropped = 0  # counted up by those who put, and never down
+        # Of the writing thread alone:
         self._missing = 0  # of what was tried, not told yet
         self._told = 0  # of those dropped
         self._next = 0.0
 
     def put(self, line: bytes) -> None:
         """Have a line written; an empty one only lets the output draw anew."""
+        # Any thread, and any point of this thread, may be here: SimpleQueue.put takes no lock that
+        # a garbage collection could find held. What is read of its size may be old by a few lines.
         queued = self._queue.qsize()
         if queued > FEWEST and queued * len(line) > MOST:
             self._dropped += 1

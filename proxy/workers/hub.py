@@ -32,7 +32,11 @@ LAST_SECONDS: Final = 2.0
 
 
 class Worker:
-    """One process that answers."""
+    """One process that answers.
+
+    The task of its place (`Parent`) awaits `wait`, within which one other task reads what it says.
+    Reading must never wait for an answer of a worker's: what does so runs beside (`Hub.beside`).
+    """
 
     def __init__(self, index: int, process: Process, channel: Channel[ToParent], hub: Hub) -> None:
         self.index, self.process = index, process
@@ -125,7 +129,9 @@ class Hub:
         self.workers: set[Worker] = set()
         self.restarts = 0
         self.described = ""  # what the last reload has changed
-        self.steady = asyncio.Lock()  # held while the configuration changes
+        # Held while the configuration changes, and for the moment in which a worker is given its
+        # first one: so no worker misses a change that comes while it starts.
+        self.steady = asyncio.Lock()
         self._good = True  # whether the configuration was good when it was last read
         self._past = Totals()
         self._work: set[asyncio.Task[None]] = set()
@@ -162,6 +168,8 @@ class Hub:
 
     async def sum(self, asker: Worker, number: int) -> None:
         """Answer a worker's scrape with what all count now; its own counts came with it."""
+        # Workers may come and go meanwhile: the set is looked at again, and one that has ended
+        # since counts among the past ones, never twice.
         others = self._others(asker)
         await asyncio.gather(*(worker.ask(messages.AskCounts, ASK_SECONDS) for worker in others))
         totals = Totals()
