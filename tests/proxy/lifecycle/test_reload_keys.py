@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from pathlib import Path
@@ -31,7 +30,7 @@ async def test_key_files_are_watched_without_watch(
         assert not it.knows("sk-1") and it.knows("sk-2")
         (tmp_path / "keys").unlink()
         await until(lambda: it.good == 0)
-        await asyncio.sleep(0.1)
+        await it.look()
         assert it.knows("sk-3")
         (tmp_path / "keys").write_text(f"{KEY} x")
         await until(lambda: "line 1, is no key" in caplog.text)
@@ -72,7 +71,7 @@ async def test_a_bad_configuration_is_not_made_good_by_good_keys(tmp_path: Path)
         await until(lambda: it.good == 0)
         replaced(keys, "sk-2")
         await until(lambda: it.knows("sk-2"))
-        await asyncio.sleep(0.05)
+        await it.look()
         assert it.good == 0
 
 
@@ -86,7 +85,7 @@ async def test_a_pipe_is_read_once(tmp_path: Path, caplog: pytest.LogCaptureFixt
     }
     threading.Thread(target=pipe.write_text, args=("sk-1",)).start()
     async with watched(None, flags) as it:
-        await asyncio.sleep(0.1)
+        await it.look()
         await until(lambda: not [t for t in threading.enumerate() if t.name == READER])
         assert it.knows("sk-1")
     assert caplog.records == []

@@ -54,7 +54,9 @@ def mounted(folder: Path, name: str, content: str) -> None:
 class Watched:
     """A service whose file and keys are watched, and what was said of it."""
 
-    def __init__(self, file: Path | None, flags: dict[str, object] | None = None) -> None:
+    def __init__(
+        self, file: Path | None, flags: dict[str, object] | None = None, settled: float = 0.03
+    ) -> None:
         self.source = ConfigSource(file, flags)
         config = self.source.load()
         self.service: Service = build(config)
@@ -70,8 +72,22 @@ class Watched:
             told=self.service.state.metrics.reloaded.set,
             describe=lambda: self.reloader.described,
             every=0.02,
-            settled=0.03,
+            settled=settled,
         )
+        self.looks = 0
+        look = self.watcher._look
+
+        def count_look() -> dict[Path, bytes]:
+            found = look()
+            self.looks += 1
+            return found
+
+        self.watcher._look = count_look  # type: ignore[method-assign]
+
+    async def look(self, times: int = 3) -> None:
+        """Return when the files have been looked at so often, from now on."""
+        wanted = self.looks + times
+        await until(lambda: self.looks >= wanted)
 
     async def _apply(self, config: Config) -> list[str]:
         warnings = await self.reloader.apply(config)
@@ -116,10 +132,10 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def watched(
-    file: Path | None, flags: dict[str, object] | None = None
+    file: Path | None, flags: dict[str, object] | None = None, settled: float = 0.03
 ) -> AsyncIterator[Watched]:
     """Watch until the test is over."""
-    made = Watched(file, flags)
+    made = Watched(file, flags, settled)
     made.watcher.start()
     try:
         yield made
@@ -170,7 +186,7 @@ async def test_the_same_content_is_no_change(
         await until(lambda: bool(it.applied))  # it may have changed between its load and the watch
         for _ in range(5):
             replaced(file, text("a"))
-            await asyncio.sleep(0.05)
+            await it.look()
         assert len(it.applied) == 1
     assert said(caplog) == []
 
@@ -180,7 +196,7 @@ async def test_without_watch_only_sighup_reads(tmp_path: Path) -> None:
     file.write_text(text("a", watch=False))
     async with watched(file) as it:
         replaced(file, text("b", watch=False))
-        await asyncio.sleep(0.2)
+        await it.look()
         assert it.names == ["a"]
         await it.ask()
         await until(lambda: it.names == ["b"])
@@ -190,7 +206,7 @@ async def test_without_watch_only_sighup_reads(tmp_path: Path) -> None:
         replaced(file, text("c", watch=False))
         await until(lambda: it.names == ["c"])
         replaced(file, text("d"))
-        await asyncio.sleep(0.2)
+        await it.look()
         assert it.names == ["c"]
 
 
@@ -219,10 +235,10 @@ async def test_a_file_that_is_gone_for_a_moment_is_no_trouble(
 ) -> None:
     file = tmp_path / "w.toml"
     file.write_text(text("a"))
-    async with watched(file) as it:
-        await asyncio.sleep(0.05)
+    async with watched(file, settled=0.5) as it:  # so long is a moment
+        await it.look()
         file.unlink()
-        await asyncio.sleep(0.03)
+        await it.look(1)
         file.write_text(text("b"))
         await until(lambda: it.names == ["b"])
     assert said(caplog) == ["INFO configuration read again: backends: 1 (1 new, 1 gone)"]
@@ -253,7 +269,7 @@ async def test_a_bad_file_changes_nothing_and_says_so_once(
     file.write_text(text("a", watch=watch))
     async with watched(file) as it:
         before = it.service.state.config
-        await asyncio.sleep(0.05)
+        await it.look()
         if bad is None:
             file.unlink()
         else:
@@ -261,7 +277,7 @@ async def test_a_bad_file_changes_nothing_and_says_so_once(
         if not watch:
             await it.ask()
         await until(lambda: it.good == 0)
-        await asyncio.sleep(0.15)
+        await it.look()
         assert it.service.state.config is before
         (line,) = said(caplog)
         assert line.startswith("ERROR the configuration stays as before: ") and words in line
@@ -312,7 +328,7 @@ async def test_what_is_slow_holds_up_nothing(tmp_path: Path) -> None:
     file = tmp_path / "w.toml"
     file.write_text(text("a"))
     async with watched(file) as it:
-        await asyncio.sleep(0.05)
+        await it.look()
         file.unlink()
         os.mkfifo(file)  # opened, it waits until somebody writes
         it.asked.set()

@@ -11,7 +11,6 @@ import pty
 import re
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +34,6 @@ from wellspoken.proxy.logs.lines import (
 LOG = logging.getLogger("wellspoken")
 DEEP = logging.getLogger("wellspoken.proxy.store")
 ODD = "a\nb\r\x1b[31m\x7f\x9b\u2028\u202e\udc80é\ufeff\x00"
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> Iterator[Written]:
-    """A log of JSON."""
-    with logging_to(tmp_path / "log", level="debug") as made:
-        yield made
 
 
 def test_a_message_is_one_object(written: Written) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,13 +33,6 @@ from wellspoken.proxy.relay.outcome import level_of, outcome_of
 from wellspoken.proxy.server import Service
 
 TIMES = {"duration", "ttft", "overhead"}
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> Iterator[Written]:
-    """A log of JSON at level debug."""
-    with logging_to(tmp_path / "log", level="debug") as made:
-        yield made
 
 
 async def outcome(written: Written) -> str:

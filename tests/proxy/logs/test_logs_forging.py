@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,6 @@ from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy, raw
 from tests.proxy.logs.logging_here import Written, logging_to, requests
 from tests.proxy.test_chat_body import PLAIN
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> Iterator[Written]:
-    """A log of JSON."""
-    with logging_to(tmp_path / "log") as made:
-        yield made
-
 
 HOSTILE = [
     'x", "outcome": "forged", "y": "',

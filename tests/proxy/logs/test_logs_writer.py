@@ -243,8 +243,8 @@ SEVERAL = """
 import sys
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
-from wellspoken.proxy.lifecycle.progress import Progress
-log = logs.set_up(Log(), Progress(sys.stderr))
+from wellspoken.proxy.lifecycle.progress import EngineProgress
+log = logs.set_up(Log(), EngineProgress(sys.stderr))
 for n in range(1200):
     log.put(log.lines.message("info", "m" * (n % 700), {"process": sys.argv[1], "n": n}))
     if n % 100 == 0:
@@ -279,8 +279,8 @@ ENDS = """
 import logging, sys, threading
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
-from wellspoken.proxy.lifecycle.progress import Progress
-log = logs.set_up(Log(), Progress(sys.stderr))
+from wellspoken.proxy.lifecycle.progress import EngineProgress
+log = logs.set_up(Log(), EngineProgress(sys.stderr))
 logging.getLogger("wellspoken").info("first")
 thread = threading.Thread(target=lambda: 1 / 0)
 thread.start(); thread.join()

@@ -21,7 +21,7 @@ from tests.fakes.upstream import DONE, Cut, Gate, Pause, Stall, Upstream, event,
 from tests.proxy.conftest import CHAT, StartProxy
 from tests.proxy.posting import post
 from tests.proxy.test_embeddings import listed
-from tests.proxy.tracing.traced import Traced, is_parent, parent, times, told
+from tests.proxy.tracing.traced import StartTraced, Traced, is_parent, parent, times, told
 from wellspoken.proxy.tracing import spans as tracing_spans
 
 Json = dict[str, Any]
@@ -37,11 +37,10 @@ def failed(span: ReadableSpan) -> str:
 
 
 async def test_a_chat_is_a_server_span_with_a_client_span_below(
-    upstream: Upstream, start_proxy: StartProxy
+    upstream: Upstream, start_traced: StartTraced
 ) -> None:
     upstream.scripts = [whole(body())]
-    proxy = await start_proxy(upstream, models=[MODEL], adapter="vllm")
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream, models=[MODEL], adapter="vllm")
     before = time.time_ns()
     async with await proxy.chat({"x-request-id": "my-id"}, max_tokens=7, temperature=0) as response:
         assert response.status == 200
@@ -86,13 +85,12 @@ async def test_a_chat_is_a_server_span_with_a_client_span_below(
 
 
 async def test_a_stream_tells_when_its_first_token_came(
-    upstream: Upstream, start_proxy: StartProxy
+    upstream: Upstream, start_traced: StartTraced
 ) -> None:
     gates = Gate(), Gate()
     events = STREAMS["plain"].answer
     upstream.scripts = [stream(gates[0], sse(events[:2], done=False), gates[1], sse(events[2:]))]
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     asking = asyncio.create_task(proxy.chat(stream=True, stream_options={"include_usage": True}))
     await gates[0].reached.wait()
     await asyncio.sleep(0.05)
@@ -120,10 +118,9 @@ async def test_a_stream_tells_when_its_first_token_came(
     assert waited >= found["gen_ai.response.time_to_first_chunk"]
 
 
-async def test_what_was_repaired_is_told(upstream: Upstream, start_proxy: StartProxy) -> None:
+async def test_what_was_repaired_is_told(upstream: Upstream, start_traced: StartTraced) -> None:
     upstream.scripts = [whole(body(choice(reason="eos_token")))]
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     async with await proxy.chat() as response:
         assert response.status == 200
     assert told(traced.one().server)["wellspoken.repairs"] == ["finish_reason_eos_token"]
@@ -152,13 +149,12 @@ FAILURES: dict[str, tuple[Any, int, str, str]] = {
 
 @pytest.mark.parametrize("name", FAILURES)
 async def test_a_failure_is_an_error_of_whoever_failed(
-    upstream: Upstream, start_proxy: StartProxy, name: str
+    upstream: Upstream, start_traced: StartTraced, name: str
 ) -> None:
     script, status, error, of_server = FAILURES[name]
     upstream.scripts = [script]
     late = {"first_token_body": 0.1}
-    proxy = await start_proxy(upstream, timeouts=late, limits={"response": 2000})
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream, timeouts=late, limits={"response": 2000})
     await proxy.error(status)
     spans = traced.one()
     assert told(spans.server)["http.response.status_code"] == status
@@ -166,10 +162,9 @@ async def test_a_failure_is_an_error_of_whoever_failed(
     assert "gen_ai.usage.input_tokens" not in {**told(spans.asked[0]), **told(spans.server)}
 
 
-async def test_a_backend_that_is_not_there(upstream: Upstream, start_proxy: StartProxy) -> None:
+async def test_a_backend_that_is_not_there(upstream: Upstream, start_traced: StartTraced) -> None:
     await upstream.refuse()
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     await proxy.error(502)
     spans = traced.one()
     assert failed(spans.asked[0]) == failed(spans.server) == "refused"
@@ -177,10 +172,9 @@ async def test_a_backend_that_is_not_there(upstream: Upstream, start_proxy: Star
 
 
 async def test_a_refusal_of_the_proxys_own_asks_nobody(
-    upstream: Upstream, start_proxy: StartProxy
+    upstream: Upstream, start_traced: StartTraced
 ) -> None:
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     await proxy.error(400, temperature=3)
     spans = traced.one()
     assert spans.asked == [] and not failed(spans.server)
@@ -200,12 +194,11 @@ BROKEN: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 async def test_a_stream_that_fails_is_an_error_though_it_began_with_a_200(
-    upstream: Upstream, start_proxy: StartProxy, name: str
+    upstream: Upstream, start_traced: StartTraced, name: str
 ) -> None:
     script, error = BROKEN[name]
     upstream.scripts = [script]
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     async with await proxy.chat(stream=True) as response:
         assert response.status == 200 and b'"error"' in await response.read()
     spans = traced.one()
@@ -215,12 +208,11 @@ async def test_a_stream_that_fails_is_an_error_though_it_began_with_a_200(
 
 @pytest.mark.parametrize("streams", [False, True])
 async def test_a_client_that_leaves_is_no_error(
-    upstream: Upstream, start_proxy: StartProxy, streams: bool
+    upstream: Upstream, start_traced: StartTraced, streams: bool
 ) -> None:
     began = sse([role(), delta({"content": "a"})], done=False)
     upstream.scripts = [stream(began, Stall()) if streams else [Stall()]]
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     asking = asyncio.create_task(proxy.chat(stream=streams))
     await upstream.request()
     if streams:
@@ -239,11 +231,10 @@ async def test_a_client_that_leaves_is_no_error(
 
 
 async def test_several_choices_are_several_requests_with_a_span_each(
-    upstream: Upstream, start_proxy: StartProxy
+    upstream: Upstream, start_traced: StartTraced
 ) -> None:
     upstream.scripts = [whole(body())] * 3
-    proxy = await start_proxy(upstream, adapter="llamacpp")
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream, adapter="llamacpp")
     async with await proxy.chat(n=3, seed=5, stop=["zz"], logprobs=True) as response:
         assert response.status in (200, 502)
     spans = traced.one()
@@ -255,12 +246,11 @@ async def test_several_choices_are_several_requests_with_a_span_each(
 
 
 async def test_counts_of_several_requests_are_told_once_by_the_whole(
-    upstream: Upstream, start_proxy: StartProxy
+    upstream: Upstream, start_traced: StartTraced
 ) -> None:
     longer = completion(text(finish_reason="length"))
     upstream.scripts = [whole(completion()), [Pause(0.05), *whole(longer)]]
-    proxy = await start_proxy(upstream, adapter="llamacpp")
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream, adapter="llamacpp")
     wanted = {"model": MODEL, "prompt": "a", "n": 2}
     async with await post(proxy, "/v1/completions", wanted) as response:
         usage = (await response.json())["usage"]
@@ -273,12 +263,11 @@ async def test_counts_of_several_requests_are_told_once_by_the_whole(
 
 
 async def test_embeddings_that_are_asked_for_twice(
-    upstream: Upstream, start_proxy: StartProxy
+    upstream: Upstream, start_traced: StartTraced
 ) -> None:
     refusal = {"object": "error", "message": "base64 encoding is not currently supported"}
     upstream.scripts = [whole(refusal, 400), whole(listed())]
-    proxy = await start_proxy(upstream, upstream_model="real")
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream, upstream_model="real")
     wanted = {"model": "m", "input": ["a", "b"], "encoding_format": "base64", "dimensions": 2}
     async with await post(proxy, "/v1/embeddings", wanted) as response:
         assert response.status == 200
@@ -303,11 +292,10 @@ async def test_embeddings_that_are_asked_for_twice(
     ],
 )
 async def test_an_endpoint_that_passes_through(
-    upstream: Upstream, start_proxy: StartProxy, path: str, name: str, operation: str | None
+    upstream: Upstream, start_traced: StartTraced, path: str, name: str, operation: str | None
 ) -> None:
     upstream.scripts = [whole({"id": "x"})]
-    proxy = await start_proxy(upstream, adapter="vllm")
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream, adapter="vllm")
     async with await post(proxy, path, {"model": "m", "max_output_tokens": 3}) as response:
         assert response.status == 200
     spans = traced.one()
@@ -319,11 +307,10 @@ async def test_an_endpoint_that_passes_through(
 
 
 async def test_an_answer_that_is_not_translated(
-    upstream: Upstream, start_proxy: StartProxy
+    upstream: Upstream, start_traced: StartTraced
 ) -> None:
     upstream.scripts = [whole(body())]
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     async with await proxy.chat(oai_compat=False) as response:
         assert response.status == 200
     (asked,) = traced.one().asked
@@ -350,12 +337,11 @@ async def test_an_answer_is_the_same_with_and_without_spans(
 
 
 async def test_a_span_that_hangs_elsewhere_is_found_here(
-    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, start_traced: StartTraced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checker of the relations, `Traced.one`, fails for a span that has no parent."""
     upstream.scripts = [whole(body())]
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     monkeypatch.setattr(tracing_spans, "set_span_in_context", lambda span, context: context)
     async with await proxy.chat() as response:
         assert response.status == 200

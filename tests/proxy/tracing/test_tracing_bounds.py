@@ -9,18 +9,17 @@ import pytest
 from tests.conforming import MODEL, body, choice
 from tests.fakes.llamacpp import LlamaCpp
 from tests.fakes.upstream import Upstream, whole
-from tests.proxy.conftest import StartProxy, raw
+from tests.proxy.conftest import raw
 from tests.proxy.posting import post
-from tests.proxy.tracing.traced import Traced, is_parent, told
+from tests.proxy.tracing.traced import StartTraced, is_parent, told
 from wellspoken.proxy.tracing import spans as tracing_spans
 
 SECRET = "canary-0123456789"
 
 
-async def test_helping_requests_are_no_requests_of_a_model(start_proxy: StartProxy) -> None:
+async def test_helping_requests_are_no_requests_of_a_model(start_traced: StartTraced) -> None:
     async with LlamaCpp() as server:
-        proxy = await start_proxy(server, adapter="llamacpp")
-        traced = Traced(proxy)
+        proxy, traced = await start_traced(server, adapter="llamacpp")
         wanted = {"model": MODEL, "prompt": "abc", "echo": True, "logprobs": 1, "max_tokens": 1}
         async with await post(proxy, "/v1/completions", wanted) as response:
             assert response.status == 200
@@ -35,12 +34,11 @@ async def test_helping_requests_are_no_requests_of_a_model(start_proxy: StartPro
 
 
 async def test_thousands_of_requests_of_one_answer_have_no_thousands_of_spans(
-    start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+    start_traced: StartTraced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing_spans, "MOST", 3)
     async with LlamaCpp() as server:
-        proxy = await start_proxy(server, adapter="llamacpp")
-        traced = Traced(proxy)
+        proxy, traced = await start_traced(server, adapter="llamacpp")
         wanted = {"model": MODEL, "prompt": "abcdef", "echo": True, "logprobs": 1, "max_tokens": 1}
         async with await post(proxy, "/v1/completions", wanted) as response:
             assert response.status == 200
@@ -54,10 +52,9 @@ async def test_thousands_of_requests_of_one_answer_have_no_thousands_of_spans(
 
 
 async def test_what_machines_ask_all_the_time_has_no_span(
-    upstream: Upstream, start_proxy: StartProxy
+    upstream: Upstream, start_traced: StartTraced
 ) -> None:
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     for path in ("/livez", "/readyz", "/metrics", "/backend/metrics"):
         async with proxy.session.get(proxy.url(path)):
             pass
@@ -76,10 +73,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize(("line", "method", "name"), HOSTILE)
 async def test_a_client_cannot_make_up_names_of_spans(
-    upstream: Upstream, start_proxy: StartProxy, line: bytes, method: str, name: str | None
+    upstream: Upstream, start_traced: StartTraced, line: bytes, method: str, name: str | None
 ) -> None:
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     await raw(proxy.port, line + b"Host: localhost\r\nConnection: close\r\n\r\n")
     span = traced.one().server
     assert span.name == (name or "GET /v1/chat/completions/{completion_id}")
@@ -87,11 +83,10 @@ async def test_a_client_cannot_make_up_names_of_spans(
 
 
 async def test_the_name_of_a_model_is_in_a_spans_name_only_if_it_is_configured(
-    upstream: Upstream, start_proxy: StartProxy
+    upstream: Upstream, start_traced: StartTraced
 ) -> None:
     upstream.scripts = [whole(body())]
-    proxy = await start_proxy(upstream, models=[MODEL])
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream, models=[MODEL])
     for model in (MODEL, "x" * 5000):
         async with await proxy.chat(model=model) as response:
             assert response.status == 200
@@ -101,13 +96,12 @@ async def test_the_name_of_a_model_is_in_a_spans_name_only_if_it_is_configured(
 
 
 async def test_no_span_holds_what_a_client_wrote_or_a_model_answered(
-    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, start_traced: StartTraced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BACKEND_KEY", f"key-{SECRET}")
     answer = body(choice(message={"role": "assistant", "content": SECRET, "refusal": None}))
     upstream.scripts = [whole(answer), whole({"error": {"message": SECRET}}, status=400)]
-    proxy = await start_proxy(upstream, key="env:BACKEND_KEY")
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream, key="env:BACKEND_KEY")
     schema = {"name": SECRET, "schema": {"title": SECRET}}
     for _ in range(2):
         asked = {

@@ -26,7 +26,7 @@ from tests.fakes.llamacpp import LlamaCpp
 from tests.fakes.upstream import Request, Upstream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, raw
 from tests.proxy.posting import post
-from tests.proxy.tracing.traced import Traced, context, is_parent, parent, times, told
+from tests.proxy.tracing.traced import StartTraced, Traced, context, is_parent, parent, times, told
 from wellspoken.proxy.relay.call import Call
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -121,11 +121,10 @@ async def test_helping_requests_have_them_too(start_proxy: StartProxy) -> None:
 
 
 async def test_with_tracing_the_backend_is_below_the_proxy_and_that_below_the_client(
-    upstream: Upstream, start_proxy: StartProxy
+    upstream: Upstream, start_traced: StartTraced
 ) -> None:
     upstream.scripts = [whole(body())]
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     states = [("tracestate", "a=1 ,b=2"), ("tracestate", "c=3")]
     await ask(proxy, [states[0], ("traceparent", PARENT), states[1]])
     spans = traced.one()
@@ -139,12 +138,11 @@ async def test_with_tracing_the_backend_is_below_the_proxy_and_that_below_the_cl
 
 @pytest.mark.parametrize("flags", ["00", "01", "02", "03"])
 async def test_whether_a_trace_is_kept_is_for_its_beginning_to_say(
-    upstream: Upstream, start_proxy: StartProxy, flags: str
+    upstream: Upstream, start_traced: StartTraced, flags: str
 ) -> None:
     """An unsampled one costs no span here, and the backend hears that too; 02: a random id."""
     upstream.scripts = [whole(body())]
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     await ask(proxy, [("traceparent", f"00-{TRACE}-{SPAN}-{flags}"), ("tracestate", "a=1")])
     assert len(traced.all()) == (2 if int(flags) & 1 else 0)
     trace, span, got = parent(upstream.requests[0])
@@ -180,11 +178,10 @@ INVALID = [
 
 @pytest.mark.parametrize("given", INVALID)
 async def test_a_parent_that_cannot_be_read_begins_a_new_trace_without_its_state(
-    upstream: Upstream, start_proxy: StartProxy, given: str
+    upstream: Upstream, start_traced: StartTraced, given: str
 ) -> None:
     upstream.scripts = [whole(body())]
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     await ask(proxy, [("traceparent", given), ("tracestate", "a=1")])
     spans = traced.one()
     assert spans.server.parent is None
@@ -195,22 +192,20 @@ async def test_a_parent_that_cannot_be_read_begins_a_new_trace_without_its_state
 
 @pytest.mark.parametrize("name", ["two parents", "a state alone"])
 async def test_two_parents_or_none_begin_a_new_trace_too(
-    upstream: Upstream, start_proxy: StartProxy, name: str
+    upstream: Upstream, start_traced: StartTraced, name: str
 ) -> None:
     upstream.scripts = [whole(body())]
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     await ask(proxy, LINES[name])
     assert traced.one().server.parent is None
     assert [x for x, _ in sent(upstream.requests[0])] == ["traceparent"]
 
 
 async def test_a_version_to_come_is_followed_as_far_as_it_is_known(
-    upstream: Upstream, start_proxy: StartProxy
+    upstream: Upstream, start_traced: StartTraced
 ) -> None:
     upstream.scripts = [whole(body())]
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     await ask(proxy, LINES["a version to come"])
     assert traced.one().server.parent is not None
     assert parent(upstream.requests[0])[0] == TRACE
@@ -218,11 +213,10 @@ async def test_a_version_to_come_is_followed_as_far_as_it_is_known(
 
 @pytest.mark.parametrize("name", ["many", "spaces and tabs inside"])
 async def test_a_state_that_the_library_cannot_read_goes_on_all_the_same(
-    upstream: Upstream, start_proxy: StartProxy, name: str
+    upstream: Upstream, start_traced: StartTraced, name: str
 ) -> None:
     upstream.scripts = [whole(body())]
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     await ask(proxy, LINES[name])
     assert f"{context(traced.one().server).trace_id:032x}" == TRACE
     assert sent(upstream.requests[0], "tracestate") == LINES[name][1:]
@@ -303,10 +297,9 @@ async def test_the_wait_for_an_engine_is_before_the_backends_span(
 
 
 async def test_a_refused_request_is_below_its_client_too(
-    upstream: Upstream, start_proxy: StartProxy
+    upstream: Upstream, start_traced: StartTraced
 ) -> None:
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     async with await post(proxy, CHAT, {"model": "m"}, {"traceparent": PARENT}) as response:
         assert response.status == 400
     server = traced.one().server
@@ -314,11 +307,10 @@ async def test_a_refused_request_is_below_its_client_too(
 
 
 async def test_a_state_that_nobody_may_be_sent_is_refused_and_counted_as_ever(
-    upstream: Upstream, start_proxy: StartProxy
+    upstream: Upstream, start_traced: StartTraced
 ) -> None:
     """A head with bytes that are not ASCII gets one answer, whatever its tracestate is."""
-    proxy = await start_proxy(upstream)
-    traced = Traced(proxy)
+    proxy, traced = await start_traced(upstream)
     lines = f"Host: localhost\r\nConnection: close\r\ntraceparent: {PARENT}\r\n".encode()
     answer = await raw(proxy.port, b"GET / HTTP/1.1\r\n%btracestate: a=\xff\r\n\r\n" % lines)
     assert answer.startswith(b"HTTP/1.1 400 ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,9 @@ class Traced:
             assert context(span).trace_id == context(server).trace_id
             assert begun <= times(span)[0] <= times(span)[1] <= ended
         return Spans(server, asked)
+
+
+StartTraced = Callable[..., Awaitable[tuple[Proxy, Traced]]]
 
 
 def context(span: ReadableSpan) -> SpanContext:

@@ -113,7 +113,7 @@ def free_port() -> int:
 
 
 def test_what_nobody_takes_is_lost_and_no_failure() -> None:
-    code = "from wellspoken.proxy.lifecycle.progress import shown; shown('one'); shown('two')"
+    code = "from wellspoken.proxy.lifecycle.progress import print_out as p; p('one'); p('two')"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, timeout=120
