@@ -268,8 +268,9 @@ async def test_a_bad_file_changes_nothing_and_says_so_once(
     file = tmp_path / "w.toml"
     file.write_text(text("a", watch=watch))
     async with watched(file) as it:
+        if watch:
+            await until(lambda: bool(it.applied))  # as it was found at the first look
         before = it.service.state.config
-        await it.look()
         if bad is None:
             file.unlink()
         else:
