@@ -23,7 +23,7 @@ from wellspoken.proxy.lifecycle.progress import EngineProgress, log_on_stderr, p
 from wellspoken.proxy.lifecycle.reload import Reloader
 from wellspoken.proxy.lifecycle.signals import Signals
 from wellspoken.proxy.lifecycle.watch import Watcher
-from wellspoken.proxy.upstream.detector import start_detectors
+from wellspoken.proxy.upstream.target import start_detectors
 
 if TYPE_CHECKING:
     import socket
