@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from aiohttp.web_protocol import RequestPayloadError
@@ -12,9 +12,7 @@ from aiohttp.web_protocol import RequestPayloadError
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config.values import is_loopback, parse_listen
-from wellspoken.proxy.endpoints import health, models, ui
-from wellspoken.proxy.endpoints import passthrough as passing
-from wellspoken.proxy.endpoints import stored as stored_completions
+from wellspoken.proxy.endpoints import health, models, passthrough, stored, ui
 from wellspoken.proxy.endpoints.backend_metrics import backend_metrics
 from wellspoken.proxy.endpoints.capabilities import capabilities
 from wellspoken.proxy.endpoints.chat import chat
@@ -23,10 +21,9 @@ from wellspoken.proxy.endpoints.embeddings import embeddings
 from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.http.connection import Listener
 from wellspoken.proxy.http.requests import refuse
-from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.http.sockets import BACKLOG
 from wellspoken.proxy.metrics.service import Metrics
-from wellspoken.proxy.relay.call import Call, Hooks, unknown_url
+from wellspoken.proxy.relay.call import Call, Hooks, Response, Route, unknown_url
 from wellspoken.proxy.relay.send import ClientKeyRefused
 from wellspoken.proxy.state import State
 from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
@@ -44,39 +41,33 @@ if TYPE_CHECKING:
     from wellspoken.proxy.upstream.client import Upstream
     from wellspoken.proxy.upstream.target import Target
 
-Answer = Reply | EventStream
-Handler = Callable[[Call], Awaitable[Answer]]
-Route = tuple[str, str, Handler]
-"""A method, the route's label in metrics, and the handler."""
-
 ROUTES: dict[str, Route] = {
     path: route
     for paths, route in (
-        (("/v1/chat/completions", "/chat/completions"), ("POST", "chat_completions", chat)),
+        (
+            ("/v1/chat/completions", "/chat/completions"),
+            Route("POST", "chat_completions", chat, asks=True),
+        ),
         (
             ("/v1/completions", "/completions", "/completion"),
-            ("POST", "completions", completions),
+            Route("POST", "completions", completions, asks=True),
         ),
-        (("/v1/models", "/models"), ("GET", "models", models.models)),
-        (("/v1/capabilities",), ("GET", "capabilities", capabilities)),
-        (("/livez",), ("GET", "livez", health.livez)),
-        (("/readyz", "/health"), ("GET", "readyz", health.readyz)),
-        (("/metrics",), ("GET", "metrics", health.metrics)),
-        (("/backend/metrics",), ("GET", "backend_metrics", backend_metrics)),
-        (("/openapi.json",), ("GET", "openapi", health.openapi)),
+        (("/v1/models", "/models"), Route("GET", "models", models.models)),
+        (("/v1/capabilities",), Route("GET", "capabilities", capabilities)),
+        (("/livez",), Route("GET", "livez", health.livez, needs_key=False)),
+        (("/readyz", "/health"), Route("GET", "readyz", health.readyz, needs_key=False)),
+        (("/metrics",), Route("GET", "metrics", health.metrics, needs_key=False)),
+        (
+            ("/backend/metrics",),
+            Route("GET", "backend_metrics", backend_metrics, needs_key=False),
+        ),
+        (("/openapi.json",), Route("GET", "openapi", health.openapi, needs_key=False)),
     )
     for path in paths
 }
-_MODEL: Route = ("GET", "model", models.model)
-_PAGE: Route = ("GET", "ui", ui.page)
-_ASKING: frozenset[Handler] = frozenset(
-    {chat, completions, embeddings, passing.passed, *stored_completions.HANDLERS}
-)
-"""Handlers that ask a backend or the store, so that `limits.inflight` holds for them."""
-_OPEN: frozenset[Handler] = frozenset(
-    {health.livez, health.readyz, health.metrics, backend_metrics, health.openapi}
-)
-"""Handlers of what needs no key: what machines look at, and a document that everybody may have."""
+_MODEL = Route("GET", "model", models.model)
+_PAGE_FILE = Route("GET", "ui", ui.page, needs_key=False)
+_PAGE_READS = Route("GET", "ui", ui.page)
 
 
 class Service:
@@ -227,11 +218,11 @@ class Service:
             except Exception as error:
                 self._log_bug(error)
 
-    async def _answer(self, call: Call) -> Answer:
+    async def _answer(self, call: Call) -> Response:
         try:
             refuse(call.request, self._hosts)
-            handler = self._route(call)
-            if self.state.inflight > self.state.config.limits.inflight and handler in _ASKING:
+            route = self._route(call)
+            if route.asks and self.state.inflight > self.state.config.limits.inflight:
                 raise RequestError(
                     "The proxy is at its limit of open requests. Wait a moment, or raise "
                     "limits.inflight.",
@@ -240,7 +231,7 @@ class Service:
                     code="rate_limit_exceeded",
                     headers={"Retry-After": "1"},
                 )
-            return await handler(call)
+            return await route.handler(call)
         except RequestError as error:
             return call.refused(error)
         except UpstreamError as error:
@@ -261,25 +252,24 @@ class Service:
     def _log_bug(self, error: Exception) -> None:
         self.state.log.error("a request failed in the proxy itself", exc_info=error)
 
-    def _route(self, call: Call) -> Handler:
-        """Return the handler of a request that may have it, and note its owner.
+    def _route(self, call: Call) -> Route:
+        """Return the route of a request that may have it, and note its owner.
 
         Raises RequestError: 401 without a key where one is needed, also for what is not there; 404
         or 405 for everything that is not there.
         """
         method = call.request.method
         found = ROUTES.get(call.path)
-        stored = None
-        if found is None or method != found[0]:
-            stored = stored_completions.routes(call.path)
-        if found is None and stored is None:
+        routes: tuple[Route, ...] = ()
+        if found is None or method != found.method:
+            routes = stored.routes(call.path)
+        if found is None and not routes:
             found = self._elsewhere(call.path, method)
-        routes: dict[str, tuple[str, Handler]] = {**stored} if stored is not None else {}
         if found is not None:
-            routes[found[0]] = found[1:]
+            routes = (*routes, found)
         if routes:
-            call.route = next(iter(routes.values()))[0]
-        if found is None or not _needs_no_key(found, call.path):
+            call.route = routes[0].label
+        if found is None or found.needs_key:
             call.owner = self.state.keys.owner(call.request.headers)
         if not routes:
             raise unknown_url(call)
@@ -289,28 +279,28 @@ class Service:
         """Return what answers a path that is not the proxy's own by its whole name."""
         if path.startswith(("/v1/models/", "/models/")):
             return _MODEL
-        if passing.reachable(self.state.router, path):
-            return "POST", passing.label(path), embeddings if path in EMBEDDINGS else passing.passed
-        shown = method in ("GET", "HEAD") and ui.target_of(self.state.router) is not None
-        return _PAGE if shown else None
+        if passthrough.is_reachable(self.state.router, path):
+            handler = embeddings if path in EMBEDDINGS else passthrough.pass_request
+            return Route("POST", passthrough.label(path), handler, asks=True)
+        if method in ("GET", "HEAD") and ui.target_of(self.state.router) is not None:
+            return _PAGE_FILE if ui.is_file(path) else _PAGE_READS
+        return None
 
 
-def _needs_no_key(route: Route, path: str) -> bool:
-    return route[2] in _OPEN or (route is _PAGE and ui.is_file(path))
-
-
-def _by_method(call: Call, routes: Mapping[str, tuple[str, Handler]]) -> Handler:
-    """Return the handler of the request's method; raises RequestError 405 for another one."""
+def _by_method(call: Call, routes: Sequence[Route]) -> Route:
+    """Return the route of the request's method; raises RequestError 405 for another one."""
     method = call.request.method
-    found = routes.get("GET" if method == "HEAD" else method)
-    if found is not None:
-        call.route, handler = found
-        return handler
+    wanted = "GET" if method == "HEAD" else method
+    for route in routes:
+        if route.method == wanted:
+            call.route = route.label
+            return route
+    allowed = [route.method for route in routes]
     raise RequestError(
-        f"Not allowed to {method[:16]} on {call.path[:200]}. Use {' or '.join(routes)}.",
+        f"Not allowed to {method[:16]} on {call.path[:200]}. Use {' or '.join(allowed)}.",
         status=405,
         code="method_not_supported",
-        headers={"Allow": ", ".join(routes).replace("GET", "GET, HEAD")},
+        headers={"Allow": ", ".join(allowed).replace("GET", "GET, HEAD")},
     )
 
 

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl
 
 from wellspoken.adapters.requests.errors import RequestError, missing, short
 from wellspoken.adapters.translate import error_of
-from wellspoken.proxy.endpoints.passthrough import exchange_of
 from wellspoken.proxy.metrics.service import OTHER
+from wellspoken.proxy.relay.admission import error_exchange
 from wellspoken.proxy.relay.headers import explained
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import not_ready
@@ -126,7 +126,7 @@ async def _read(call: Call, upstream: Upstream) -> tuple[Answer, bytes]:
 
 def _failed(call: Call, target: Target, answer: Answer, data: bytes) -> Reply:
     """Return a backend's error; llama.cpp's 501 says which flag it needs."""
-    exchange = exchange_of(call, "")
+    exchange = error_exchange(call, target.name, "")
     fault = error_of(exchange, answer.status, data)
     call.state.metrics.count_answer(target.name, OTHER, exchange)
     return call.fault(fault, explained(exchange, fault.retry, answer))

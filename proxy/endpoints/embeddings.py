@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests import embeddings as requests
 from wellspoken.adapters.requests.embeddings import (
     EMBEDDING_KEYS,
@@ -17,15 +19,18 @@ from wellspoken.adapters.requests.embeddings import (
 )
 from wellspoken.adapters.requests.shapes import OUR_KEYS
 from wellspoken.adapters.translate_embeddings import translate_embeddings
-from wellspoken.proxy.endpoints.passthrough import STREAMS, exchange_of, missing, request_for
-from wellspoken.proxy.http.requests import extensions_of, keep_of
-from wellspoken.proxy.relay.admission import admit_passing, count_vendors, enter_passing
-from wellspoken.proxy.relay.answer import pass_through
+from wellspoken.proxy.relay.admission import (
+    admit_passing,
+    count_vendors,
+    enter_passing,
+    make_exchange,
+)
+from wellspoken.proxy.relay.answer import STREAMS, pass_through
 from wellspoken.proxy.relay.headers import explained
-from wellspoken.proxy.relay.send import LARGE, send_request
+from wellspoken.proxy.relay.send import LARGE, passing_request, send_request
+from wellspoken.proxy.upstream.target import no_endpoint
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.exchange import Exchange
     from wellspoken.proxy.http.responses import EventStream, Reply
     from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.upstream.client import Answer
@@ -34,17 +39,14 @@ if TYPE_CHECKING:
 
 async def embeddings(call: Call) -> Reply | EventStream:
     """Answer one request for embeddings. Raises RequestError, UpstreamError."""
-    state, request = call.state, call.request
+    state = call.state
     body = await call.read_body()
     wanted = decode_embeddings(body, bounds=state.router.bounds)
     target = state.router.find(wanted.model)
     if target.settings.bounds != state.router.bounds:
         requests.check(wanted, strict=target.settings.bounds == "openai")
     call.routed(target, wanted.model, False)
-    exchange = exchange_of(call, wanted.model)
-    exchange.extensions = extensions_of(request, target.settings.extensions)
-    exchange.keep = keep_of(request, target.settings.keep)
-    exchange.tokens = target.tokens
+    exchange = make_exchange(call, target, partial(Exchange, model=wanted.model))
     exchange.prompt_size = len(body)
     await call.ready(target)
     if not wanted.model and target.names:
@@ -76,7 +78,7 @@ def _path(call: Call, target: Target, wanted: EmbeddingRequest) -> str:
     paths = (call.path, *EMBEDDINGS) if wanted.oai_compat is False else EMBEDDINGS
     path = next((path for path in paths if path in target.passes), None)
     if path is None:
-        raise missing(target, call.path)
+        raise no_endpoint(target, call.path)
     return path
 
 
@@ -93,12 +95,12 @@ async def _asked(
     count_vendors(call, target, vendors)
     vendor = target.settings.vendor
     payload = prepare_embeddings(wanted, model=model, vendor=vendor)
-    answer = await send_request(call, target, request_for(call, target, path, payload, False))
+    answer = await send_request(call, target, passing_request(call, target, path, payload))
     if wanted.untouched and answer.status < 300:
         return answer, None
     data = await answer.read(limit)
     if wanted.base64 and refuses_base64(exchange.notes, answer.status, data):
         payload = prepare_embeddings(wanted, model=model, vendor=vendor, floats=True)
-        answer = await send_request(call, target, request_for(call, target, path, payload, False))
+        answer = await send_request(call, target, passing_request(call, target, path, payload))
         data = await answer.read(limit)
     return answer, data

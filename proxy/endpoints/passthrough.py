@@ -15,37 +15,31 @@ there the backend's own 401 and 403 are ours still, since they tell of the proxy
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Any, Final
 
-from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
-from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.adapters.requests.errors import missing as required
+from wellspoken.adapters.requests.errors import missing
 from wellspoken.adapters.requests.renaming import asks_stream, decode_named, with_values
 from wellspoken.adapters.servers import registry
 from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.relay.admission import admit_passing, enter_passing
-from wellspoken.proxy.relay.answer import pass_through
+from wellspoken.proxy.relay.admission import admit_passing, enter_passing, error_exchange
+from wellspoken.proxy.relay.answer import STREAMS, pass_through
 from wellspoken.proxy.relay.headers import delays, explained
-from wellspoken.proxy.relay.plan import BackendRequest
-from wellspoken.proxy.relay.send import KEY_REFUSED, send_request
+from wellspoken.proxy.relay.send import ANTHROPIC, KEY_REFUSED, passing_request, send_request
+from wellspoken.proxy.upstream.target import no_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from msgspec import Raw
 
+    from wellspoken.adapters.exchange import Exchange
     from wellspoken.proxy.http.responses import EventStream, Reply
     from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.upstream.client import Answer
     from wellspoken.proxy.upstream.target import Router, Target
 
-STREAMS: Final = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
-
-ANTHROPIC: Final = "/v1/messages"
-ANTHROPIC_HEADERS: Final = ("anthropic-version", "anthropic-beta")
 
 _LIMIT: Final = {
     "/v1/responses": "max_output_tokens",
@@ -91,7 +85,7 @@ def refuse_endpoints(paths: Sequence[str], taken: Collection[str]) -> None:
             raise ConfigError(f"endpoints: {path!r} {why}.")
 
 
-def reachable(router: Router, path: str) -> bool:
+def is_reachable(router: Router, path: str) -> bool:
     """Say whether some backend may have a path; one that is not recognised yet may have any."""
     wanted = set(EMBEDDINGS) if path in EMBEDDINGS else {path}
     for target in router.targets:
@@ -107,40 +101,29 @@ def label(path: str) -> str:
     return re.sub(r"[^a-z0-9]", "_", _VERSION.sub("", path, count=1).lower())
 
 
-def missing(target: Target, path: str) -> RequestError:
-    """Return the error for a path that this backend does not have, though another does."""
-    listed = ", ".join(target.passes) or "none"
-    return RequestError(
-        f"The backend {target.name} ({target.backend.title}) has no endpoint {path}. Those that "
-        f"pass through to it: {listed}. `endpoints` in its configuration sets them.",
-        status=404,
-        code="unknown_url",
-    )
-
-
-async def passed(call: Call) -> Reply | EventStream:
+async def pass_request(call: Call) -> Reply | EventStream:
     """Pass one request through. Raises RequestError, UpstreamError: then nothing was sent."""
     state = call.state
     body = await call.read_body()
     model, fields = decode_named(body)
     if model is None and len(state.router.targets) > 1:
-        raise required("model", "It says which of this proxy's backends is asked.")
+        raise missing("model", "It says which of this proxy's backends is asked.")
     target = state.router.find(model or "")
     stream = asks_stream(fields)
     call.routed(target, model or "", stream)
     await call.ready(target)
     if call.path not in target.passes:
-        raise missing(target, call.path)
+        raise no_endpoint(target, call.path)
     await admit_passing(call, target, model or "", fields)
     await enter_passing(call, target, model or "", fields)
     changes = _changes(target, call.path, model, fields)
     if changes:
         body = with_values(body, fields, changes)
-    request = request_for(call, target, call.path, body, stream)
+    request = passing_request(call, target, call.path, body, stream)
     answer = await send_request(call, target, request)
     if answer.status < 300:
         return await pass_through(call, answer, answer.content_type in STREAMS)
-    return await _failed(call, answer, exchange_of(call, model or ""))
+    return await _failed(call, answer, error_exchange(call, target.name, model or ""))
 
 
 def _changes(
@@ -155,27 +138,6 @@ def _changes(
     if key is not None and most is not None and bytes(fields.get(key, b"null")) == b"null":
         changes[key] = most
     return changes
-
-
-def exchange_of(call: Call, model: str) -> Exchange:
-    """Return what notes the repairs of an error."""
-    exchange = Exchange(model=model, now=int(time.time()), new_id=call.state.new_id)
-    exchange.origin = f"backend {call.backend}, request {call.id}"
-    return exchange
-
-
-def request_for(call: Call, target: Target, path: str, body: bytes, stream: bool) -> BackendRequest:
-    """Return a request that passes through, with the headers that the endpoint's clients send.
-
-    The client's key goes along only with `auth = "pass"`.
-    """
-    headers = call.request.headers
-    names = list(ANTHROPIC_HEADERS) if path.startswith(ANTHROPIC) else []
-    if target.settings.auth_pass:
-        names.append("x-api-key")
-    given = {name: ",".join(headers.getall(name)) for name in names if name in headers}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-    return BackendRequest(path, body, stream, extra=lines.encode("ascii"))
 
 
 async def _failed(call: Call, answer: Answer, exchange: Exchange) -> Reply:

@@ -7,7 +7,7 @@ was, from the same query, so that not even the time tells them apart.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
@@ -21,8 +21,9 @@ from wellspoken.adapters.requests.stored import (
     decode_messages,
     decode_update,
 )
-from wellspoken.proxy.endpoints import stored_views as presenting
+from wellspoken.proxy.endpoints import stored_views
 from wellspoken.proxy.http.responses import JSON
+from wellspoken.proxy.relay.call import Handler, Route
 from wellspoken.proxy.relay.send import LARGE
 from wellspoken.proxy.store.database import StoreError, Unreadable, Unusable
 from wellspoken.proxy.store.rows import Position, Query
@@ -43,12 +44,8 @@ _CHANGE: Final = 1024 * 1024
 decode millions of pairs would keep everybody waiting."""
 _DELETED: Final = b'{"object":"chat.completion.deleted","id":%b,"deleted":true}'
 
-_Handler = Callable[["Call"], Awaitable["Reply | EventStream"]]
-Routes = Mapping[str, tuple[str, _Handler]]
-"""Method -> the route's label in metrics, and its handler."""
 
-
-def routes(path: str) -> Routes | None:
+def routes(path: str) -> tuple[Route, ...]:
     """Return what a path answers beside POST of the list's own, which is the chat endpoint."""
     for root in ROOTS:
         if path == root:
@@ -59,10 +56,10 @@ def routes(path: str) -> Routes | None:
                 return _ONE
             if name and below == "messages":
                 return _MESSAGES
-    return None
+    return ()
 
 
-def _stored(handler: Callable[[Call, CompletionStore], Awaitable[Reply | EventStream]]) -> _Handler:
+def _stored(handler: Callable[[Call, CompletionStore], Awaitable[Reply | EventStream]]) -> Handler:
     """Give a handler the store. Raises RequestError: 404 where there is none, 503 if it fails."""
 
     @wraps(handler)
@@ -119,7 +116,7 @@ async def completions(call: Call, store: CompletionStore) -> Reply | EventStream
         further = await coming.next()
         if not further:
             shown, more = rows[: wanted.limit], len(rows) > wanted.limit
-            return await _reply(call, shown, partial(presenting.completions, shown, more))
+            return await _reply(call, shown, partial(stored_views.completions, shown, more))
         rows += further
     if call.request.method == "HEAD":  # its length is not worth making the page
         stream = call.stream(200, JSON)
@@ -133,7 +130,7 @@ async def completion(call: Call, store: CompletionStore) -> Reply:
     """Return one stored completion. Raises RequestError 404, StoreError."""
     id = _id(call)
     row = _found(await store.get(call.owner, id), id)
-    return await _reply(call, [row], partial(presenting.completion, row))
+    return await _reply(call, [row], partial(stored_views.completion, row))
 
 
 @_stored
@@ -150,7 +147,7 @@ async def update(call: Call, store: CompletionStore) -> Reply:
         )
     metadata = decode_update(body, bounds=call.state.router.bounds)
     row = _found(await store.set_metadata(call.owner, id, metadata), id)
-    return await _reply(call, [row], partial(presenting.completion, row))
+    return await _reply(call, [row], partial(stored_views.completion, row))
 
 
 @_stored
@@ -169,10 +166,10 @@ async def messages(call: Call, store: CompletionStore) -> Reply:
     row = _found(await store.get(call.owner, id), id)
 
     def page() -> bytes:
-        found = presenting.messages(row, wanted.after, wanted.limit, wanted.descending)
+        found = stored_views.messages(row, wanted.after, wanted.limit, wanted.descending)
         if found is None:
             raise _no_cursor(wanted.after or "", "no message of this completion")
-        return presenting.page(*found)
+        return stored_views.page(*found)
 
     return await _reply(call, [row], page)
 
@@ -188,7 +185,7 @@ async def _in_pieces(call: Call, rows: list[Row], coming: _Coming, limit: int) -
     To join a hundred large answers would hold the interpreter for longer than others can wait, and
     nobody needs to have all of them in memory.
     """
-    made = await asyncio.to_thread(presenting.completion, rows[0])
+    made = await asyncio.to_thread(stored_views.completion, rows[0])
     ids: list[str] = []
     seen = 0
     stream = call.stream(200, JSON)
@@ -196,12 +193,12 @@ async def _in_pieces(call: Call, rows: list[Row], coming: _Coming, limit: int) -
         while rows:
             for row in rows[: limit - len(ids)]:
                 if ids:
-                    made = await asyncio.to_thread(presenting.completion, row)
-                await stream.write((b"," if ids else presenting.OPENING) + made)
+                    made = await asyncio.to_thread(stored_views.completion, row)
+                await stream.write((b"," if ids else stored_views.OPENING) + made)
                 ids.append(row.id)
             seen += len(rows)
             rows = await coming.next()
-        await stream.end(presenting.closing(ids, seen > limit))
+        await stream.end(stored_views.closing(ids, seen > limit))
     except BaseException:
         stream.abort()
         raise
@@ -292,11 +289,10 @@ def _no_cursor(after: str, what: str) -> RequestError:
     )
 
 
-_LIST: Final[Routes] = {"GET": ("stored_completions", completions)}
-_ONE: Final[Routes] = {
-    "GET": ("stored_completion", completion),
-    "POST": ("stored_completion", update),
-    "DELETE": ("stored_completion", delete),
-}
-_MESSAGES: Final[Routes] = {"GET": ("stored_messages", messages)}
-HANDLERS: Final = (completions, completion, update, delete, messages)
+_LIST: Final = (Route("GET", "stored_completions", completions, asks=True),)
+_ONE: Final = (
+    Route("GET", "stored_completion", completion, asks=True),
+    Route("POST", "stored_completion", update, asks=True),
+    Route("DELETE", "stored_completion", delete, asks=True),
+)
+_MESSAGES: Final = (Route("GET", "stored_messages", messages, asks=True),)

@@ -6,6 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Final
 
+from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.caps import (
     Asked,
     apply_caps,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
-    from wellspoken.adapters.exchange import Exchange
     from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.upstream.target import Target
 
@@ -46,6 +46,13 @@ def make_exchange(call: Call, target: Target, make: Callable[..., Exchange]) -> 
     )
     exchange.origin = f"backend {target.name}, request {call.id}"
     exchange.pairs_best = target.backend.pairs_best
+    return exchange
+
+
+def error_exchange(call: Call, backend: str, model: str) -> Exchange:
+    """Return what notes the repairs of a backend's error, where nothing else is repaired."""
+    exchange = Exchange(model=model, now=int(time.time()), new_id=call.state.new_id)
+    exchange.origin = f"backend {backend}, request {call.id}"
     return exchange
 
 

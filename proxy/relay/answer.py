@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from wellspoken.proxy.upstream.client import Answer
     from wellspoken.proxy.upstream.target import Target
 
+STREAMS = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
+"""Content types of answers that pass through as they come."""
+
 
 async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> Reply | EventStream:
     """Answer one request.

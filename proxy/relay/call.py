@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.requests.errors import RequestError, error_json
@@ -325,6 +325,24 @@ class Call:
         if error.status == 408 and isinstance(self.request.protocol, Connection):
             self.request.protocol.end_now()
         return self.reply(error.status, error.body(), lines.encode("ascii"), close=unread)
+
+
+Response = Reply | EventStream
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+class Route(NamedTuple):
+    """What answers one method of a path; `label` is its name in metrics.
+
+    `asks`: a backend or the store is asked, so `limits.inflight` holds. `needs_key`: not for what
+    machines look at, nor for a document that everybody may have.
+    """
+
+    method: str
+    label: str
+    handler: Handler
+    asks: bool = False
+    needs_key: bool = True
 
 
 def unknown_url(call: Call) -> RequestError:

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Final
 from wellspoken.adapters.events import Fault
 from wellspoken.engine.failure import NotReady
 from wellspoken.proxy.http.requests import TRACE_PARENT, TRACE_STATE, context_lines
+from wellspoken.proxy.relay.plan import BackendRequest
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import not_ready
 
 if TYPE_CHECKING:
     from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.relay.plan import BackendRequest
     from wellspoken.proxy.upstream.client import Answer, Upstream
     from wellspoken.proxy.upstream.target import Target
 
+ANTHROPIC: Final = "/v1/messages"
+ANTHROPIC_HEADERS: Final = ("anthropic-version", "anthropic-beta")
 KEY_REFUSED: Final = (401, 403)
 LARGE: Final = 131_072  # bytes of a body whose translation takes more than a millisecond or two
 UNSENT: Final = frozenset({"refused", "unreachable"})
@@ -46,6 +48,22 @@ class ClientKeyRefused(Exception):
             "invalid_request_error",
             code="invalid_api_key",
         )
+
+
+def passing_request(
+    call: Call, target: Target, path: str, body: bytes, stream: bool = False
+) -> BackendRequest:
+    """Return a request that passes through, with the headers that the endpoint's clients send.
+
+    The client's key goes along only with `auth = "pass"`.
+    """
+    headers = call.request.headers
+    names = list(ANTHROPIC_HEADERS) if path.startswith(ANTHROPIC) else []
+    if target.settings.auth_pass:
+        names.append("x-api-key")
+    given = {name: ",".join(headers.getall(name)) for name in names if name in headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+    return BackendRequest(path, body, stream, extra=lines.encode("ascii"))
 
 
 async def send_request(call: Call, target: Target, request: BackendRequest) -> Answer:

@@ -205,6 +205,17 @@ def not_ready(reason: str, retry_after: int | None) -> RequestError:
     )
 
 
+def no_endpoint(target: Target, path: str) -> RequestError:
+    """Return the error for a path that this backend does not have, though another does."""
+    listed = ", ".join(target.passes) or "none"
+    return RequestError(
+        f"The backend {target.name} ({target.backend.title}) has no endpoint {path}. Those that "
+        f"pass through to it: {listed}. `endpoints` in its configuration sets them.",
+        status=404,
+        code="unknown_url",
+    )
+
+
 class Router:
     """Model name -> target. With one target every name passes, else only known ones."""
 

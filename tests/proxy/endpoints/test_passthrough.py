@@ -14,7 +14,7 @@ from tests.proxy.conftest import StartProxy, envelope
 from tests.proxy.posting import ODD, post, refused
 from wellspoken.adapters.servers.registry import BACKENDS
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.endpoints.passthrough import label, reachable, refuse_endpoints
+from wellspoken.proxy.endpoints.passthrough import is_reachable, label, refuse_endpoints
 from wellspoken.proxy.server import ROUTES
 
 Json = dict[str, Any]
@@ -350,7 +350,7 @@ async def test_until_a_server_is_recognised_its_paths_may_be_any(
     upstream.script("/v1/models", whole({"data": [{"id": "m", "owned_by": "vllm"}]}))
     upstream.script("/score", whole({"ok": 1}))
     proxy = await start_proxy(upstream, adapter="auto")
-    assert reachable(proxy.service.state.router, "/score") and not reachable(
+    assert is_reachable(proxy.service.state.router, "/score") and not is_reachable(
         proxy.service.state.router, "/slots"
     )
     async with await post(proxy, "/score") as response:

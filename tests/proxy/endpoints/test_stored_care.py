@@ -28,7 +28,7 @@ from tests.proxy.endpoints.stored import (
     storing,
 )
 from tests.proxy.test_chat_body import PLAIN
-from wellspoken.proxy.endpoints import stored_views as presenting
+from wellspoken.proxy.endpoints import stored_views
 from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unreadable, Unusable
 
@@ -175,13 +175,13 @@ async def test_a_large_page_is_made_in_a_thread(
     storing: Storing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []
-    make = presenting.completion
+    make = stored_views.completion
 
     def noting(row: Any) -> bytes:
         threads.append(threading.get_ident())
         return make(row)
 
-    monkeypatch.setattr(presenting, "completion", noting)
+    monkeypatch.setattr(stored_views, "completion", noting)
     proxy = await storing(capture(1), *(capture(n, text="x" * 60_000) for n in (2, 3, 4)))
     assert await ids(proxy, "limit=1") == [1]
     assert set(threads) == {threading.get_ident()}
@@ -236,14 +236,14 @@ async def test_the_rows_of_a_page_are_read_some_at_a_time(
 async def test_a_page_that_breaks_off_is_not_taken_for_whole(
     storing: Storing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = presenting.completion
+    make = stored_views.completion
 
     def failing(row: Any) -> bytes:
         if row.id == id_of(failed):
             raise msgspec.DecodeError("made up")
         return make(row)
 
-    monkeypatch.setattr(presenting, "completion", failing)
+    monkeypatch.setattr(stored_views, "completion", failing)
     proxy = await storing(*(capture(n, text="x" * 200_000) for n in (1, 2)))
     failed = 2
     with pytest.raises(ClientError):

@@ -15,7 +15,7 @@ from tests.openapi.stored_schema import (
     StoredChatCompletion,
 )
 from tests.proxy.endpoints.stored import ANSWER, Json, id_of, row
-from wellspoken.proxy.endpoints import stored_views as presenting
+from wellspoken.proxy.endpoints import stored_views
 
 OPENAIS = [
     "object", "id", "model", "created", "request_id", "tool_choice", "usage", "seed", "top_p",
@@ -45,7 +45,7 @@ def shown(answer: bytes | None = None, **request: Any) -> Json:
     one = row(**request)
     if answer is not None:
         one.answer = answer
-    made: Json = json.loads(presenting.completion(one))
+    made: Json = json.loads(stored_views.completion(one))
     return made
 
 
@@ -77,7 +77,7 @@ def test_what_was_not_sent_is_null_and_what_was_not_answered_is_absent() -> None
 def test_every_number_leaves_as_it_was_stored() -> None:
     one = row(temperature=1e-9)
     one.parameters = b'{"temperature": 1.0000000000000000001e0, "seed": 9223372036854775807}'
-    made = presenting.completion(one)
+    made = stored_views.completion(one)
     for spelled in (
         b'"logprob":-0.10000000000000000555', b'"logprob":-1e-7',
         b'"temperature":1.0000000000000000001e0,', b'"seed":9223372036854775807,',
@@ -103,7 +103,7 @@ def test_keys_of_the_answer_that_are_not_openais_stay() -> None:
     answer += b',"timings":{"predicted_ms":1.50},"metadata":{"weight_version":"1"},"seed":7}'
     one = row(metadata={"a": "b"}, seed=3)
     one.answer = answer
-    made = presenting.completion(one)
+    made = stored_views.completion(one)
     assert b'"timings":{"predicted_ms":1.50}' in made
     pairs: list[tuple[str, Any]] = []
     json.loads(made, object_pairs_hook=lambda found: pairs.extend(found))
@@ -114,16 +114,16 @@ def test_keys_of_the_answer_that_are_not_openais_stay() -> None:
 
 def test_a_page() -> None:
     rows = [row(3), row(4, model="o")]
-    made = presenting.completions(rows, True)
+    made = stored_views.completions(rows, True)
     assert json.loads(made) == {
         "object": "list",
-        "data": [json.loads(presenting.completion(one)) for one in rows],
+        "data": [json.loads(stored_views.completion(one)) for one in rows],
         "first_id": id_of(3),
         "last_id": id_of(4),
         "has_more": True,
     }
     msgspec.json.decode(made, type=ChatCompletionList)
-    empty = presenting.completions([], False)
+    empty = stored_views.completions([], False)
     assert json.loads(empty) == {
         "object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False,
     }  # fmt: skip
@@ -172,10 +172,10 @@ PRESENTED: list[Json] = [
 
 
 def said(after: str | None, limit: int, descending: bool) -> Json | None:
-    found = presenting.messages(row(messages=SAID), after, limit, descending)
+    found = stored_views.messages(row(messages=SAID), after, limit, descending)
     if found is None:
         return None
-    page = presenting.page(*found)
+    page = stored_views.page(*found)
     msgspec.json.decode(page, type=ChatCompletionMessageList)
     made: Json = json.loads(page)
     return made
