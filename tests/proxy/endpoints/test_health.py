@@ -9,8 +9,8 @@ import pytest
 
 from tests.fakes.upstream import Cut, Pause, Stall, Step, Upstream, whole
 from tests.proxy.conftest import Proxy, StartProxy
+from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.metrics.test_engine_metrics import Engine, hosting
-from tests.proxy.test_chat_body import PLAIN
 from wellspoken.engine.kind import Facts
 from wellspoken.engine.states import State
 from wellspoken.proxy.upstream.listing import read_models

@@ -9,8 +9,8 @@ import pytest
 
 from tests.fakes.upstream import LAST_CHUNK, Upstream, head, whole
 from tests.proxy.conftest import Proxy, StartProxy, raw
+from tests.proxy.endpoints.test_embeddings import ASKED, listed
 from tests.proxy.posting import post, refused
-from tests.proxy.test_embeddings import ASKED, listed
 
 Json = dict[str, Any]
 RESPONSES, MESSAGES, EMBEDDINGS = "/v1/responses", "/v1/messages", "/v1/embeddings"

@@ -29,8 +29,8 @@ from tests.proxy.endpoints.stored import (
     refused,
     storing,
 )
-from tests.proxy.test_chat_body import PLAIN
-from tests.proxy.test_chat_stream import EVENTS
+from tests.proxy.endpoints.test_chat_body import PLAIN
+from tests.proxy.endpoints.test_chat_stream import EVENTS
 
 __all__ = ["storing"]
 

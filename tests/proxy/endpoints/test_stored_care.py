@@ -27,7 +27,7 @@ from tests.proxy.endpoints.stored import (
     refused,
     storing,
 )
-from tests.proxy.test_chat_body import PLAIN
+from tests.proxy.endpoints.test_chat_body import PLAIN
 from wellspoken.proxy.endpoints import stored_views
 from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unreadable, Unusable

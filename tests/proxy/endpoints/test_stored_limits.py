@@ -19,7 +19,7 @@ from tests.proxy.endpoints.stored import (
     refused,
     storing,
 )
-from tests.proxy.test_chat_body import PLAIN
+from tests.proxy.endpoints.test_chat_body import PLAIN
 from wellspoken.proxy.endpoints import stored as stored_completions
 from wellspoken.proxy.store.rows import Row
 

@@ -16,8 +16,8 @@ from tests.conforming import MODEL
 from tests.fakes.llamacpp import LlamaCpp
 from tests.fakes.upstream import DONE, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, ProxyServer, envelope, raw
-from tests.proxy.test_chat_body import PLAIN
-from tests.proxy.test_chat_stream import EVENTS
+from tests.proxy.endpoints.test_chat_body import PLAIN
+from tests.proxy.endpoints.test_chat_stream import EVENTS
 from wellspoken.proxy.config import load
 from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.lifecycle.build import build

@@ -25,8 +25,8 @@ from tests.fakes.upstream import DONE, Gate, Upstream, stream, whole
 from tests.proxy.cli.test_cli import COMMAND
 from tests.proxy.cli.test_cli import configs as configs
 from tests.proxy.conftest import CHAT, MESSAGES
+from tests.proxy.endpoints.test_chat_stream import EVENTS
 from tests.proxy.lifecycle.test_run import Running
-from tests.proxy.test_chat_stream import EVENTS
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config import Auth, Config, load

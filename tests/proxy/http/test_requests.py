@@ -13,7 +13,7 @@ from tests.conforming import MODEL
 from tests.fakes.upstream import Gate, Stall, Upstream, whole
 from tests.fakes.upstream import stream as stream_script
 from tests.proxy.conftest import CHAT, MESSAGES, StartProxy, envelope, raw
-from tests.proxy.test_chat_body import PLAIN
+from tests.proxy.endpoints.test_chat_body import PLAIN
 from wellspoken.adapters import translate
 from wellspoken.proxy import server
 from wellspoken.proxy.endpoints import chat

@@ -14,7 +14,7 @@ from tests.clock import own_time
 from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Gate, Request, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, StartProxy, raw
-from tests.proxy.test_chat_stream import EVENTS
+from tests.proxy.endpoints.test_chat_stream import EVENTS
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import Config, load
 from wellspoken.proxy.config.values import ConfigError

@@ -15,7 +15,7 @@ from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Gate, Pause, Upstream, stream, whole
 from tests.proxy.cli.test_cli import COMMAND
 from tests.proxy.conftest import CHAT, MESSAGES
-from tests.proxy.test_chat_stream import EVENTS
+from tests.proxy.endpoints.test_chat_stream import EVENTS
 
 ASKED = {"model": MODEL, "messages": MESSAGES}
 PLAIN = b"".join(EVENTS) + DONE

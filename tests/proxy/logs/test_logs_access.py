@@ -25,9 +25,9 @@ from tests.fakes.upstream import (
     whole,
 )
 from tests.proxy.conftest import CHAT, Proxy, StartProxy, raw
+from tests.proxy.endpoints.test_chat_body import BROKEN, PLAIN
+from tests.proxy.endpoints.test_chat_stream import EVENTS, WORDS, until
 from tests.proxy.logs.logging_here import Written, logging_to, requests
-from tests.proxy.test_chat_body import BROKEN, PLAIN
-from tests.proxy.test_chat_stream import EVENTS, WORDS, until
 from wellspoken.adapters.events import Fault
 from wellspoken.proxy.relay.outcome import level_of, outcome_of
 from wellspoken.proxy.server import Service

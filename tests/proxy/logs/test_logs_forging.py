@@ -10,8 +10,8 @@ import pytest
 
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy, raw
+from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.logs.logging_here import Written, logging_to, requests
-from tests.proxy.test_chat_body import PLAIN
 
 HOSTILE = [
     'x", "outcome": "forged", "y": "',

@@ -17,9 +17,9 @@ import pytest
 from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Cut, Script, Upstream, event, stream, whole
 from tests.proxy.conftest import CHAT, Proxy, StartProxy, raw
+from tests.proxy.endpoints.test_chat_body import BROKEN, PLAIN
+from tests.proxy.endpoints.test_chat_stream import EVENTS
 from tests.proxy.logs.logging_here import Written, logging_to
-from tests.proxy.test_chat_body import BROKEN, PLAIN
-from tests.proxy.test_chat_stream import EVENTS
 from wellspoken.proxy.config.secrets import HIDDEN
 from wellspoken.proxy.relay import bodies as logs_bodies
 

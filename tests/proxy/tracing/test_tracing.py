@@ -19,8 +19,8 @@ from tests.conforming_completions import body as completion
 from tests.conforming_completions import choice as text
 from tests.fakes.upstream import DONE, Cut, Gate, Pause, Stall, Upstream, event, head, stream, whole
 from tests.proxy.conftest import CHAT, StartProxy
+from tests.proxy.endpoints.test_embeddings import listed
 from tests.proxy.posting import post
-from tests.proxy.test_embeddings import listed
 from tests.proxy.tracing.traced import StartTraced, Traced, is_parent, parent, times, told
 from wellspoken.proxy.tracing import spans as tracing_spans
 

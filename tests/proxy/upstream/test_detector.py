@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.upstream import Cut, Gate, Script, Stall, Upstream, head, whole
 from tests.proxy.conftest import CHAT, Proxy, StartProxy
-from tests.proxy.test_chat_body import PLAIN
+from tests.proxy.endpoints.test_chat_body import PLAIN
 from wellspoken.adapters.servers.detection import NOTHING, ROUNDS
 from wellspoken.adapters.servers.llamacpp import LLAMACPP
 from wellspoken.adapters.servers.registry import GENERAL

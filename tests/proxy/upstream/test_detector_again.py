@@ -14,8 +14,8 @@ import pytest
 from tests.clock import own_time
 from tests.fakes.upstream import Cut, Pause, Stall, Upstream, whole
 from tests.proxy.conftest import CHAT, StartProxy
+from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.lifecycle.test_run import Running
-from tests.proxy.test_chat_body import PLAIN
 from tests.proxy.upstream.test_detector import (
     PATHS,
     asked,

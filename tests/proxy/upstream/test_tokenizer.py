@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy
-from tests.proxy.test_chat_body import PLAIN
+from tests.proxy.endpoints.test_chat_body import PLAIN
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import load
 from wellspoken.proxy.config.values import ConfigError

@@ -17,8 +17,8 @@ from tests.conformance import Request, check_body, check_stream
 from tests.fakes.upstream import DONE, Stall, Upstream, stream, whole
 from tests.models.tiny import TEXT
 from tests.proxy.conftest import MESSAGES, StartProxy
-from tests.proxy.test_chat_body import PLAIN
-from tests.proxy.test_chat_stream import EVENTS
+from tests.proxy.endpoints.test_chat_body import PLAIN
+from tests.proxy.endpoints.test_chat_stream import EVENTS
 from tests.proxy.upstream.test_unix import place
 from wellspoken.proxy.lifecycle.banner import banner
 from wellspoken.proxy.upstream.client import SETTLE

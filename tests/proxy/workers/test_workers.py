@@ -18,8 +18,8 @@ import pytest
 from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Gate, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES
-from tests.proxy.test_chat_body import PLAIN
-from tests.proxy.test_chat_stream import EVENTS
+from tests.proxy.endpoints.test_chat_body import PLAIN
+from tests.proxy.endpoints.test_chat_stream import EVENTS
 
 ASKED = {"model": MODEL, "messages": MESSAGES}
 STREAMED = {**ASKED, "stream": True}

@@ -16,7 +16,7 @@ import pytest
 
 from tests.fakes.upstream import DONE, Gate, Upstream, stream, whole
 from tests.proxy.conftest import CHAT
-from tests.proxy.test_chat_stream import EVENTS
+from tests.proxy.endpoints.test_chat_stream import EVENTS
 from tests.proxy.workers.test_workers import STREAMED, until, workers
 from wellspoken.proxy.lifecycle.signals import Signals
 

@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.upstream import Upstream, whole
 from tests.postgres import Server
 from tests.proxy.conftest import CHAT
-from tests.proxy.test_chat_body import PLAIN
+from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.workers.test_workers import ASKED, Workers, until, workers
 
 COUNT = 24

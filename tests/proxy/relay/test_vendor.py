@@ -13,9 +13,9 @@ from tests.clock import own_time
 from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Gate, Pause, Stall, Upstream, event, head, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, envelope
-from tests.proxy.test_chat_body import PLAIN
-from tests.proxy.test_completions import EVENTS
-from tests.proxy.test_completions import PLAIN as TEXT
+from tests.proxy.endpoints.test_chat_body import PLAIN
+from tests.proxy.endpoints.test_completions import EVENTS
+from tests.proxy.endpoints.test_completions import PLAIN as TEXT
 from wellspoken.proxy.upstream import vocabulary_size
 from wellspoken.proxy.upstream.vocabulary_size import read_sizes
 

@@ -30,7 +30,7 @@ from tests.fakes.upstream import (
     whole,
 )
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, envelope, raw
-from tests.proxy.test_chat_body import BROKEN
+from tests.proxy.endpoints.test_chat_body import BROKEN
 
 WORDS = ["Hello", " wide", " world"]
 CHUNKS = [role(), *(part({"content": word}) for word in WORDS), finish()]

@@ -15,7 +15,7 @@ from tests.fakes.llamacpp import BEGIN, LlamaCpp, logprob, split
 from tests.fakes.upstream import Cut, Gate, Script, Stall, whole
 from tests.fold import fold_completion
 from tests.proxy.conftest import StartProxy, envelope
-from tests.proxy.test_completions import answered, post, refused
+from tests.proxy.endpoints.test_completions import answered, post, refused
 
 Json = dict[str, Any]
 SECRET = "sk-canary-0123456789"

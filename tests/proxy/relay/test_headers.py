@@ -14,7 +14,7 @@ import pytest
 from tests.conforming import MODEL, STREAMS, sse
 from tests.fakes.upstream import Gate, Pause, Script, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, raw
-from tests.proxy.test_chat_body import BROKEN, PLAIN
+from tests.proxy.endpoints.test_chat_body import BROKEN, PLAIN
 from wellspoken.proxy.relay.headers import LASTING_CODES, retrying
 from wellspoken.proxy.upstream.failures import UpstreamError
 

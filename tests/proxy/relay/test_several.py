@@ -28,7 +28,7 @@ from tests.fakes.upstream import (
 )
 from tests.fold import fold_completion, payloads
 from tests.proxy.conftest import MESSAGES, Proxy, StartProxy, envelope
-from tests.proxy.test_completions import answered, post
+from tests.proxy.endpoints.test_completions import answered, post
 from wellspoken.proxy.relay.answer import Relay
 from wellspoken.proxy.upstream.client import SETTLE
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy
-from tests.proxy.test_chat_body import BROKEN
+from tests.proxy.endpoints.test_chat_body import BROKEN
 from wellspoken.adapters import translate
 from wellspoken.proxy.relay.send import LARGE
 

@@ -19,7 +19,7 @@ from tests.fakes.database import Memory
 from tests.fakes.upstream import DONE, Cut, Upstream, event, stream, whole
 from tests.fold import comparable, fold
 from tests.proxy.conftest import MESSAGES, Proxy, StartProxy
-from tests.proxy.test_enforced_stops import words
+from tests.proxy.relay.test_enforced_stops import words
 from wellspoken.proxy import config
 from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.relay.send import LARGE

@@ -23,8 +23,8 @@ from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Gate, Stall, Step, Upstream, event, stream, whole
 from tests.fold import fold, fold_completion
 from tests.proxy.conftest import Proxy, StartProxy
-from tests.proxy.test_completions import post
-from tests.proxy.test_several import settled
+from tests.proxy.endpoints.test_completions import post
+from tests.proxy.relay.test_several import settled
 
 Json = dict[str, Any]
 WORDS = ["Hello", " world", "!", " caf", "é", " done"]
