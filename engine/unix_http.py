@@ -45,7 +45,7 @@ class Client:
         self, method: str, target: str, body: bytes | None, seconds: float
     ) -> tuple[int, bytes]:
         wire = _Wire(self.path, seconds)
-        asking = asyncio.create_task(asyncio.to_thread(_asked, wire, method, target, body))
+        asking = asyncio.create_task(asyncio.to_thread(_send_request, wire, method, target, body))
         try:
             await asyncio.wait({asking}, timeout=seconds)
         finally:
@@ -87,7 +87,7 @@ class _Wire(http.client.HTTPConnection):
                 pass  # it is over already
 
 
-def _asked(wire: _Wire, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
+def _send_request(wire: _Wire, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
     headers = {"Connection": "close"}
     if body is not None:
         headers["Content-Type"] = "application/json"

@@ -16,7 +16,7 @@ from wellspoken.engine.environment import pass_environment
 from wellspoken.engine.failure import EngineError, ending, lasting_error
 from wellspoken.engine.kind import Command, Facts
 from wellspoken.engine.unix_http import Client
-from wellspoken.engine.vllm_arguments import forbidden, option, served_model_names
+from wellspoken.engine.vllm_arguments import forbidden, model_names_in, option
 
 INSTALL: Final = 'pip install "wellspoken[vllm]"'
 DRAINS: Final = (0, 18)
@@ -86,7 +86,7 @@ class VLLM:
         """Return `vllm serve` on `socket`. Raises EngineError where there is no vllm."""
         executable = self._find_executable()
         argv = [str(executable), "serve", self.model, *self._arguments]
-        if self._alias is not None and not served_model_names(self._arguments):
+        if self._alias is not None and not model_names_in(self._arguments):
             argv += ["--served-model-name", self._alias]
         number = version(executable)
         # Else the questions of the watchdog fill the log, one line for each.

@@ -81,7 +81,7 @@ def number(arguments: Sequence[str], default: float, *names: str) -> float:
         return default
 
 
-def served_model_names(arguments: Sequence[str]) -> tuple[str, ...]:
+def model_names_in(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the names after the last --served-model-name, () if it is not there."""
     names: tuple[str, ...] = ()
     for at, argument in enumerate(arguments):

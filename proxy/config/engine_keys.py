@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from wellspoken.engine.vllm_arguments import forbidden, served_model_names
+from wellspoken.engine.vllm_arguments import forbidden, model_names_in
 from wellspoken.proxy.config.durations import seconds
 from wellspoken.proxy.config.problems import Problem
 from wellspoken.proxy.config.tables import Engine
@@ -139,7 +139,7 @@ def argument_problems(arguments: Sequence[str], alias: str | None = None) -> Ite
             yield _problem("arguments", text)
     if problem := forbidden(arguments):
         yield _problem("arguments", f"{problem} Take it out.")
-    if alias is not None and served_model_names(arguments):
+    if alias is not None and model_names_in(arguments):
         yield _problem(
             "arguments", "--served-model-name and alias (--alias) exclude each other. Keep one."
         )
@@ -151,4 +151,4 @@ def names_of_models(engine: Engine) -> tuple[str, ...]:
         return (engine.alias,)
     if engine.kind == "llamacpp":
         return (Path(engine.model).stem,)
-    return served_model_names(engine.arguments) or (engine.model,)
+    return model_names_in(engine.arguments) or (engine.model,)

@@ -15,8 +15,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wellspoken.proxy.config.secrets import redact
-from wellspoken.proxy.logs.line_writer import Descriptor, LineWriter, Sink
-from wellspoken.proxy.logs.lines import JsonLines, LineFormat, Request, TextLines, traceback_of
+from wellspoken.proxy.logs.line_writer import Descriptor, LogWriter, Sink
+from wellspoken.proxy.logs.lines import JsonFormat, LineFormat, Request, TextLines, traceback_of
 from wellspoken.proxy.relay import bodies
 from wellspoken.proxy.relay.outcome import QUIET, level_of, outcome_of
 
@@ -54,11 +54,11 @@ class Logs:
         self.config = config
         self.level = LEVELS[config.level]
         json = config.format == "json" or (config.format == "auto" and not screen.terminal)
-        self.lines: LineFormat = JsonLines() if json else TextLines(terminal=screen.terminal)
+        self.lines: LineFormat = JsonFormat() if json else TextLines(terminal=screen.terminal)
         self._json = json
         self._screen = screen
         self._output = _output(screen)
-        self._writer = LineWriter(self._output, self._loss_line)
+        self._writer = LogWriter(self._output, self._loss_line)
         self.handler = _Handler(self)
         self._before = _Before()
 

@@ -79,7 +79,7 @@ class Descriptor:
         os.close(self._fd)
 
 
-class LineWriter(threading.Thread):
+class LogWriter(threading.Thread):
     """Writes lines in the order in which they come; where they come too fast, some are lost.
 
     `put` never waits and may be called anywhere, also where a garbage collection interrupts another

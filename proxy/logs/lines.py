@@ -98,7 +98,7 @@ class LineFormat(Protocol):
         """Return the line of a request."""
 
 
-class JsonLines:
+class JsonFormat:
     """One JSON object a line."""
 
     def __init__(self) -> None:

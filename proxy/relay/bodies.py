@@ -21,7 +21,7 @@ _BEYOND: Final = 4_096  # bytes behind these, so that no key is cut before it is
 _KEYED: Final = ("Authorization", "x-api-key", "Proxy-Authorization")
 
 
-class Tap:
+class BodyTap:
     """Notes the bodies of one request: the client's at once, the answer when it is over."""
 
     __slots__ = ("_answer", "_call", "_size")
@@ -65,9 +65,9 @@ def _keys_of(call: Call) -> list[bytes]:
     return sorted(found, key=len, reverse=True)
 
 
-def tap_call(call: Call) -> Tap | None:
+def tap_call(call: Call) -> BodyTap | None:
     """Return what notes the bodies of a request, where the log's level lets them through."""
-    return Tap(call) if call.state.log.isEnabledFor(logging.DEBUG) else None
+    return BodyTap(call) if call.state.log.isEnabledFor(logging.DEBUG) else None
 
 
 def log_answer(call: Call, code: int) -> None:

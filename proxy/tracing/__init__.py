@@ -19,7 +19,7 @@ from wellspoken.proxy.config.values import ConfigError
 if TYPE_CHECKING:
     from wellspoken.proxy.config import Traces
     from wellspoken.proxy.relay.call import Hooks
-    from wellspoken.proxy.tracing.spans import Tracing
+    from wellspoken.proxy.tracing.spans import RequestTracing
 
 MISSING: Final = (
     "traces.enabled needs OpenTelemetry, which is not installed ({error}). Install it with "
@@ -27,7 +27,9 @@ MISSING: Final = (
 )
 
 
-def begin(traces: Traces, hooks: Hooks, environ: Mapping[str, str] = os.environ) -> Tracing | None:
+def begin(
+    traces: Traces, hooks: Hooks, environ: Mapping[str, str] = os.environ
+) -> RequestTracing | None:
     """Have a service's requests traced from now on; None where that is not wanted.
 
     It also is not with OTEL_SDK_DISABLED=true and OTEL_TRACES_EXPORTER=none. Close what is returned
@@ -44,14 +46,14 @@ def begin(traces: Traces, hooks: Hooks, environ: Mapping[str, str] = os.environ)
     _check(environ)
     try:
         from wellspoken.proxy.tracing import exporter as tracing_export
-        from wellspoken.proxy.tracing.spans import Tracing
+        from wellspoken.proxy.tracing.spans import RequestTracing
     except ImportError as error:
         raise ConfigError(MISSING.format(error=error)) from error
     try:
         export = tracing_export.Export(log, environ)
     except ValueError as error:  # of a number or a name in one of the exporter's own variables
         raise ConfigError(f"traces: an OTEL_EXPORTER_OTLP_* variable is wrong: {error}") from error
-    made = Tracing(export.provider, export)
+    made = RequestTracing(export.provider, export)
     hooks.tracing = made
     hooks.observers.append(made.over)
     return made

@@ -65,7 +65,7 @@ _HEADERS: Final = _Headers()
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
-class Trace:
+class RequestTrace:
     """The spans of one request of a client, begun and not ended."""
 
     __slots__ = ("asked", "base", "context", "count", "parent", "span", "state")
@@ -144,7 +144,7 @@ class Asked:
         self.error = error.reason
 
 
-class Tracing:
+class RequestTracing:
     """Makes the spans of a service's requests."""
 
     def __init__(
@@ -160,7 +160,7 @@ class Tracing:
     ) -> Asked:
         """Begin the span of a request to the backend at `url`, to which `lines` are to go."""
         began = perf_counter()
-        trace = cast("Trace | None", call.trace)  # nobody else sets it
+        trace = cast("RequestTrace | None", call.trace)  # nobody else sets it
         if trace is None:
             headers = call.request.headers
             trace = self._begin(call, context_lines(headers, (TRACE_STATE,)))
@@ -180,7 +180,7 @@ class Tracing:
         trace.asked.append(asked)
         return asked
 
-    def _begin(self, call: Call, state: bytes = b"") -> Trace:
+    def _begin(self, call: Call, state: bytes = b"") -> RequestTrace:
         """Begin the span of a client's request, below the one that the client names.
 
         `state`: the header lines of the client's tracestate, where a backend is to get them.
@@ -200,7 +200,7 @@ class Tracing:
             start_time=base + int(call.began * 1e9),
         )
         # A state without its parent, or with one that cannot be read, belongs to no trace.
-        made = call.trace = Trace(span, parent, state if parent.is_valid else b"", base)
+        made = call.trace = RequestTrace(span, parent, state if parent.is_valid else b"", base)
         return made
 
     def over(self, call: Call, code: int) -> None:
@@ -208,7 +208,7 @@ class Tracing:
 
         One of `Hooks.observers`.
         """
-        trace = cast("Trace | None", call.trace)  # nobody else sets it
+        trace = cast("RequestTrace | None", call.trace)  # nobody else sets it
         if trace is None:
             if call.route in QUIET:
                 return
@@ -239,7 +239,7 @@ class Tracing:
         span.end(trace.at(now))
 
     def _end_of_asked(
-        self, trace: Trace, asked: Asked, told: tracing_attributes.Attributes, now: float
+        self, trace: RequestTrace, asked: Asked, told: tracing_attributes.Attributes, now: float
     ) -> None:
         span = asked.span
         if span.is_recording():

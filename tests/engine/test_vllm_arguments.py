@@ -8,9 +8,9 @@ from wellspoken.engine.vllm_arguments import (
     FORBIDDEN,
     forbidden,
     has,
+    model_names_in,
     number,
     option,
-    served_model_names,
 )
 
 
@@ -89,7 +89,7 @@ def test_a_number(arguments: list[str], expected: float) -> None:
     ],
 )
 def test_the_served_names(arguments: list[str], expected: tuple[str, ...]) -> None:
-    assert served_model_names(arguments) == expected
+    assert model_names_in(arguments) == expected
 
 
 def test_a_flag_that_begins_another_one_is_itself() -> None:

@@ -23,7 +23,7 @@ from wellspoken.proxy.config.secrets import HIDDEN, redact
 from wellspoken.proxy.config.tables import Log
 from wellspoken.proxy.lifecycle.progress import EngineProgress
 from wellspoken.proxy.logs.lines import (
-    JsonLines,
+    JsonFormat,
     Request,
     TextLines,
     escape,
@@ -172,7 +172,7 @@ def test_a_request_as_text() -> None:
 
 
 def test_a_request_as_json_has_no_more_than_is_known() -> None:
-    line = JsonLines().request(request())
+    line = JsonFormat().request(request())
     assert json.loads(line) == {
         "time": "09:00:00",
         "level": "info",

@@ -23,7 +23,7 @@ from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
 from wellspoken.proxy.lifecycle.progress import EngineProgress
 from wellspoken.proxy.logs import line_writer as logs_writer
-from wellspoken.proxy.logs.line_writer import Descriptor, LineWriter
+from wellspoken.proxy.logs.line_writer import Descriptor, LogWriter
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,10 +33,10 @@ def lost(count: int) -> bytes:
 
 
 @contextmanager
-def writing(descriptor: int) -> Iterator[LineWriter]:
+def writing(descriptor: int) -> Iterator[LogWriter]:
     """Run a writer on a descriptor."""
     output = Descriptor(descriptor)
-    writer = LineWriter(output, lost)
+    writer = LogWriter(output, lost)
     writer.start()
     try:
         yield writer
@@ -122,7 +122,7 @@ def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
 
 def test_the_end_does_not_wait_for_a_pipe_that_nobody_reads() -> None:
     ours, theirs = os.pipe()
-    writer = LineWriter(Descriptor(theirs), lost)
+    writer = LogWriter(Descriptor(theirs), lost)
     writer.start()
     for _ in range(200):
         writer.put(b"z" * 999 + b"\n")

@@ -31,7 +31,7 @@ from tests.proxy.tracing.traced import parent
 from wellspoken.proxy import tracing
 from wellspoken.proxy.config.tables import Traces
 from wellspoken.proxy.tracing import exporter as tracing_export
-from wellspoken.proxy.tracing.spans import Tracing
+from wellspoken.proxy.tracing.spans import RequestTracing
 
 ON = Traces(enabled=True)
 
@@ -95,9 +95,9 @@ async def begun(
     """Begin to trace a proxy: `proxy, made = await begun(collector's URL)`."""
     for name in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_TRACES_SAMPLER"):
         monkeypatch.delenv(name, raising=False)
-    all_made: list[Tracing] = []
+    all_made: list[RequestTracing] = []
 
-    async def begin(url: str) -> tuple[Proxy, Tracing]:
+    async def begin(url: str) -> tuple[Proxy, RequestTracing]:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         upstream.scripts = [whole(body())]

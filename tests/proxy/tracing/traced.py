@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanContext, SpanKind
 
 from tests.fakes.upstream import Request
 from tests.proxy.conftest import Proxy
-from wellspoken.proxy.tracing.spans import Tracing
+from wellspoken.proxy.tracing.spans import RequestTracing
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Traced:
         self.exporter = InMemorySpanExporter()
         provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        proxy.service.hooks.tracing = made = Tracing(provider)
+        proxy.service.hooks.tracing = made = RequestTracing(provider)
         proxy.service.hooks.observers.append(made.over)
 
     def all(self) -> list[ReadableSpan]:
