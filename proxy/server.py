@@ -96,7 +96,7 @@ class Service:
         self._servers: list[asyncio.Server] = []
         self.listener = Listener(
             self.handle,
-            self._refused,
+            self._count_refusal,
             **_connection(config),
             access_log=None,
             auto_decompress=False,
@@ -168,7 +168,7 @@ class Service:
                 await self._idle.wait()
         except TimeoutError:
             state.log.warning("%d requests did not end in time and are cut off", state.inflight)
-        await self.listener.flushed(1.0)
+        await self.listener.flush(1.0)
 
     async def stop(self) -> None:
         """Close the socket, every connection of a client and every one to a backend."""
@@ -202,15 +202,15 @@ class Service:
             self.state.inflight -= 1
             if not self.state.inflight:
                 self._idle.set()
-            self._over(call, code)
+            self._tell_observers(call, code)
 
-    def _refused(self, request: BaseRequest, code: int) -> str:
+    def _count_refusal(self, request: BaseRequest, code: int) -> str:
         """Count what was refused before it was a request; return the id of its answer."""
         call = Call(self.state, self.hooks, request)
-        self._over(call, code)
+        self._tell_observers(call, code)
         return call.id
 
-    def _over(self, call: Call, code: int) -> None:
+    def _tell_observers(self, call: Call, code: int) -> None:
         """Tell the observers of a request; what one fails at changes no answer and no other."""
         for tell in self.hooks.observers:
             try:

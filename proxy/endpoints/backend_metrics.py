@@ -23,7 +23,7 @@ from wellspoken.proxy.upstream.target import not_ready
 if TYPE_CHECKING:
     from wellspoken.proxy.http.responses import Reply
     from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.client import Answer, Upstream
+    from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
     from wellspoken.proxy.upstream.target import Target
 
 PATH: Final = "/metrics"
@@ -43,7 +43,7 @@ async def backend_metrics(call: Call) -> Reply:
     HEAD asks the same, since not every server answers it. Raises RequestError: 400 and 404 where
     `backend` does not say which one, 503 while an engine is not there, 404 where there are none.
     """
-    target = _asked(call)
+    target = _choose_target(call)
     upstream = target.upstream
     if upstream is None:
         raise _away(target)
@@ -64,10 +64,10 @@ async def backend_metrics(call: Call) -> Reply:
             status=404,
             code="unknown_url",
         )
-    return _failed(call, target, answer, data)
+    return _explain_failure(call, target, answer, data)
 
 
-def _asked(call: Call) -> Target:
+def _choose_target(call: Call) -> Target:
     """Return the backend that `?backend=` names, else the engine, else the only one there is."""
     targets = call.state.router.targets
     query = call.request.raw_path.partition("?")[2]
@@ -106,7 +106,7 @@ def _away(target: Target) -> RequestError:
     return not_ready(target.why_away, None if failed else 2)
 
 
-async def _read(call: Call, upstream: Upstream) -> tuple[Answer, bytes]:
+async def _read(call: Call, upstream: Upstream) -> tuple[UpstreamResponse, bytes]:
     """Return the backend's answer and its body. Raises UpstreamError."""
     config = call.state.config
     seconds = max(SECONDS, config.timeouts.probe)
@@ -124,7 +124,7 @@ async def _read(call: Call, upstream: Upstream) -> tuple[Answer, bytes]:
         ) from error
 
 
-def _failed(call: Call, target: Target, answer: Answer, data: bytes) -> Reply:
+def _explain_failure(call: Call, target: Target, answer: UpstreamResponse, data: bytes) -> Reply:
     """Return a backend's error; llama.cpp's 501 says which flag it needs."""
     exchange = error_exchange(call, target.name, "")
     fault = error_of(exchange, answer.status, data)

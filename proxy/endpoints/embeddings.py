@@ -33,7 +33,7 @@ from wellspoken.proxy.upstream.target import no_endpoint
 if TYPE_CHECKING:
     from wellspoken.proxy.http.responses import EventStream, Reply
     from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.client import Answer
+    from wellspoken.proxy.upstream.client import UpstreamResponse
     from wellspoken.proxy.upstream.target import Target
 
 
@@ -57,7 +57,7 @@ async def embeddings(call: Call) -> Reply | EventStream:
     await admit_passing(call, target, wanted.model, sent)
     path = _path(call, target, wanted)
     await enter_passing(call, target, wanted.model, sent)
-    answer, data = await _asked(call, target, wanted, exchange, path)
+    answer, data = await _ask_backend(call, target, wanted, exchange, path)
     if data is None:
         return await pass_through(call, answer, answer.content_type in STREAMS)
     arguments = (exchange, wanted, answer.status, data)
@@ -82,9 +82,9 @@ def _path(call: Call, target: Target, wanted: EmbeddingRequest) -> str:
     return path
 
 
-async def _asked(
+async def _ask_backend(
     call: Call, target: Target, wanted: EmbeddingRequest, exchange: Exchange, path: str
-) -> tuple[Answer, bytes | None]:
+) -> tuple[UpstreamResponse, bytes | None]:
     """Return the backend's answer with its body, None where it leaves as it comes.
 
     A backend that refuses base64 is asked for floats (`embedding_base64_refused`).

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from wellspoken.adapters.exchange import Exchange
     from wellspoken.proxy.http.responses import EventStream, Reply
     from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.client import Answer
+    from wellspoken.proxy.upstream.client import UpstreamResponse
     from wellspoken.proxy.upstream.target import Router, Target
 
 
@@ -123,7 +123,7 @@ async def pass_request(call: Call) -> Reply | EventStream:
     answer = await send_request(call, target, request)
     if answer.status < 300:
         return await pass_through(call, answer, answer.content_type in STREAMS)
-    return await _failed(call, answer, error_exchange(call, target.name, model or ""))
+    return await _explain_failure(call, answer, error_exchange(call, target.name, model or ""))
 
 
 def _changes(
@@ -140,7 +140,7 @@ def _changes(
     return changes
 
 
-async def _failed(call: Call, answer: Answer, exchange: Exchange) -> Reply:
+async def _explain_failure(call: Call, answer: UpstreamResponse, exchange: Exchange) -> Reply:
     """Return an error: as sent where it is Anthropic's, else in OpenAI's envelope."""
     status = answer.status
     data = await answer.read(call.state.config.limits.response)

@@ -59,7 +59,9 @@ def routes(path: str) -> tuple[Route, ...]:
     return ()
 
 
-def _stored(handler: Callable[[Call, CompletionStore], Awaitable[Reply | EventStream]]) -> Handler:
+def _with_store(
+    handler: Callable[[Call, CompletionStore], Awaitable[Reply | EventStream]],
+) -> Handler:
     """Give a handler the store. Raises RequestError: 404 where there is none, 503 if it fails."""
 
     @wraps(handler)
@@ -91,7 +93,7 @@ def _stored(handler: Callable[[Call, CompletionStore], Awaitable[Reply | EventSt
     return handle
 
 
-@_stored
+@_with_store
 async def completions(call: Call, store: CompletionStore) -> Reply | EventStream:
     """List stored completions, a page at a time. Raises RequestError, StoreError."""
     wanted = decode_completions(_query(call), bounds=call.state.router.bounds)
@@ -125,15 +127,15 @@ async def completions(call: Call, store: CompletionStore) -> Reply | EventStream
     return await _in_pieces(call, rows, coming, wanted.limit)
 
 
-@_stored
+@_with_store
 async def completion(call: Call, store: CompletionStore) -> Reply:
     """Return one stored completion. Raises RequestError 404, StoreError."""
     id = _id(call)
-    row = _found(await store.get(call.owner, id), id)
+    row = _require(await store.get(call.owner, id), id)
     return await _reply(call, [row], partial(stored_views.completion, row))
 
 
-@_stored
+@_with_store
 async def update(call: Call, store: CompletionStore) -> Reply:
     """Replace the metadata of a completion and return it. Raises RequestError, StoreError."""
     id = _id(call)
@@ -146,24 +148,24 @@ async def update(call: Call, store: CompletionStore) -> Reply:
             code="request_too_large",
         )
     metadata = decode_update(body, bounds=call.state.router.bounds)
-    row = _found(await store.set_metadata(call.owner, id, metadata), id)
+    row = _require(await store.set_metadata(call.owner, id, metadata), id)
     return await _reply(call, [row], partial(stored_views.completion, row))
 
 
-@_stored
+@_with_store
 async def delete(call: Call, store: CompletionStore) -> Reply:
     """Delete a stored completion. Raises RequestError 404, StoreError."""
     id = _id(call)
-    row = _found(await store.delete(call.owner, id), id)
+    row = _require(await store.delete(call.owner, id), id)
     return call.reply(200, _DELETED % json.encode(row.id))
 
 
-@_stored
+@_with_store
 async def messages(call: Call, store: CompletionStore) -> Reply:
     """List the messages that a stored completion answers. Raises RequestError, StoreError."""
     id = _id(call)
     wanted = decode_messages(_query(call))
-    row = _found(await store.get(call.owner, id), id)
+    row = _require(await store.get(call.owner, id), id)
 
     def page() -> bytes:
         found = stored_views.messages(row, wanted.after, wanted.limit, wanted.descending)
@@ -221,7 +223,7 @@ class _Coming:
         wanted = min(self.left, self._together)
         found = await self._store.find(structs.replace(self._query, limit=wanted))
         # A slow client may take hours over a page: what does not fit is read again later.
-        rows = _fitting(found)
+        rows = _take_fitting(found)
         self.left = self.left - len(rows) if len(found) == wanted else len(found) - len(rows)
         if rows:
             last = Position(rows[-1].created, rows[-1].seq)
@@ -230,7 +232,7 @@ class _Coming:
         return rows
 
 
-def _fitting(rows: list[Row]) -> list[Row]:
+def _take_fitting(rows: list[Row]) -> list[Row]:
     """Return the first of rows, as many as may be held, and one in any case."""
     size = 0
     for count, row in enumerate(rows):
@@ -264,7 +266,7 @@ def _id(call: Call) -> str:
     return id
 
 
-def _found(row: Row | None, id: str) -> Row:
+def _require(row: Row | None, id: str) -> Row:
     if row is None:
         raise _unknown(id)
     return row

@@ -181,7 +181,7 @@ class Listener(Server):
         """Make the protocol of a new connection."""
         return Connection(self, loop=self._loop, **self.settings)
 
-    async def flushed(self, seconds: float) -> None:
+    async def flush(self, seconds: float) -> None:
         """Wait until what was answered has left the process, at most `seconds`."""
         end = self._loop.time() + seconds
         while self._loop.time() < end and any(

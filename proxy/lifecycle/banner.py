@@ -21,7 +21,8 @@ async def banner(service: Service, host: str, port: int) -> str:
     shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{port}"
     lines = [f"wellspoken {version()} listens on {base}"]
-    known = [target.detector.known() for target in service.state.router.targets if target.detector]
+    targets = service.state.router.targets
+    known = [target.detector.wait_known() for target in targets if target.detector]
     reason, *_ = await asyncio.gather(why_unready(service.state), *known)
     lines += [_line(target) for target in service.state.router.targets[:4]]
     if len(service.state.router.targets) > 4:

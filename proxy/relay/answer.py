@@ -49,7 +49,7 @@ from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
 if TYPE_CHECKING:
     from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.relay.plan import BackendRequest, Plan, Planning
-    from wellspoken.proxy.upstream.client import Answer
+    from wellspoken.proxy.upstream.client import UpstreamResponse
     from wellspoken.proxy.upstream.target import Target
 
 STREAMS = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
@@ -142,7 +142,8 @@ class Relay:
         self.lock: asyncio.Lock | None = None  # held by who translates in a thread
         self.in_thread = False
         self.size = 0  # bytes of whole bodies that came
-        self.failed: Answer | None = None  # the backend's refusal, whose delays are told on
+        # The backend's refusal, whose delays are told on.
+        self.failed: UpstreamResponse | None = None
         self.last = b""  # what the last event makes, with which the answer ends
 
     def relay(self, requests: Sequence[BackendRequest], first: int) -> Awaitable[None]:
@@ -194,7 +195,7 @@ class Relay:
         """
         call, translator, stream = self.call, self.translator, self.stream
         source = translator.sources[place]
-        response: Answer | None = None
+        response: UpstreamResponse | None = None
         try:
             response, data, began = await self._open(place, request)
             out = data
@@ -231,7 +232,7 @@ class Relay:
 
     async def _open(
         self, place: int, request: BackendRequest
-    ) -> tuple[Answer | None, bytes, float]:
+    ) -> tuple[UpstreamResponse | None, bytes, float]:
         """Send a request; return its answer if that is a stream, and what of it was read.
 
         Of any other, None, what the client gets of it, and when work on that began.
@@ -251,7 +252,7 @@ class Relay:
         began = perf_counter()
         return None, await self._translate_whole(place, response, data), began
 
-    async def _translate_whole(self, place: int, response: Answer, data: bytes) -> bytes:
+    async def _translate_whole(self, place: int, response: UpstreamResponse, data: bytes) -> bytes:
         if response.status >= 300:
             self.failed = response
         elif self.stream is not None:
@@ -355,7 +356,9 @@ async def send_untouched(
     return await pass_through(call, response, request.stream and response.status < 400)
 
 
-async def pass_through(call: Call, response: Answer, streams: bool) -> Reply | EventStream:
+async def pass_through(
+    call: Call, response: UpstreamResponse, streams: bool
+) -> Reply | EventStream:
     """Pass an answer on as it is, with its status and content type: as it comes, or whole.
 
     An error loses the backend's key. Raises UpstreamError: then nothing was sent.
@@ -371,7 +374,7 @@ async def pass_through(call: Call, response: Answer, streams: bool) -> Reply | E
     return call.reply(response.status, data, content_type=kind)
 
 
-async def _pass_stream(call: Call, response: Answer) -> EventStream:
+async def _pass_stream(call: Call, response: UpstreamResponse) -> EventStream:
     kind = response.content_type_header.encode("utf-8", "replace")
     stream = call.stream(response.status, kind)
     counts = PassingUsage()

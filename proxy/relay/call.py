@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wellspoken.proxy.metrics.series import Times
     from wellspoken.proxy.relay.plan import BackendRequest
     from wellspoken.proxy.state import State
-    from wellspoken.proxy.upstream.client import Answer
+    from wellspoken.proxy.upstream.client import UpstreamResponse
     from wellspoken.proxy.upstream.failures import UpstreamError
     from wellspoken.proxy.upstream.target import Target
 
@@ -73,7 +73,7 @@ class BackendSpan(Protocol):
 
     lines: bytes
 
-    def note_answer(self, answer: Answer) -> None:
+    def note_answer(self, answer: UpstreamResponse) -> None:
         """Note an answer whose head has come, and watch the rest."""
 
     def over(self) -> None:

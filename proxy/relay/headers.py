@@ -11,7 +11,7 @@ from wellspoken.adapters.events import Fault
 from wellspoken.adapters.exchange import Exchange
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.upstream.client import Answer
+    from wellspoken.proxy.upstream.client import UpstreamResponse
 
 DONE = b"data: [DONE]\n\n"
 NO_RETRY = b"x-should-retry: false\r\n"
@@ -53,7 +53,7 @@ class _Envelope(Struct):
 _envelope_of = json.Decoder(_Envelope).decode
 
 
-def explained(exchange: Exchange, retry: bool | None, answer: Answer | None) -> bytes:
+def explained(exchange: Exchange, retry: bool | None, answer: UpstreamResponse | None) -> bytes:
     """Return the header lines that say what was repaired, and whether and when to try again.
 
     `answer` is the one that failed, if any did.
@@ -66,7 +66,7 @@ def explained(exchange: Exchange, retry: bool | None, answer: Answer | None) -> 
     return lines + NO_RETRY if retry is False and NO_RETRY not in lines else lines
 
 
-def delays(answer: Answer) -> dict[str, str]:
+def delays(answer: UpstreamResponse) -> dict[str, str]:
     """Return a backend's headers that say whether and when to try again."""
     given = ((name, answer.headers.get(name, "")) for name in TOLD)
     return {name: value for name, value in given if TOLD[name].fullmatch(value)}

@@ -15,7 +15,7 @@ from wellspoken.proxy.upstream.target import not_ready
 
 if TYPE_CHECKING:
     from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.client import Answer, Upstream
+    from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
     from wellspoken.proxy.upstream.target import Target
 
 ANTHROPIC: Final = "/v1/messages"
@@ -30,7 +30,7 @@ POLL: Final = 0.02
 DOUBT: Final = 1.0
 """Seconds for which an engine that is being looked at holds requests up, at most."""
 
-Send = Callable[["Upstream", bool], Awaitable["Answer"]]
+Send = Callable[["Upstream", bool], Awaitable["UpstreamResponse"]]
 """Sends a request to a backend; True: for the second time."""
 
 _SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")
@@ -66,7 +66,7 @@ def passing_request(
     return BackendRequest(path, body, stream, extra=lines.encode("ascii"))
 
 
-async def send_request(call: Call, target: Target, request: BackendRequest) -> Answer:
+async def send_request(call: Call, target: Target, request: BackendRequest) -> UpstreamResponse:
     """Send a request to a backend; return its answer once the head has come.
 
     A backend's key goes along, the client's own only with `auth = "pass"`. Raises RequestError 503
@@ -80,7 +80,9 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> A
         given = call.request.headers["Authorization"]
         authorization = f"Authorization: {given}\r\n".encode("ascii")
 
-    def send(upstream: Upstream, _: bool, context: bytes | None = None) -> Awaitable[Answer]:
+    def send(
+        upstream: Upstream, _: bool, context: bytes | None = None
+    ) -> Awaitable[UpstreamResponse]:
         kind = "text/event-stream" if request.stream else "application/json"
         return upstream.open(
             "POST",
@@ -92,7 +94,7 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> A
             between=timeouts.between_chunks,
         )
 
-    async def send_traced(upstream: Upstream, again: bool) -> Answer:
+    async def send_traced(upstream: Upstream, again: bool) -> UpstreamResponse:
         """Send in a span of its own, below which the backend's hang."""
         assert tracing is not None
         span = tracing.asks(call, target, upstream.url, request, resent=again)
@@ -124,7 +126,7 @@ def forward_headers(call: Call, accept: str, context: bytes | None = None) -> by
     return lines + context
 
 
-async def reach(call: Call, target: Target, send: Send) -> Answer:
+async def reach(call: Call, target: Target, send: Send) -> UpstreamResponse:
     """Return the answer to what `send` sends. Raises RequestError 503, UpstreamError.
 
     Where the proxy's own engine turns out to be gone, so that nothing was sent, it is waited for
@@ -146,7 +148,7 @@ async def reach(call: Call, target: Target, send: Send) -> Answer:
     return await send(target.connection(), upstream is not None)
 
 
-async def read_start(response: Answer, limit: int) -> tuple[bool, bytes]:
+async def read_start(response: UpstreamResponse, limit: int) -> tuple[bool, bytes]:
     """Return whether an answer is a stream of events, and what of it was read to tell.
 
     What is no stream is read whole. Raises UpstreamError.

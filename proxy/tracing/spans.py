@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.relay.plan import BackendRequest
-    from wellspoken.proxy.upstream.client import Answer
+    from wellspoken.proxy.upstream.client import UpstreamResponse
     from wellspoken.proxy.upstream.failures import UpstreamError
     from wellspoken.proxy.upstream.target import Target
 
@@ -126,10 +126,10 @@ class Asked:
         self.error = ""
         self.status = 0
 
-    def note_answer(self, answer: Answer) -> None:
+    def note_answer(self, answer: UpstreamResponse) -> None:
         """Note an answer whose head has come, and watch the rest."""
         self.status = answer.status
-        answer.watched(self)
+        answer.watch(self)
 
     def begin_body(self) -> None:
         """Note the first piece of the body."""

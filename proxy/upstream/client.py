@@ -37,7 +37,7 @@ LINGER = 0.25  # seconds for the last bytes of an answer that is no longer neede
 
 
 class Watch(Protocol):
-    """Who is told how a backend's answer comes in; see `Answer.watched`."""
+    """Who is told how a backend's answer comes in; see `UpstreamResponse.watch`."""
 
     def begin_body(self) -> None:
         """Note that the first piece of the body was read."""
@@ -49,7 +49,7 @@ class Watch(Protocol):
         """Note that the answer broke off."""
 
 
-class Answer:
+class UpstreamResponse:
     """A backend's answer whose head has come; read it to its end, or close it.
 
     `content_type` is lower-case and without parameters. After the last byte the connection goes
@@ -120,7 +120,7 @@ class Answer:
         if message.code == 101 or (coding not in ("identity", "") and not self._coded):
             self.close()
             raise encoded(self._upstream.peer, coding)
-        payload.on_eof(self._ended)
+        payload.on_eof(self._give_back)
         if payload is EMPTY_PAYLOAD:
             self._body = None
 
@@ -149,7 +149,7 @@ class Answer:
                 self._arm(self._between)
         return data
 
-    def watched(self, watch: Watch) -> None:
+    def watch(self, watch: Watch) -> None:
         """Tell `watch` of the body's first piece, of its end, and of what fails."""
         self._watch = watch
         if self._complete:
@@ -164,7 +164,7 @@ class Answer:
             size += len(data)
             if size > limit:
                 self.close()
-                raise self._seen(too_large(self._upstream.peer, limit))
+                raise self._note_failure(too_large(self._upstream.peer, limit))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
@@ -187,7 +187,7 @@ class Answer:
             self._since = self._loop.time()
             self._arm(LINGER)
 
-    def _ended(self) -> None:
+    def _give_back(self) -> None:
         """Give the connection back, at the moment in which its answer's last byte is parsed."""
         self._stop()
         self._complete = True
@@ -220,7 +220,7 @@ class Answer:
             return
         self._wire.drop(TimeoutError())
 
-    def _seen(self, error: UpstreamError) -> UpstreamError:
+    def _note_failure(self, error: UpstreamError) -> UpstreamError:
         if self._watch is not None:
             self._watch.note_failure(error)
         return error
@@ -230,7 +230,7 @@ class Answer:
         meaning = not_read(self._upstream.peer, error, self._first, self._limit)
         if meaning is None:
             raise error
-        raise self._seen(self._upstream.note_failure(meaning)) from error
+        raise self._note_failure(self._upstream.note_failure(meaning)) from error
 
 
 class Upstream:
@@ -274,7 +274,7 @@ class Upstream:
         first: float = 0.0,
         between: float = 0.0,
         coded: bool = False,
-    ) -> Answer:
+    ) -> UpstreamResponse:
         """Send a request and return its answer once the head has come.
 
         `path` begins with /v1 or /; `extra` and `authorization` are whole header lines, the latter
@@ -298,7 +298,7 @@ class Upstream:
             auto_decompress=False,
             read_bufsize=READ_SIZE,
         )
-        answer = Answer(self, wire, first, between, coded, method == "POST")
+        answer = UpstreamResponse(self, wire, first, between, coded, method == "POST")
         # No step of the loop lies between the look at an idle connection and this write, so nothing
         # is sent into one that is known to be over; what is sent may have run and is not repeated.
         if wire.transport is not None:

@@ -74,7 +74,7 @@ class Detector:
         self._watch: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._wanted.set()
-        upstream.on_failure = self._failed
+        upstream.on_failure = self._note_failure
 
     @property
     def described(self) -> str:
@@ -87,11 +87,11 @@ class Detector:
     def _limit(self) -> float:
         return min(self._upstream.timeouts.probe, SECONDS)
 
-    async def known(self) -> None:
+    async def wait_known(self) -> None:
         """Wait until it is known what the backend is, or cannot be told now; `SECONDS` at most."""
         if self.settled or (self._task is None and self._loop.time() < self._again):
             return
-        await asyncio.wait({self._asking()})
+        await asyncio.wait({self._join_asking()})
 
     def start(self) -> None:
         """Ask in the background, now and whenever the backend has been unreachable."""
@@ -105,7 +105,7 @@ class Detector:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _failed(self, error: UpstreamError) -> None:
+    def _note_failure(self, error: UpstreamError) -> None:
         """Take note that the backend was unreachable, for a request or for a question."""
         if error.reason in UNREACHABLE:
             self.settled = False
@@ -116,13 +116,13 @@ class Detector:
             await self._wanted.wait()
             delay = BACKOFF[0]
             while True:
-                await asyncio.wait({self._asking()})
+                await asyncio.wait({self._join_asking()})
                 if not self._wanted.is_set():
                     break
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, BACKOFF[1])
 
-    def _asking(self) -> asyncio.Task[None]:
+    def _join_asking(self) -> asyncio.Task[None]:
         """Return the asking that is under way, a new one if there is none."""
         if self._task is None:
             self._task = self._loop.create_task(self._ask())

@@ -164,7 +164,7 @@ class Target:
         """
         detector = self.detector
         if detector is not None and not detector.settled:
-            await detector.known()
+            await detector.wait_known()
         tokenizer = self.settings.tokenizer
         if tokenizer is not None and self.tokens.vocabulary is None:
             self.tokens.vocabulary = await tokenizer.vocabulary()

@@ -65,14 +65,14 @@ async def test_rows_that_are_too_many_at_once_are_read_again_later(
     monkeypatch.setattr(stored_completions, "_TOGETHER", 3 * SIZE + SIZE // 2)
     proxy = await storing(*(capture(n, text="x" * SIZE) for n in range(30)))
     held: list[int] = []
-    fitting = stored_completions._fitting
+    fitting = stored_completions._take_fitting
 
     def watching(rows: list[Row]) -> list[Row]:
         kept = fitting(rows)
         held.append(len(kept))
         return kept
 
-    monkeypatch.setattr(stored_completions, "_fitting", watching)
+    monkeypatch.setattr(stored_completions, "_take_fitting", watching)
     for limit, more in ((1, True), (20, True), (29, True), (30, False), (100, False)):
         status, page = await ask(proxy, "GET", f"{CHAT}?limit={limit}")
         assert status == 200

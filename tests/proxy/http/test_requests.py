@@ -348,9 +348,9 @@ async def test_a_client_that_leaves_before_a_whole_answer_is_written(
     upstream.scripts = [whole(PLAIN)]
     proxy = await start_proxy(upstream)
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-    read = upstream_client.Answer.read
+    read = upstream_client.UpstreamResponse.read
 
-    async def read_and_lose(answer: upstream_client.Answer, limit: int) -> bytes:
+    async def read_and_lose(answer: upstream_client.UpstreamResponse, limit: int) -> bytes:
         data = await read(answer, limit)
         for connection in proxy.service.listener.connections:
             assert connection.transport is not None
@@ -358,7 +358,7 @@ async def test_a_client_that_leaves_before_a_whole_answer_is_written(
         return data
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(upstream_client.Answer, "read", read_and_lose)
+        patch.setattr(upstream_client.UpstreamResponse, "read", read_and_lose)
         writer.write(post())
         assert await reader.read() == b""
     writer.close()

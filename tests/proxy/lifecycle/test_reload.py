@@ -360,7 +360,7 @@ async def test_detectors_come_and_go_with_their_backends(start_proxy: StartProxy
         await until(lambda: bool(at(two, "/props")))
         kept = named(proxy.service)["b"].detector
         assert kept is not None
-        await kept.known()
+        await kept.wait_known()
         asked = len(two.requests)
         await reloader.apply(config(tables[1]))
         assert named(proxy.service)["b"].detector is kept
