@@ -18,7 +18,7 @@ from msgspec import UNSET, Struct, UnsetType, ValidationError, convert
 from msgspec.structs import FieldInfo, fields
 
 from wellspoken.adapters.answer_schema import CompletionUsage, ErrorBody
-from wellspoken.proxy.doctor.probe import Lacks, ProbeContext, ProbeResponse, Wrong, plain, shown
+from wellspoken.proxy.doctor.probe import Lacks, ProbeContext, ProbeResponse, Wrong, plain, quote
 
 REFUSALS = frozenset({400, 404, 405, 422, 501})
 """What a server answers to a request that it cannot do."""
@@ -58,7 +58,7 @@ def find_faults(
     of the request adds, and no probe sets one: it counts as a key that is not OpenAI's.
     """
     if not isinstance(value, dict):
-        yield f"{where} is {shown(value)}{'' if value is None else _KINDS[dict]}"
+        yield f"{where} is {quote(value)}{'' if value is None else _KINDS[dict]}"
         return
     known = {field.name: field for field in fields(shape) if field.type is not Any}
     if extra is not None and (more := sorted(value.keys() - known.keys() - extra)):
@@ -73,7 +73,7 @@ def find_faults(
         elif (
             value[name] in (None, []) and not _is_required(field) and _mismatch(value[name], field)
         ):
-            yield f"{where} has {name} {shown(value[name])} instead of leaving it out"
+            yield f"{where} has {name} {quote(value[name])} instead of leaving it out"
         elif name not in unjudged:
             more_rules: Any = {"unjudged": unjudged, "optional": optional, "extra": extra}
             yield from _faults_in(value[name], field, name, more_rules)
@@ -98,7 +98,7 @@ def _faults_in(value: Any, field: FieldInfo, name: str, rules: Any) -> Iterator[
         for item in value:
             yield from find_faults(item, items[0], NOUNS.get(name, f"an item of {name}"), **rules)
     elif error := _mismatch(value, field):
-        yield f"{name} is {shown(value)}{_expectation(value, kinds) or error}"
+        yield f"{name} is {quote(value)}{_expectation(value, kinds) or error}"
 
 
 def _alternatives(kind: Any) -> list[Any]:
@@ -202,19 +202,19 @@ def error_words(data: bytes) -> str:
     for key in ("error", "detail", "message"):
         if isinstance(value, dict) and value.get(key):
             value = value[key]
-    return plain(value) if isinstance(value, str) else shown(value)
+    return plain(value) if isinstance(value, str) else quote(value)
 
 
 def list_choices(answer: Mapping[str, Any], kind: str = "message") -> list[dict[str, Any]]:
     """Return the choices, each an object with an object under `kind` ("": none). Raises Wrong."""
     choices = answer.get("choices")
     if not isinstance(choices, list):
-        raise Wrong(f"choices is {shown(choices)}, no list")
+        raise Wrong(f"choices is {quote(choices)}, no list")
     for choice in choices:
         if not isinstance(choice, dict):
-            raise Wrong(f"a choice is {shown(choice)}, no object")
+            raise Wrong(f"a choice is {quote(choice)}, no object")
         if kind and not isinstance(choice.get(kind), dict):
-            raise Wrong(f"{kind} is {shown(choice.get(kind))}, no object")
+            raise Wrong(f"{kind} is {quote(choice.get(kind))}, no object")
     return choices
 
 
@@ -230,21 +230,21 @@ def content_of(choice: Mapping[str, Any]) -> str:
     """Return a choice's text, "" for none. Raises Wrong for what is no text."""
     content = choice["message"].get("content")
     if content is not None and not isinstance(content, str):
-        raise Wrong(f"content is {shown(content)}, no text")
+        raise Wrong(f"content is {quote(content)}, no text")
     return content or ""
 
 
 def check_model(answer: Mapping[str, Any], context: ProbeContext) -> Iterator[str]:
     """Check that an answer names the model that was asked for."""
     if answer.get("model") != context.model:
-        yield f"model is {shown(answer.get('model'))}, not the one that was asked for"
+        yield f"model is {quote(answer.get('model'))}, not the one that was asked for"
 
 
 def check_created(answer: Mapping[str, Any], context: ProbeContext) -> Iterator[str]:
     """Check that the time is one, and now."""
     found = answer.get("created")
     if not isinstance(found, int) or not is_int(found) or abs(found - context.now) > DAY:
-        yield f"created is {shown(found)}, not the present time in seconds since 1970"
+        yield f"created is {quote(found)}, not the present time in seconds since 1970"
 
 
 def check_usage(found: Any, limit: int | None = None) -> Iterator[str]:
@@ -265,14 +265,14 @@ def check_usage(found: Any, limit: int | None = None) -> Iterator[str]:
 def check_error(response: ProbeResponse) -> Iterator[str]:
     """Check an error's body: OpenAI's envelope with its four keys."""
     if response.content_type != "application/json":
-        yield f"the error's content type is {shown(response.content_type)}"
+        yield f"the error's content type is {quote(response.content_type)}"
     try:
         value = parse_object(response.body, "the error")
     except Wrong as why:
         yield str(why)
         return
     if value.keys() != {"error"} or not isinstance(value["error"], dict):
-        yield f"the error is not in {{'error': {{...}}}}: {shown(value)}"
+        yield f"the error is not in {{'error': {{...}}}}: {quote(value)}"
         return
     for fault in find_faults(value["error"], ErrorBody, "the error"):
         yield fault if fault.startswith("the error") else f"the error's {fault}"

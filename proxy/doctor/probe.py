@@ -176,7 +176,7 @@ def judge(probe: Probe, responses: Sequence[ProbeResponse], context: ProbeContex
     return Verdict("broken", "; ".join([*found[:SHOWN], *more]), status)
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
     """Return a server's value for quoting: one short line without control characters."""
     try:
         text = json.dumps(value, ensure_ascii=False)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+from wellspoken.proxy.doctor import probes_chat, probes_other, probes_stream
 from wellspoken.proxy.doctor.probe import Probe
-from wellspoken.proxy.doctor.probes_chat import CHAT, MODELS
-from wellspoken.proxy.doctor.probes_other import COMPLETIONS, ERRORS, OTHERS
-from wellspoken.proxy.doctor.probes_stream import STREAMS, TOOLS
 
-PROBES: tuple[Probe, ...] = (*MODELS, *CHAT, *STREAMS, *TOOLS, *ERRORS, *COMPLETIONS, *OTHERS)
+PROBES: tuple[Probe, ...] = tuple(
+    value
+    for module in (probes_chat, probes_stream, probes_other)
+    for value in vars(module).values()  # in the order in which they stand
+    if isinstance(value, Probe)
+)
 
 
 def select_probes(only: Sequence[str], skip: Sequence[str]) -> tuple[Probe, ...]:

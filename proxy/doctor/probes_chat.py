@@ -16,7 +16,7 @@ from wellspoken.proxy.doctor.probe import (
     Unclear,
     Wrong,
     probe,
-    shown,
+    quote,
 )
 
 Responses = Sequence[ProbeResponse]
@@ -32,7 +32,7 @@ def models(responses: Responses, context: ProbeContext) -> Faults:
     body = contract.read_body(responses[0], basic=True)
     yield from contract.find_faults(body, ModelList, "the list")
     if not body.get("data"):
-        raise Wrong(f"data is {shown(body.get('data'))}, no list of models")
+        raise Wrong(f"data is {quote(body.get('data'))}, no list of models")
 
 
 @probe("model", "GET /v1/models/ID is one such object.", requests.model)
@@ -40,7 +40,7 @@ def model(responses: Responses, context: ProbeContext) -> Faults:
     body = contract.read_body(responses[0], basic=True)
     yield from contract.find_faults(body, Model, "the model")
     if body.get("id") != context.model:
-        yield f"id is {shown(body.get('id'))}, not the model's"
+        yield f"id is {quote(body.get('id'))}, not the model's"
 
 
 @probe(
@@ -61,7 +61,7 @@ def chat_body(responses: Responses, context: ProbeContext) -> Faults:
         if choice.get("logprobs") is not None:
             yield "logprobs came although they were not asked for"
         if reason in ("tool_calls", "function_call") and not message.get("tool_calls"):
-            yield f"finish_reason is {shown(reason)}, but nothing was called"
+            yield f"finish_reason is {quote(reason)}, but nothing was called"
         beside = ("tool_calls", "function_call", "refusal")
         if message.get("content") is None and not any(message.get(key) for key in beside):
             yield "content is null or missing"
@@ -72,7 +72,7 @@ def chat_body(responses: Responses, context: ProbeContext) -> Faults:
 def _check_indices(choices: Sequence[dict[str, object]], count: int) -> Faults:
     found = [choice.get("index") for choice in choices]
     if found != list(range(count)):
-        yield f"the choices are numbered {shown(found)}, but {count} were asked for"
+        yield f"the choices are numbered {quote(found)}, but {count} were asked for"
 
 
 @probe("chat-id", "An id is chatcmpl-..., and each answer has its own.", requests.twice)
@@ -82,7 +82,7 @@ def chat_id(responses: Responses, context: ProbeContext) -> Faults:
         yield from contract.check_field(body, ChatCompletion, "id")
     ids = [body.get("id") for body in bodies]
     if ids[0] == ids[1]:
-        yield f"two answers have the id {shown(ids[0])}"
+        yield f"two answers have the id {quote(ids[0])}"
 
 
 @probe("created", "created is the present time in seconds since 1970.", requests.plain)
@@ -111,7 +111,7 @@ def _count_tokens(body: dict[str, object], default: int | None) -> object:
 def headers(responses: Responses, context: ProbeContext) -> Faults:
     found = contract.require_success(responses[0], basic=True).headers
     if responses[0].content_type != "application/json":
-        yield f"the content type is {shown(responses[0].content_type)}, not application/json"
+        yield f"the content type is {quote(responses[0].content_type)}, not application/json"
     if not found.get("x-request-id"):
         yield "no x-request-id, by which SDKs name a request in errors"
     if found.get("connection", "").lower() == "close":
@@ -175,13 +175,13 @@ def stop(responses: Responses, context: ProbeContext) -> Faults:
     choice = contract.first_choice(responses[0], basic=True)
     content, whole = contract.content_of(choice), context.text[: context.text.index(word)]
     if word in content:
-        yield f"the stop string {shown(word)} is in the answer {shown(content)}"
+        yield f"the stop string {quote(word)} is in the answer {quote(content)}"
     elif content != whole and whole.startswith(content):
-        yield f"text before the stop string is lost: {shown(content)}, not {shown(whole)}"
+        yield f"text before the stop string is lost: {quote(content)}, not {quote(whole)}"
     elif content != whole:
         raise Unclear("the server does not answer twice alike")
     elif choice.get("finish_reason") != "stop":
-        yield f"finish_reason is {shown(choice.get('finish_reason'))}, not stop"
+        yield f"finish_reason is {quote(choice.get('finish_reason'))}, not stop"
 
 
 @probe(
@@ -193,7 +193,7 @@ def stop_logprobs(responses: Responses, context: ProbeContext) -> Faults:
     choice = contract.first_choice(responses[0])
     content, word = contract.content_of(choice), requests.choose_stop(context.text)
     if word in content:
-        yield f"the stop string {shown(word)} is in the answer {shown(content)}"
+        yield f"the stop string {quote(word)} is in the answer {quote(content)}"
     yield from rules_logprobs.check_tiling(choice, content)
 
 
@@ -208,21 +208,35 @@ def check_limit(responses: Responses, context: ProbeContext) -> Faults:
         yield f"the limit of {requests.FEW} tokens had no effect"
     cut = content != context.text and context.text.startswith(content)
     if cut and found != "length":
-        yield f"finish_reason of an answer that was cut is {shown(found)}, not length"
+        yield f"finish_reason of an answer that was cut is {quote(found)}, not length"
+
+
+max_tokens = Probe(
+    "max-tokens",
+    "max_tokens cuts the answer, for the reason length.",
+    lambda context: [requests.chat(context, max_tokens=requests.FEW)],
+    check_limit,
+)
+max_completion_tokens = Probe(
+    "max-completion-tokens",
+    "max_completion_tokens does the same.",
+    lambda context: [requests.chat(context, max_completion_tokens=requests.FEW)],
+    check_limit,
+)
 
 
 @probe("seed", "One seed gives one answer, as far as can be.", requests.seed)
 def seed(responses: Responses, context: ProbeContext) -> Faults:
     texts = [contract.content_of(contract.first_choice(one)) for one in responses]
     if texts[0] != texts[1]:
-        yield f"one seed, two answers: {shown(texts[0])} and {shown(texts[1])}"
+        yield f"one seed, two answers: {quote(texts[0])} and {quote(texts[1])}"
 
 
 @probe("logit-bias", "logit_bias 100 makes its token the next one.", requests.logit_bias)
 def logit_bias(responses: Responses, context: ProbeContext) -> Faults:
     content = contract.content_of(contract.first_choice(responses[0]))
     if content and context.text.startswith(content):
-        yield f"logit_bias is ignored: the answer is {shown(content)} with and without it"
+        yield f"logit_bias is ignored: the answer is {quote(content)} with and without it"
 
 
 def check_acceptance(responses: Responses, context: ProbeContext) -> Faults:
@@ -231,44 +245,15 @@ def check_acceptance(responses: Responses, context: ProbeContext) -> Faults:
         yield "there is no choice"
 
 
-MODELS = (models, model)
-CHAT = (
-    chat_body,
-    chat_id,
-    created,
-    usage,
-    headers,
-    logprobs,
-    logprobs_bytes,
-    top_logprobs,
-    logprobs_alone,
-    several_choices,
-    stop,
-    stop_logprobs,
-    Probe(
-        "max-tokens",
-        "max_tokens cuts the answer, for the reason length.",
-        lambda context: [requests.chat(context, max_tokens=requests.FEW)],
-        check_limit,
-    ),
-    Probe(
-        "max-completion-tokens",
-        "max_completion_tokens does the same.",
-        lambda context: [requests.chat(context, max_completion_tokens=requests.FEW)],
-        check_limit,
-    ),
-    seed,
-    logit_bias,
-    Probe(
-        "nulls",
-        "null is as good as none for each optional parameter.",
-        requests.null_parameters,
-        check_acceptance,
-    ),
-    Probe(
-        "messages",
-        "content may be a list of parts, a message may have a name, a role be developer.",
-        requests.message_forms,
-        check_acceptance,
-    ),
+null_parameters = Probe(
+    "nulls",
+    "null is as good as none for each optional parameter.",
+    requests.null_parameters,
+    check_acceptance,
+)
+message_forms = Probe(
+    "messages",
+    "content may be a list of parts, a message may have a name, a role be developer.",
+    requests.message_forms,
+    check_acceptance,
 )

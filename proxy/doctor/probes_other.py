@@ -20,7 +20,7 @@ from wellspoken.proxy.doctor.probe import (
     Unclear,
     Wrong,
     probe,
-    shown,
+    quote,
 )
 
 Responses = Sequence[ProbeResponse]
@@ -47,11 +47,54 @@ def require_error(status: int, param: str | None = None, code: str | None = None
             raise Wrong(f"status {one.status}: {'; '.join(wrong)}")
         error = contract.parse_object(one.body)["error"]
         if param is not None and error["param"] != param:
-            yield f"param is {shown(error['param'])}, not {shown(param)}"
+            yield f"param is {quote(error['param'])}, not {quote(param)}"
         if code is not None and error["code"] != code:
-            yield f"code is {shown(error['code'])}, not {shown(code)}"
+            yield f"code is {quote(error['code'])}, not {quote(code)}"
 
     return judge
+
+
+def _bad_json(context: ProbeContext) -> list[ProbeRequest]:
+    return [ProbeRequest(requests.CHAT, b'{"model": "m", "messages": [')]
+
+
+def _no_messages(context: ProbeContext) -> list[ProbeRequest]:
+    return [ProbeRequest(requests.CHAT, json.encode({"model": context.model, "max_tokens": 1}))]
+
+
+error_json = Probe(
+    "error-json", "What is not JSON is 400, with OpenAI's error.", _bad_json, require_error(400)
+)
+error_messages = Probe(
+    "error-messages",
+    "A missing parameter is 400, and param names it.",
+    _no_messages,
+    require_error(400, "messages"),
+)
+error_temperature = Probe(
+    "error-temperature",
+    "temperature 3 is 400, and param names it.",
+    lambda context: [requests.chat(context, temperature=3, max_tokens=1)],
+    require_error(400, "temperature"),
+)
+error_stream = Probe(
+    "error-stream",
+    "So it is where a stream was asked for, before any event.",
+    lambda context: [requests.chat(context, temperature=3, max_tokens=1, stream=True)],
+    require_error(400, "temperature"),
+)
+error_model = Probe(
+    "error-model",
+    "An unknown model is 404 model_not_found.",
+    lambda context: [requests.chat(context, model="wellspoken-no-such-model", max_tokens=1)],
+    require_error(404, code="model_not_found"),
+)
+error_path = Probe(
+    "error-path",
+    "An unknown path is 404, with OpenAI's error.",
+    lambda context: [ProbeRequest("/v1/no-such-endpoint", b"{}")],
+    require_error(404),
+)
 
 
 @probe(
@@ -68,7 +111,7 @@ def completions(responses: Responses, context: ProbeContext) -> Faults:
     yield from contract.check_usage(body.get("usage"), _TEXT_TOKENS)
     choice = contract.first_choice(responses[0], "")
     if choice.get("logprobs") is not None:
-        yield f"logprobs is {shown(choice['logprobs'])}, not null"
+        yield f"logprobs is {quote(choice['logprobs'])}, not null"
 
 
 @probe(
@@ -89,13 +132,13 @@ def completions_logprobs(responses: Responses, context: ProbeContext) -> Faults:
 def completions_echo(responses: Responses, context: ProbeContext) -> Faults:
     choice = contract.first_choice(responses[0], "")
     if not str(choice.get("text")).startswith(requests.PROMPT):
-        yield f"the text is {shown(choice.get('text'))}, without the prompt"
+        yield f"the text is {quote(choice.get('text'))}, without the prompt"
     yield from rules_logprobs.check_arrays(choice, 1, 0)
     values = choice["logprobs"]["token_logprobs"]
     if not values or values[0] is not None:
         yield "the prompt's first token has a logprob, which nothing can give"
     if len(values) < 2 or any(value is None for value in values[1:]):
-        yield f"tokens behind the first have no logprob: {shown(values)}"
+        yield f"tokens behind the first have no logprob: {quote(values)}"
 
 
 @probe(
@@ -129,14 +172,14 @@ def embeddings(responses: Responses, context: ProbeContext) -> Faults:
     yield from contract.check_model(body, context)
     indices = [one["index"] for one in body["data"]]
     if indices != [0, 1]:
-        yield f"two texts give the indices {shown(indices)}"
+        yield f"two texts give the indices {quote(indices)}"
     vectors = [one["embedding"] for one in body["data"]]
     for vector in vectors:
         if not isinstance(vector, list) or not all(map(math.isfinite, vector)):
-            raise Wrong(f"an embedding is {shown(vector)}, no list of numbers")
+            raise Wrong(f"an embedding is {quote(vector)}, no list of numbers")
     sizes = set(map(len, vectors))
     if len(sizes) != 1 or 0 in sizes:
-        yield f"the embeddings have the lengths {shown(sorted(sizes))}"
+        yield f"the embeddings have the lengths {quote(sorted(sizes))}"
 
 
 @probe("concurrency", "Four requests at a time are four answers.", requests.four, together=True)
@@ -145,7 +188,7 @@ def concurrency(responses: Responses, context: ProbeContext) -> Faults:
         contract.content_of(contract.first_choice(one, basic=True))
     ids = [str(contract.read_body(one).get("id")) for one in responses]
     if len(set(ids)) < len(ids):
-        yield f"answers at the same time share the id {shown(ids[0])}"
+        yield f"answers at the same time share the id {quote(ids[0])}"
 
 
 @probe(
@@ -166,50 +209,3 @@ def disconnect(responses: Responses, context: ProbeContext) -> Faults:
             f"the next answer took {after.seconds:.1f} s, and {before.seconds:.1f} s before: "
             "the one that nobody waits for is still computed"
         )
-
-
-def _bad_json(context: ProbeContext) -> list[ProbeRequest]:
-    return [ProbeRequest(requests.CHAT, b'{"model": "m", "messages": [')]
-
-
-def _no_messages(context: ProbeContext) -> list[ProbeRequest]:
-    return [ProbeRequest(requests.CHAT, json.encode({"model": context.model, "max_tokens": 1}))]
-
-
-ERRORS = (
-    Probe(
-        "error-json", "What is not JSON is 400, with OpenAI's error.", _bad_json, require_error(400)
-    ),
-    Probe(
-        "error-messages",
-        "A missing parameter is 400, and param names it.",
-        _no_messages,
-        require_error(400, "messages"),
-    ),
-    Probe(
-        "error-temperature",
-        "temperature 3 is 400, and param names it.",
-        lambda context: [requests.chat(context, temperature=3, max_tokens=1)],
-        require_error(400, "temperature"),
-    ),
-    Probe(
-        "error-stream",
-        "So it is where a stream was asked for, before any event.",
-        lambda context: [requests.chat(context, temperature=3, max_tokens=1, stream=True)],
-        require_error(400, "temperature"),
-    ),
-    Probe(
-        "error-model",
-        "An unknown model is 404 model_not_found.",
-        lambda context: [requests.chat(context, model="wellspoken-no-such-model", max_tokens=1)],
-        require_error(404, code="model_not_found"),
-    ),
-    Probe(
-        "error-path",
-        "An unknown path is 404, with OpenAI's error.",
-        lambda context: [ProbeRequest("/v1/no-such-endpoint", b"{}")],
-        require_error(404),
-    ),
-)
-COMPLETIONS = (completions, completions_logprobs, completions_echo, completions_stream)
-OTHERS = (embeddings, concurrency, disconnect)

@@ -15,7 +15,7 @@ from wellspoken.proxy.doctor.probe import (
     Unclear,
     Wrong,
     probe,
-    shown,
+    quote,
 )
 
 Responses = Sequence[ProbeResponse]
@@ -75,7 +75,7 @@ def with_usage(responses: Responses, context: ProbeContext) -> Faults:
 def characters(responses: Responses, context: ProbeContext) -> Faults:
     text = rules_stream.join_text(rules_stream.read_chunks(responses[0], basic=True))
     if "\ufffd" in text and "\ufffd" not in context.text:
-        yield f"a character of several tokens is broken: {shown(text)}"
+        yield f"a character of several tokens is broken: {quote(text)}"
     if not text and context.text:
         yield "the stream has no text, but the body has"
 
@@ -92,7 +92,7 @@ def stream_logprobs(responses: Responses, context: ProbeContext) -> Faults:
         text = delta.get("content") or ""
         if choice.get("logprobs") is None:
             if text:
-                yield f"the chunk with the text {shown(text)} has no logprobs"
+                yield f"the chunk with the text {quote(text)} has no logprobs"
             continue
         count += len(rules_logprobs.read_entries(choice))
         yield from rules_logprobs.check_entries(choice)
@@ -109,7 +109,7 @@ def stream_logprobs(responses: Responses, context: ProbeContext) -> Faults:
 )
 def several_choices(responses: Responses, context: ProbeContext) -> Faults:
     found = rules_stream.read_chunks(responses[0])
-    order = dict.fromkeys(shown(c.get("index")) for c, _ in rules_stream.list_deltas(found))
+    order = dict.fromkeys(quote(c.get("index")) for c, _ in rules_stream.list_deltas(found))
     if list(order) != ["0", "1"]:
         yield f"the choices come in the order {', '.join(order)}, not 0, 1"
     yield from rules_stream.check_finish(found)
@@ -125,22 +125,22 @@ def _read_calls(choice: dict[str, Any]) -> list[dict[str, Any]]:
     _require_end(choice.get("finish_reason"))
     calls = choice["message"].get("tool_calls")
     if not isinstance(calls, list) or not calls:
-        raise Wrong(f"tool_calls is {shown(calls)}, although a call is required")
+        raise Wrong(f"tool_calls is {quote(calls)}, although a call is required")
     for call in calls:
         for fault in contract.find_faults(call, MessageToolCall, "a call"):
-            raise Wrong(f"{fault}: {shown(call)}")
+            raise Wrong(f"{fault}: {quote(call)}")
     return calls
 
 
 def _check_call(name: str, arguments: str) -> Faults:
     if name not in (requests.NAMED, requests.LIKELY):
-        yield f"a call names the function {shown(name)}, which was not offered"
+        yield f"a call names the function {quote(name)}, which was not offered"
     try:
         whole = isinstance(json.loads(arguments), dict)
     except ValueError:
         whole = False
     if not whole:
-        yield f"arguments are {shown(arguments)}, no JSON object"
+        yield f"arguments are {quote(arguments)}, no JSON object"
 
 
 @probe("tools", "A required call comes with id, type, name and arguments as text.", requests.tools)
@@ -152,7 +152,7 @@ def tools(responses: Responses, context: ProbeContext) -> Faults:
     if len({call["id"] for call in calls}) < len(calls):
         yield "two calls have one id"
     if choice.get("finish_reason") != "tool_calls":
-        yield f"finish_reason is {shown(choice.get('finish_reason'))}, not tool_calls"
+        yield f"finish_reason is {quote(choice.get('finish_reason'))}, not tool_calls"
 
 
 @probe("tool-named", "tool_choice of a function calls that one.", requests.one_tool)
@@ -161,11 +161,11 @@ def named_tool(responses: Responses, context: ProbeContext) -> Faults:
     functions = [call["function"] for call in _read_calls(choice)]
     names = [function["name"] for function in functions]
     if names != [requests.NAMED]:
-        yield f"the calls are {shown(names)}, but {requests.NAMED} was asked for"
+        yield f"the calls are {quote(names)}, but {requests.NAMED} was asked for"
     for function in functions:
         yield from _check_call(**function)
     if choice.get("finish_reason") not in ("stop", "tool_calls"):
-        yield f"finish_reason is {shown(choice.get('finish_reason'))}"
+        yield f"finish_reason is {quote(choice.get('finish_reason'))}"
 
 
 @probe(
@@ -202,21 +202,7 @@ def json_schema(responses: Responses, context: ProbeContext) -> Faults:
     try:
         found = json.loads(text)
     except ValueError:
-        raise Wrong(f"the content is {shown(text)}, no JSON") from None
+        raise Wrong(f"the content is {quote(text)}, no JSON") from None
     city = found.get("city") if isinstance(found, dict) and len(found) == 1 else None
     if city not in requests.CITIES:
-        yield f"the content is {shown(text)}, which the schema does not allow"
-
-
-STREAMS = (
-    framing,
-    chunks,
-    role,
-    finish,
-    no_usage,
-    with_usage,
-    characters,
-    stream_logprobs,
-    several_choices,
-)
-TOOLS = (tools, named_tool, tools_stream, json_schema)
+        yield f"the content is {quote(text)}, which the schema does not allow"

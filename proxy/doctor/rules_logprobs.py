@@ -8,7 +8,7 @@ from typing import Any
 
 from wellspoken.adapters.answer_schema import ChoiceLogprobs, TextLogprobs
 from wellspoken.proxy.doctor.contract import find_faults
-from wellspoken.proxy.doctor.probe import Wrong, shown
+from wellspoken.proxy.doctor.probe import Wrong, quote
 
 _NAMELESS = re.compile(r"|token_id:\d+")
 _CONTROL = re.compile(r"<.+>|\[.+\]", re.DOTALL)
@@ -51,7 +51,7 @@ def check_tiling(choice: Mapping[str, Any], text: str) -> Iterator[str]:
         token, given = entry["token"], entry["bytes"]
         if given is None:
             if not (_NAMELESS.fullmatch(token) or _CONTROL.fullmatch(token)):
-                yield f"the bytes of {shown(token)} are null"
+                yield f"the bytes of {quote(token)} are null"
             unknown = unknown or bool(token)
             continue
         try:
@@ -59,13 +59,13 @@ def check_tiling(choice: Mapping[str, Any], text: str) -> Iterator[str]:
         except (TypeError, ValueError):
             data = b""
         if not data:
-            yield f"the bytes of {shown(token)} are {shown(given)}"
+            yield f"the bytes of {quote(token)} are {quote(given)}"
         joined += data
         if data and token not in _spellings(data):
-            yield f"the token {shown(token)} has the bytes of {shown(_spelling(data))}"
+            yield f"the token {quote(token)} has the bytes of {quote(_spelling(data))}"
     got = joined.decode("utf-8", "replace")
     if got != text and not unknown:
-        yield f"the bytes of all tokens are {shown(got)}, but the content is {shown(text)}"
+        yield f"the bytes of all tokens are {quote(got)}, but the content is {quote(text)}"
 
 
 def _spelling(data: bytes) -> str:
@@ -90,14 +90,14 @@ def check_alternatives(choice: Mapping[str, Any], k: int) -> Iterator[str]:
             yield f"an entry has {len(top)} alternatives, but {k} were asked for"
         numbers = all(isinstance(value, int | float) for value in values)
         if numbers and values != sorted(values, reverse=True):
-            yield f"alternatives are not in descending order: {shown(values)}"
+            yield f"alternatives are not in descending order: {quote(values)}"
         names = [(one["token"], str(one["bytes"]), str(one["logprob"])) for one in top]
         if len(set(names)) < len(names):
-            yield f"an alternative is there twice: {shown([name[0] for name in names])}"
+            yield f"an alternative is there twice: {quote([name[0] for name in names])}"
         own = [other["logprob"] for other in top if _is_same(other, entry)]
         if own and entry["logprob"] not in own:
-            token, value = shown(entry["token"]), shown(entry["logprob"])
-            yield f"{token} has the logprob {value}, but {shown(own[0])} among the alternatives"
+            token, value = quote(entry["token"]), quote(entry["logprob"])
+            yield f"{token} has the logprob {value}, but {quote(own[0])} among the alternatives"
 
 
 def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -109,26 +109,26 @@ def check_arrays(choice: Mapping[str, Any], k: int, start: int) -> Iterator[str]
     """Check a completion's arrays: its text, in tokens, from the character `start` on."""
     rows, text = _read_rows(choice.get("logprobs")), choice.get("text")
     if not isinstance(text, str):
-        raise Wrong(f"text is {shown(text)}")
+        raise Wrong(f"text is {quote(text)}")
     tokens = [row[0] for row in rows]
     if all(map(_is_text, tokens)) and "".join(tokens) != text:
-        yield f"the tokens are {shown(tokens)}, the text is {shown(text)}"
+        yield f"the tokens are {quote(tokens)}, the text is {quote(text)}"
     place: int | None = start  # None behind a part of a character, whose length is not known
     for token, value, top, offset in rows:
         if offset != (offset if place is None else place):
-            yield f"text_offset of {shown(token)} is {offset}, not {place}"
+            yield f"text_offset of {quote(token)} is {offset}, not {place}"
         elif _is_text(token) and not text.startswith(token, offset - start):
-            yield f"text_offset of {shown(token)} is {offset}, where the text is another"
+            yield f"text_offset of {quote(token)} is {offset}, where the text is another"
         place = offset + len(token) if _is_text(token) else None
         if value is None and top is None:
             continue
         if value is None or top is None:
-            yield f"the logprob of {shown(token)} is {shown(value)}, its alternatives {shown(top)}"
+            yield f"the logprob of {quote(token)} is {quote(value)}, its alternatives {quote(top)}"
             continue
         if len(top) > k + 1:
             yield f"{len(top)} alternatives, but {k} and the sampled token were asked for"
         if top and token and top.get(token) != value:
-            yield f"top_logprobs lacks the sampled token {shown(token)} with its own logprob"
+            yield f"top_logprobs lacks the sampled token {quote(token)} with its own logprob"
 
 
 def _is_text(token: str) -> bool:

@@ -17,7 +17,7 @@ from wellspoken.proxy.doctor.contract import (
     parse_object,
     require_success,
 )
-from wellspoken.proxy.doctor.probe import ProbeContext, ProbeResponse, Wrong, shown
+from wellspoken.proxy.doctor.probe import ProbeContext, ProbeResponse, Wrong, quote
 
 DONE = b"[DONE]"
 OBFUSCATION = frozenset({"obfuscation"})
@@ -60,7 +60,7 @@ def join_text(chunks: Chunks, index: int = 0) -> str:
     for choice, delta in list_deltas(chunks):
         content = delta.get("content")
         if content is not None and not isinstance(content, str):
-            raise Wrong(f"content is {shown(content)}, no text")
+            raise Wrong(f"content is {quote(content)}, no text")
         if choice.get("index") == index:
             parts.append(content or "")
     return "".join(parts)
@@ -70,7 +70,7 @@ def check_framing(response: ProbeResponse) -> Iterator[str]:
     """Check the content type, the lines, and that [DONE] ends it."""
     require_success(response, basic=True)
     if response.content_type != "text/event-stream":
-        yield f"the content type is {shown(response.content_type)}, not text/event-stream"
+        yield f"the content type is {quote(response.content_type)}, not text/event-stream"
     before = b""
     for line in response.body.split(b"\n"):
         if line and before.startswith(b"data: "):
@@ -79,7 +79,7 @@ def check_framing(response: ProbeResponse) -> Iterator[str]:
             yield "lines end with CR LF"
             break
         if line and not line.startswith((b"data: ", b":")):
-            yield f"a line is neither data nor comment: {shown(line.decode('utf-8', 'replace'))}"
+            yield f"a line is neither data nor comment: {quote(line.decode('utf-8', 'replace'))}"
         before = line
     if not response.body.endswith(b"\n\n"):
         yield "no empty line ends the stream"
@@ -99,7 +99,7 @@ def check_chunks(found: Chunks, context: ProbeContext) -> Iterator[str]:
             chunk, ChatCompletionChunk, "a chunk", unjudged=others, extra=OBFUSCATION
         )
     for key in CONSTANT:
-        values = {shown(chunk.get(key)) for chunk in found}
+        values = {quote(chunk.get(key)) for chunk in found}
         if len(values) > 1:
             yield f"{key} changes within the stream: {', '.join(sorted(values)[:3])}"
     yield from check_model(found[0], context)
@@ -109,16 +109,16 @@ def check_role(found: Chunks) -> Iterator[str]:
     """Check that the role stands in a choice's first delta only, with no text beside it."""
     seen: set[str] = set()
     for choice, delta in list_deltas(found):
-        index = shown(choice.get("index"))
+        index = quote(choice.get("index"))
         if index in seen:
             if "role" in delta:
                 yield "the role is repeated, which SDKs join to assistantassistant"
             continue
         seen.add(index)
         if delta.get("role") != "assistant":
-            yield f"the first delta's role is {shown(delta.get('role'))}"
+            yield f"the first delta's role is {quote(delta.get('role'))}"
         if "content" not in delta or delta["content"] not in ("", None):
-            yield f"the first delta's content is {shown(delta.get('content'))}, not empty"
+            yield f"the first delta's content is {quote(delta.get('content'))}, not empty"
         if "refusal" not in delta:
             yield "the first delta has no refusal, which should be null"
 
@@ -127,7 +127,7 @@ def check_finish(found: Chunks) -> Iterator[str]:
     """Check that each choice ends once, on an empty delta, for a reason of OpenAI's."""
     ended: dict[str, int] = {}
     for choice, delta in list_deltas(found):
-        index, why = shown(choice.get("index")), choice.get("finish_reason")
+        index, why = quote(choice.get("index")), choice.get("finish_reason")
         ended.setdefault(index, 0)
         if ended[index]:
             yield "a chunk of the choice follows its end"
@@ -135,9 +135,9 @@ def check_finish(found: Chunks) -> Iterator[str]:
             continue
         ended[index] += 1
         if not isinstance(why, str) or why not in REASONS:
-            yield f"finish_reason is {shown(why)}"
+            yield f"finish_reason is {quote(why)}"
         if delta:
-            yield f"finish_reason stands beside {shown(delta)}, not on an empty delta"
+            yield f"finish_reason stands beside {quote(delta)}, not on an empty delta"
     for index, count in ended.items():
         if not count:
             yield f"no finish_reason ends choice {index}"
@@ -174,7 +174,7 @@ def check_tool_deltas(found: Chunks) -> Iterator[str]:
         if calls is None:
             continue
         if not isinstance(calls, list):
-            raise Wrong(f"tool_calls is {shown(calls)}, no list")
+            raise Wrong(f"tool_calls is {quote(calls)}, no list")
         for call in calls:
             for fault in find_faults(call, ToolCallDelta, "a call", extra=None):
                 raise Wrong(fault)
@@ -185,13 +185,13 @@ def check_tool_deltas(found: Chunks) -> Iterator[str]:
                 last = index
                 ids.append(call.get("id"))
                 if not (call.keys() >= {"id", "type", "function"} and "name" in function):
-                    yield f"a call opens without id, type and name: {shown(call)}"
+                    yield f"a call opens without id, type and name: {quote(call)}"
             elif call.keys() & {"id", "type"} or "name" in function:
                 yield "id, type or name of a call come again, which SDKs join"
             if "arguments" not in function:
-                yield f"a call has no arguments: {shown(call)}"
+                yield f"a call has no arguments: {quote(call)}"
     if len(set(ids)) < len(ids):
-        yield f"two calls have one id: {shown(ids)}"
+        yield f"two calls have one id: {quote(ids)}"
 
 
 def join_calls(found: Chunks) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from wellspoken.proxy.doctor.probe import (
     Unclear,
     Verdict,
     judge,
-    shown,
+    quote,
 )
 from wellspoken.proxy.doctor.probe_requests import NULLED, choose_stop
 from wellspoken.proxy.doctor.probes import PROBES
@@ -147,9 +147,9 @@ def test_a_request_that_was_not_sent_is_no_verdict() -> None:
 
 
 def test_what_a_server_wrote_is_quoted_without_control_characters() -> None:
-    assert shown("\x1b[31mred\n") == '"\\u001b[31mred\\n"'
-    assert shown("\u202egpj.exe\x9b") == '"\\x202egpj.exe\\x9b"'
-    assert len(shown("x" * 1000)) == 60
+    assert quote("\x1b[31mred\n") == '"\\u001b[31mred\\n"'
+    assert quote("\u202egpj.exe\x9b") == '"\\x202egpj.exe\\x9b"'
+    assert len(quote("x" * 1000)) == 60
 
 
 @pytest.mark.parametrize("text", ["", "a", "abc", "   ", "aaaaaaaa"])
