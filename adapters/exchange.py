@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
-from typing import Literal
+from typing import Any, Literal, Required, TypedDict
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from wellspoken.adapters.events import Reason, Usage
 from wellspoken.adapters.tokens.table import TokenTable
@@ -45,125 +47,86 @@ SWITCHED = {
 """Extension key -> the request key that asks for it (contract, "Extensions in answers")."""
 
 
-class Exchange:
-    """What one request asked for, and the injected clock and id source its answer is made with.
+class Result(Struct):
+    """What was answered, each set by one stage, or where answers are merged to one.
 
-    `kind` is the client's endpoint. `n` counts all choices: of a completions request with several
-    `prompts` (their texts, None for token ids) each has `n / len(prompts)` of them, in order.
-    `echoed`: the backend is not asked for the prompt that `echo` wants; it is put before.
-    `enforced`: the backend is not told the stop strings, so the answer is over when every choice
-    has met one; each of its chunks carries the token counts so far.
-    `parallel_calls`: whether a choice may call more than one tool. `parts`: the kinds of content
-    parts that are no text, each with where the first is in the request.
-    `tokenize`: where the backend counts tokens, None where it is not to be asked.
-    `stored`: the answer is kept, so it has an id of its own, and its usage also if it is a stream.
-    `pairs_best`: the backend gives each entry its best alternative's value (Backend). `origin`
-    names backend and request in messages. `now`: epoch seconds. `new_id`: a fresh suffix of at
-    least 8 url-safe characters, new each call.
-    `k` is top_logprobs (0 when only `logprobs` was asked). `tools` are the offered function names.
-    `switches` are the names of vendor keys the request carried with a value other than null or
-    false. `prompt_size` is the prompt's UTF-8 length, for the last-resort usage estimate.
+    `id`: the answer's. `reasons`: choice -> why it ended. `usage_source`: one of the usage stage's
+    SOURCES.
     """
 
-    __slots__ = (
-        "answer_id",
-        "echo",
-        "echoed",
-        "enforced",
-        "extensions",
-        "forced_tool",
-        "functions",
-        "include_usage",
-        "k",
-        "keep",
-        "kind",
-        "logprobs",
-        "max_tokens",
-        "model",
-        "n",
-        "new_id",
-        "notes",
-        "now",
-        "origin",
-        "pairs_best",
-        "parallel_calls",
-        "parts",
-        "prompt_size",
-        "prompts",
-        "reasons",
-        "service_tier",
-        "stops",
-        "stored",
-        "stream",
-        "switches",
-        "tokenize",
-        "tokens",
-        "tools",
-        "usage",
-        "usage_source",
-    )
+    id: str = ""
+    reasons: dict[int, Reason] = {}
+    usage: Usage | None = None
+    usage_source: str = ""
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        now: int,
-        new_id: Callable[[], str],
-        tokens: TokenTable | None = None,
-        stream: bool = False,
-        include_usage: bool = False,
-        logprobs: bool = False,
-        k: int = 0,
-        n: int = 1,
-        max_tokens: int | None = None,
-        tools: tuple[str, ...] = (),
-        forced_tool: bool = False,
-        functions: bool = False,
-        stops: tuple[str, ...] = (),
-        service_tier: bool = False,
-        extensions: Extensions = "known",
-        keep: frozenset[str] = frozenset(),
-        switches: frozenset[str] = frozenset(),
-        prompt_size: int = 0,
-        kind: Kind = "chat",
-        echo: bool = False,
-        prompts: tuple[str | None, ...] = (),
-    ) -> None:
-        self.kind: Kind = kind
-        self.echo = echo
-        self.origin = ""
-        self.pairs_best = False
-        self.echoed = False
-        self.enforced = False
-        self.parallel_calls = True
-        self.parts: dict[str, str] = {}
-        self.tokenize: Tokenize | None = None
-        self.prompts = prompts
-        self.model = model
-        self.now = now
-        self.new_id = new_id
-        self.tokens = tokens if tokens is not None else TokenTable()
-        self.stream = stream
-        self.include_usage = include_usage
-        self.logprobs = logprobs
-        self.k = k
-        self.n = n
-        self.max_tokens = max_tokens
-        self.tools = tools
-        self.forced_tool = forced_tool
-        self.functions = functions
-        self.stops = stops
-        self.stored = False
-        self.service_tier = service_tier
-        self.extensions: Extensions = extensions
-        self.keep = keep
-        self.switches = switches
-        self.prompt_size = prompt_size
-        self.notes = Notes()
-        self.answer_id = ""  # what was answered, set by the order stage, as the next is
-        self.reasons: dict[int, Reason] = {}  # choice -> why it ended
-        self.usage: Usage | None = None  # set by the usage stage
-        self.usage_source = ""  # one of the usage stage's SOURCES
+
+class Surroundings(TypedDict, total=False):
+    """What an `Exchange` has from elsewhere than the client's request."""
+
+    now: Required[int]
+    new_id: Required[Callable[[], str]]
+    tokens: TokenTable
+    extensions: Extensions
+    keep: frozenset[str]
+    tokenize: Tokenize | None
+    pairs_best: bool
+    origin: str
+
+
+class Exchange(Struct, frozen=True, kw_only=True, eq=False):
+    """The facts that one answer is made by, none of which changes; beside them what comes of it.
+
+    Of the request: `kind` is the client's endpoint. `n` counts all choices: of a completions
+    request with several `prompts` (their texts, None for token ids) each has `n / len(prompts)` of
+    them, in order. `k` is top_logprobs (0 when only `logprobs` was asked). `tools` are the offered
+    function names. `parallel_calls`: whether a choice may call more than one tool. `parts`: the
+    kinds of content parts that are no text, each with where the first is in the request.
+    `switches` are the names of vendor keys the request carried with a value other than null or
+    false. `prompt_size` is the prompt's UTF-8 length, for the last-resort usage estimate.
+
+    Of how it is asked for: `echoed`: the backend is not asked for the prompt that `echo` wants; it
+    is put before. `enforced`: the backend is not told the stop strings, so the answer is over when
+    every choice has met one; each of its chunks carries the token counts so far. `stored`: the
+    answer is kept, so it has an id of its own, and its usage also if it is a stream.
+
+    Of the surroundings: `now`: epoch seconds. `new_id`: a fresh suffix of at least 8 url-safe
+    characters, new each call. `tokenize`: where the backend counts tokens, None where it is not to
+    be asked. `pairs_best`: the backend gives each entry its best alternative's value (Backend).
+    `origin` names backend and request in messages.
+    """
+
+    model: str
+    now: int
+    new_id: Callable[[], str]
+    kind: Kind = "chat"
+    tokens: TokenTable = field(default_factory=TokenTable)
+    stream: bool = False
+    include_usage: bool = False
+    logprobs: bool = False
+    k: int = 0
+    n: int = 1
+    max_tokens: int | None = None
+    tools: tuple[str, ...] = ()
+    forced_tool: bool = False
+    functions: bool = False
+    parallel_calls: bool = True
+    parts: dict[str, str] = {}
+    stops: tuple[str, ...] = ()
+    service_tier: bool = False
+    extensions: Extensions = "known"
+    keep: frozenset[str] = frozenset()
+    switches: frozenset[str] = frozenset()
+    prompt_size: int = 0
+    prompts: tuple[str | None, ...] = ()
+    echo: bool = False
+    echoed: bool = False
+    enforced: bool = False
+    stored: bool = False
+    tokenize: Tokenize | None = None
+    pairs_best: bool = False
+    origin: str = ""
+    notes: Notes = field(default_factory=Notes)
+    result: Result = field(default_factory=Result)
 
     @property
     def keeps_stop(self) -> bool:
@@ -176,21 +139,24 @@ class Exchange:
         place = choice * len(prompts) // max(self.n, 1) if len(prompts) > 1 else 0
         return prompts[place] if place < len(prompts) else None
 
-    def part(self, prompt: str | None) -> Exchange:
-        """Return the exchange of one choice that is asked for by itself; its notes are these."""
-        part = copy(self)
-        part.n = 1
-        part.reasons = {}
-        part.switches = self.switches - {"n_cmpl"}  # it is one choice, whatever that says
-        part.prompts = (prompt,)
-        part.prompt_size = self.prompt_size // max(len(self.prompts), 1)
-        return part
+    def part(self, prompt: str | None, **facts: Any) -> Exchange:
+        """Return the exchange of one choice that is asked for by itself; its notes are these.
+
+        `facts` are those that are other for it.
+        """
+        return replace(
+            self,
+            n=1,
+            switches=self.switches - {"n_cmpl"},  # it is one choice, whatever that says
+            prompts=(prompt,),
+            prompt_size=self.prompt_size // max(len(self.prompts), 1),
+            result=Result(),
+            **facts,
+        )
 
     def apart(self) -> Exchange:
         """Return the same exchange with notes of its own."""
-        other = copy(self)
-        other.notes = Notes()
-        return other
+        return replace(self, notes=Notes())
 
     def keeps(self, key: str) -> bool:
         """Say whether the client gets a key outside the contract."""

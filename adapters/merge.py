@@ -58,8 +58,9 @@ class Merge:
             elif type(event) is End:
                 self.open -= 1
                 if not self.open:
-                    self.exchange.usage = self.usage
-                    self.exchange.usage_source = weakest(x.usage_source for x in self.parts)
+                    result = self.exchange.result
+                    result.usage = self.usage
+                    result.usage_source = weakest(x.result.usage_source for x in self.parts)
                     out += [self.usage, event]
             elif type(event) is Extra:
                 event.choice = place if event.choice is not None else None

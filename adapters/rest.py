@@ -56,7 +56,7 @@ class Rest:
             if type(event) is End and len(self.seen) < self.exchange.n:
                 self.ended = True
                 self.exchange.notes.add("n_ignored")
-                self.source = self.exchange.usage_source
+                self.source = self.exchange.result.usage_source
                 return out
             self.begun = True
             choice = getattr(event, "choice", None)
@@ -80,8 +80,9 @@ class Rest:
             if type(event) is Usage and self.usage is not None:
                 add_usage(event, self.usage, prompt=False)
                 event.prompt = self.usage.prompt
-                self.exchange.usage = event
-                self.exchange.usage_source = weakest((self.source, self.exchange.usage_source))
+                result = self.exchange.result
+                result.usage = event
+                result.usage_source = weakest((self.source, result.usage_source))
             choice = getattr(event, "choice", None)
             if choice is not None:
                 event.choice = choice + first  # type: ignore[union-attr]

@@ -214,7 +214,7 @@ class BackendAnswer:
         `prompt`: how many tokens the prompt has; `source`: who says so.
         """
         exchange = self.exchange
-        exchange.usage_source = source
+        exchange.result.usage_source = source
         start = Start(PREFIXES[exchange.kind] + exchange.new_id(), exchange.now, exchange.model)
         return [start, *self.prelude, Finish(0, "length"), Usage(prompt, 0), End(True)]
 

@@ -52,7 +52,7 @@ def translate_embeddings(
 
     Shapes: OpenAI's; llama.cpp's list of {index, embedding: [[...]]} (its /embeddings), Ollama's
     {"embeddings": [[...]]}, TEI's bare [[...]]; floats or base64 in each. Sets the exchange's
-    `usage_source` and counts repairs by name.
+    `result.usage_source` and counts repairs by name.
     """
     if status >= 300:
         return fault_answer(error_of(exchange, status, data))
@@ -231,7 +231,7 @@ def _extras(given: dict[str, Any], known: set[str], context: Context) -> dict[st
 
 
 def _usage(payload: Any, request: EmbeddingRequest, context: Context) -> dict[str, int]:
-    """Return the usage: the backend's, else counted. Sets the exchange's `usage_source`."""
+    """Return the usage: the backend's, else counted. Sets the exchange's `result.usage_source`."""
     exchange = context.exchange
     given = payload.get("usage") if isinstance(payload, dict) else None
     found = counts.usage(given, context)
@@ -247,11 +247,11 @@ def _usage(payload: Any, request: EmbeddingRequest, context: Context) -> dict[st
     if prompt == 0 and any(inputs(request)):
         context.note("usage_constant")  # llama-cpp-python and llama.cpp before 2024-12 say 0
         prompt = None
-    exchange.usage_source = "backend"
+    exchange.result.usage_source = "backend"
     if prompt is None:
         context.note("usage_missing")
-        prompt, exchange.usage_source = _count(request, exchange)
-    exchange.usage = Usage(prompt, None)
+        prompt, exchange.result.usage_source = _count(request, exchange)
+    exchange.result.usage = Usage(prompt, None)
     return {"prompt_tokens": prompt, "total_tokens": prompt}
 
 

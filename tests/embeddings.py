@@ -79,7 +79,7 @@ def replay(status: int, request: Json, raw: bytes) -> Replayed:
     wanted = decode_embeddings(json.dumps(request).encode(), bounds="backend")
     exchange = Exchange(model=wanted.model, now=1_700_000_000, new_id=lambda: "0" * 24)
     answer = translate_embeddings(exchange, wanted, status, raw)
-    return Replayed(answer.status, answer.body, exchange.notes.counts, exchange.usage_source)
+    return Replayed(answer.status, answer.body, exchange.notes.counts, exchange.result.usage_source)
 
 
 def main() -> None:

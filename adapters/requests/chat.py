@@ -5,12 +5,11 @@ Types are checked by the Structs (`shapes.py`), values by `chat_bounds.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from msgspec import Raw, json
 
-from wellspoken.adapters.exchange import Exchange, Extensions
+from wellspoken.adapters.exchange import Exchange, Surroundings
 from wellspoken.adapters.requests import chat_bounds
 from wellspoken.adapters.requests.parsing import parse
 from wellspoken.adapters.requests.shapes import (
@@ -24,9 +23,6 @@ from wellspoken.adapters.requests.shapes import (
     Message,
     ToolChoice,
 )
-
-if TYPE_CHECKING:
-    from wellspoken.adapters.tokens.table import TokenTable
 
 _decode_typed = json.Decoder(ChatRequest).decode
 
@@ -45,25 +41,15 @@ def decode_chat(body: bytes, *, bounds: Bounds = "openai") -> ChatRequest:
     return request
 
 
-def exchange_for(
-    request: ChatRequest,
-    *,
-    now: int,
-    new_id: Callable[[], str],
-    tokens: TokenTable | None = None,
-    extensions: Extensions = "known",
-    keep: frozenset[str] = frozenset(),
-) -> Exchange:
+def exchange_for(request: ChatRequest, **given: Unpack[Surroundings]) -> Exchange:
     """Return what the answer's readers, stages and writers have to know of the request."""
     k = request.top_logprobs or 0
     limit = request.max_completion_tokens
     if limit is None:
         limit = request.max_tokens
-    exchange = Exchange(
+    functions = bool(request.functions) and not request.tools
+    return Exchange(
         model=request.model,
-        now=now,
-        new_id=new_id,
-        tokens=tokens,
         stream=bool(request.stream),
         include_usage=request.stream_options is not None
         and bool(request.stream_options.include_usage),
@@ -73,18 +59,15 @@ def exchange_for(
         max_tokens=limit if limit is not None and limit > 0 else None,
         tools=_tool_names(request),
         forced_tool=_forces_tool(request),
-        functions=bool(request.functions) and not request.tools,
+        functions=functions,
+        parallel_calls=request.parallel_tool_calls is not False and not functions,
+        parts=_parts(request.messages),
         stops=stops_of(request.stop),
         service_tier=request.service_tier is not None,
-        extensions=extensions,
-        keep=keep,
         switches=switches_of(request.fields, OPENAI_KEYS),
         prompt_size=prompt_size(request.messages),
+        **given,
     )
-    one = request.parallel_tool_calls is False or exchange.functions  # a function_call is one
-    exchange.parallel_calls = not one
-    exchange.parts = _parts(request.messages)
-    return exchange
 
 
 def _parts(messages: list[Message]) -> dict[str, str]:

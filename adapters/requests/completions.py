@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard, Unpack
 
 from msgspec import json
 
-from wellspoken.adapters.exchange import Exchange, Extensions
+from wellspoken.adapters.exchange import Exchange, Surroundings
 from wellspoken.adapters.requests import completions_bounds
 from wellspoken.adapters.requests.chat import stops_of, switches_of
 from wellspoken.adapters.requests.parsing import parse
@@ -19,9 +19,6 @@ from wellspoken.adapters.requests.shapes import (
     NativeRequest,
     Prompt,
 )
-
-if TYPE_CHECKING:
-    from wellspoken.adapters.tokens.table import TokenTable
 
 _ID_SIZE: Final = 4  # bytes of text that a token id stands for, about
 
@@ -85,39 +82,27 @@ def _are_ids(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and set(map(type, value)) <= {int}
 
 
-def exchange_for_completion(
-    request: CompletionRequest,
-    *,
-    now: int,
-    new_id: Callable[[], str],
-    tokens: TokenTable | None = None,
-    extensions: Extensions = "known",
-    keep: frozenset[str] = frozenset(),
-) -> Exchange:
+def exchange_for_completion(request: CompletionRequest, **given: Unpack[Surroundings]) -> Exchange:
     """Return what the answer's readers, stages and writers have to know of the request."""
-    given = prompts(request)
-    texts = tuple(prompt if isinstance(prompt, str) else None for prompt in given)
+    asked = prompts(request)
+    texts = tuple(prompt if isinstance(prompt, str) else None for prompt in asked)
     k = request.logprobs or 0
     return Exchange(
         kind="completions",
         model=request.model,
-        now=now,
-        new_id=new_id,
-        tokens=tokens,
         stream=bool(request.stream),
         include_usage=request.stream_options is not None
         and bool(request.stream_options.include_usage),
         logprobs=request.logprobs is not None,
         k=k if k >= 0 else ALL_ALTERNATIVES,
-        n=(request.n or 1) * max(len(given), 1),
+        n=(request.n or 1) * max(len(asked), 1),
         max_tokens=request.limit,
         stops=stops_of(request.stop),
-        extensions=extensions,
-        keep=keep,
         switches=switches_of(request.fields, COMPLETION_KEYS),
-        prompt_size=sum(map(_size, given)),
+        prompt_size=sum(map(_size, asked)),
         echo=bool(request.echo),
         prompts=texts,
+        **given,
     )
 
 

@@ -64,7 +64,7 @@ class OrderStage:
                 if type(event) in (Usage, End, Fault):
                     self._flush(out)
                 elif type(event) is Start:
-                    self.exchange.answer_id = event.id
+                    self.exchange.result.id = event.id
                 out.append(event)
         return out
 
@@ -112,7 +112,7 @@ class OrderStage:
             if not isinstance(event, Extra | Reasoning):
                 event.raw = None  # type: ignore[union-attr]
         if type(event) is Finish and event.reason is not None:
-            self.exchange.reasons[number] = event.reason
+            self.exchange.result.reasons[number] = event.reason
         return event
 
     def _flush(self, out: list[Event]) -> None:

@@ -169,12 +169,12 @@ class UsageStage:
                 self.notes.add("usage_missing")
             usage = self._fill_counts(usage or Usage(None, None), found)
         else:
-            exchange.usage_source = "backend"
+            exchange.result.usage_source = "backend"
             if not self._is_asked():
                 self.notes.add("usage_unasked")
         if self._is_asked() and self._thoughts() and not self._tells_reasoning():
             usage = self._with_reasoning(usage, found)
-        exchange.usage = usage
+        exchange.result.usage = usage
         return usage
 
     def _fill_counts(self, given: Usage, found: Counted) -> Usage:
@@ -189,7 +189,7 @@ class UsageStage:
             if prompt is None:
                 prompt, source = _estimate(self.exchange.prompt_size), "estimate"
             sources.append(source)
-        self.exchange.usage_source = max(sources, key=SOURCES.index)
+        self.exchange.result.usage_source = max(sources, key=SOURCES.index)
         return Usage(prompt, completion, given.prompt_details, given.completion_details)
 
     def _completion(self, found: Counted) -> tuple[int, str]:

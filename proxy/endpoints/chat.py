@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Raw, structs
+from msgspec.structs import replace
 
 from wellspoken.adapters.merge import Merge
 from wellspoken.adapters.requests import chat_bounds as openai_bounds
@@ -87,7 +88,7 @@ async def _plan(call: Call, target: Target, wanted: ChatRequest, exchange: Excha
     lost = backend.loses_entries and bool(exchange.stops)
     if lost and (exchange.logprobs or exchange.keeps_stop):
         whole = target.settings.streams == "never" or lacks_in_streams(backend, wanted.fields)
-        exchange.enforced = not whole
+        exchange = replace(exchange, enforced=not whole)
         wanted = without_stops(wanted) if whole else wanted
     prompt = ""
     tells = "prompt_logprobs" in exchange.switches and exchange.keeps("prompt_logprobs")

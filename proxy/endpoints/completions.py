@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from wellspoken.adapters.merge import Best, Merge, entries_in
 from wellspoken.adapters.requests import completions_bounds
 from wellspoken.adapters.requests.chat_bounds import seed_of_choice
@@ -93,12 +95,13 @@ async def _plan(call: Call, target: Target, wanted: CompletionRequest, exchange:
     _check(backend, wanted)
     if exchange.logprobs and None in exchange.prompts and not wanted.echo:
         model = target.model_for(wanted.model) or wanted.model
-        exchange.prompts = await scoring.texts(call, target, exchange, given, model)
+        texts = await scoring.texts(call, target, exchange, given, model)
+        exchange = replace(exchange, prompts=texts)
     each = max(wanted.best_of or 1, wanted.n or 1)
     best = each > (wanted.n or 1)
     entries = exchange.logprobs or exchange.keeps_stop
     if backend.loses_entries and exchange.stops and entries:
-        exchange.enforced = target.settings.streams != "never"
+        exchange = replace(exchange, enforced=target.settings.streams != "never")
         wanted = wanted if exchange.enforced else without_stops(wanted)
     one_by_one = backend.tops_up and len(given) > 1  # whether it takes several is not known
     alone = each > 1 and backend.alone(wanted.temperature)
@@ -166,9 +169,11 @@ async def _parts(
         if nothing:
             size = await _size(call, target, wanted, exchange, prompt, found)
         for sample in range(each):
-            part = exchange.part(exchange.prompts[place])
-            part.logprobs = part.logprobs or each > (wanted.n or 1)  # `best_of` goes by them
-            part.echoed = computed
+            part = exchange.part(
+                exchange.prompts[place],
+                logprobs=exchange.logprobs or each > (wanted.n or 1),  # `best_of` goes by them
+                echoed=computed,
+            )
             prelude: list[Event] = []
             if found is not None and computed:
                 prelude = _prelude(wanted, part, found)

@@ -7,6 +7,8 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests import embeddings as requests
 from wellspoken.adapters.requests.embeddings import (
@@ -46,11 +48,11 @@ async def embeddings(call: Call) -> Reply | EventStream:
     if target.settings.bounds != state.router.bounds:
         requests.check(wanted, strict=target.settings.bounds == "openai")
     call.routed(target, wanted.model, False)
-    exchange = make_exchange(call, target, partial(Exchange, model=wanted.model))
-    exchange.prompt_size = len(body)
+    make = partial(Exchange, model=wanted.model, prompt_size=len(body))
+    exchange = make_exchange(call, target, make)
     await call.ready(target)
     if not wanted.model and target.names:
-        exchange.model = target.names[0]
+        exchange = replace(exchange, model=target.names[0])
     sent = wanted.fields
     if target.settings.vendor == "strip":
         sent = {key: value for key, value in sent.items() if key in EMBEDDING_KEYS}

@@ -200,7 +200,7 @@ class Access:
             return
         now = perf_counter()
         exchange = call.exchange
-        usage = exchange.usage if exchange is not None else call.usage
+        usage = exchange.result.usage if exchange is not None else call.usage
         request = Request(
             self._lines.now(),
             level,

@@ -204,9 +204,9 @@ class Metrics:
             self.repairs.labels(backend, rule).inc()
         if notes.fields:
             self.fields.labels(backend).inc(sum(notes.fields.values()))
-        if exchange.usage_source:
-            self.usage.labels(backend, exchange.usage_source).inc()
-        for kind, count in tokens_of(exchange.usage):
+        if exchange.result.usage_source:
+            self.usage.labels(backend, exchange.result.usage_source).inc()
+        for kind, count in tokens_of(exchange.result.usage):
             self.tokens.labels(backend, model, kind).inc(count)
 
     def count_passing_answer(self, backend: str, model: str, usage: Usage | None) -> None:

@@ -37,23 +37,22 @@ def make_exchange(call: Call, target: Target, make: Callable[..., Exchange]) -> 
 
     Raises RequestError for x-wellspoken headers that cannot be followed.
     """
-    exchange = make(
+    return make(
         now=int(time.time()),
         new_id=call.state.new_id,
         tokens=target.tokens,
         extensions=extensions_of(call.request, target.settings.extensions),
         keep=keep_of(call.request, target.settings.keep),
+        tokenize=target.backend.tokenize,
+        pairs_best=target.backend.pairs_best,
+        origin=f"backend {target.name}, request {call.id}",
     )
-    exchange.origin = f"backend {target.name}, request {call.id}"
-    exchange.pairs_best = target.backend.pairs_best
-    return exchange
 
 
 def error_exchange(call: Call, backend: str, model: str) -> Exchange:
     """Return what notes the repairs of a backend's error, where nothing else is repaired."""
-    exchange = Exchange(model=model, now=int(time.time()), new_id=call.state.new_id)
-    exchange.origin = f"backend {backend}, request {call.id}"
-    return exchange
+    origin = f"backend {backend}, request {call.id}"
+    return Exchange(model=model, now=int(time.time()), new_id=call.state.new_id, origin=origin)
 
 
 async def admit(call: Call, target: Target, wanted: Asked) -> Asked:

@@ -131,7 +131,6 @@ class Relay:
     )
 
     def __init__(self, call: Call, target: Target, plan: Plan, stream: EventStream | None) -> None:
-        counting.enable(target, plan)
         self.call = call
         self.target = target
         self.plan = plan

@@ -31,19 +31,12 @@ MOST_ANSWERED: Final = 128
 piece are some 60 of JSON. Without this bound a list of 64 MB would become 2 GB here."""
 
 
-def enable(target: Target, plan: Plan) -> None:
-    """Let an answer's translation want counts, if the backend has an endpoint that tells them."""
-    plan.exchange.tokenize = target.backend.tokenize
-    for source in plan.sources:
-        source.exchange.tokenize = target.backend.tokenize
-
-
 def told(call: Call, plan: Plan) -> None:
     """Count what the answer needed, and who counted its tokens."""
     exchange = plan.exchange
     if plan.merge is None and plan.sources:  # else the merging has told the whole answer's
-        part = plan.sources[0].exchange
-        exchange.usage, exchange.usage_source = part.usage, part.usage_source
+        part = plan.sources[0].exchange.result
+        exchange.result.usage, exchange.result.usage_source = part.usage, part.usage_source
     call.translated(exchange)
 
 

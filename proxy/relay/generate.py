@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from msgspec.structs import replace
+
 from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest
 from wellspoken.proxy.relay import storing
 from wellspoken.proxy.relay.admission import admit, enter, make_exchange
@@ -60,14 +62,14 @@ async def generate(call: Call, endpoint: Generation[Wanted]) -> Reply | EventStr
     wanted = await admit(call, target, wanted)
     exchange = make_exchange(call, target, partial(endpoint.exchange_for, wanted))
     if call.kept is not None and isinstance(wanted, ChatRequest):
-        exchange.stored = True
+        exchange = replace(exchange, stored=True)
         wanted = storing.with_usage(target, wanted)
     if wanted.oai_compat is False:
         request = endpoint.request_untouched(call, target, wanted)
         await enter(call, target, wanted)
         return await send_untouched(call, target, request)
     if not wanted.model and target.names:
-        exchange.model = target.names[0]
+        exchange = replace(exchange, model=target.names[0])
     if target.away:
         endpoint.refuse(target, wanted)
     plan = partial(endpoint.plan, call, target, wanted, exchange)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from copy import copy
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from msgspec import Meta, Raw, ValidationError, json
@@ -222,8 +221,8 @@ def echoed(exchange: Exchange, found: Scored) -> list[Event]:
         entries.append(row)
     plain = settle(entries, Context(exchange.apart()))
     text = Text(0, found.text, Logprobs(entries, plain))
-    whole = copy(exchange)
-    whole.stops = ()  # they end the generated text, and cut nothing of the prompt's tokens
+    # Stop strings end the generated text, and cut nothing of the prompt's tokens.
+    whole = replace(exchange, stops=())
     events = TilingStage(whole)([text, Finish(0, "stop")])
     return [event for event in events if isinstance(event, Text)]
 

@@ -222,14 +222,14 @@ def of_answer(exchange: Exchange | None) -> Attributes:
     attributes: Attributes = {}
     if exchange is None:
         return attributes
-    if exchange.answer_id:
-        attributes["gen_ai.response.id"] = exchange.answer_id[:LONGEST]
-    if exchange.reasons:
-        reasons: list[str] = [exchange.reasons[choice] for choice in sorted(exchange.reasons)]
+    if exchange.result.id:
+        attributes["gen_ai.response.id"] = exchange.result.id[:LONGEST]
+    if exchange.result.reasons:
+        reasons: list[str] = [reason for _, reason in sorted(exchange.result.reasons.items())]
         attributes["gen_ai.response.finish_reasons"] = reasons
-    for kind, count in tokens_of(exchange.usage):
+    for kind, count in tokens_of(exchange.result.usage):
         name = _KINDS.get(kind) or _PARTS[kind]
         attributes[f"gen_ai.usage.{name}_tokens"] = count
-    if exchange.usage_source:
-        attributes["wellspoken.usage.source"] = exchange.usage_source
+    if exchange.result.usage_source:
+        attributes["wellspoken.usage.source"] = exchange.result.usage_source
     return attributes

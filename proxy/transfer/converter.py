@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from wellspoken.adapters.exchange import SWITCHED, Exchange
 from wellspoken.adapters.repairs.loose_json import parse, raw
@@ -108,7 +109,7 @@ class Converter:
         else:
             exchange = self._inferred(fields, dialect)
         if self.chat or dialect == "llamacpp":
-            exchange.kind = "chat"
+            exchange = replace(exchange, kind="chat")
         answer = translate_body(exchange, status, "application/json", body, dialect)
         if answer.status >= 400:
             said = msgspec.json.decode(answer.body)["error"]["message"]
@@ -134,7 +135,7 @@ class Converter:
             text, now=self.now, new_id=self.new_id, tokens=self.tokens
         )
         if not text.prompt:
-            exchange.prompts = _prompts(_choices(fields))
+            exchange = replace(exchange, prompts=_prompts(_choices(fields)))
         return exchange
 
     def _inferred(self, fields: Fields, dialect: Dialect) -> Exchange:

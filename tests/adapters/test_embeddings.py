@@ -248,7 +248,7 @@ def test_missing_usage_is_counted_by_the_tokenizer() -> None:
     del body["usage"]
     made = json.loads(translate_embeddings(context, wanted, 200, json.dumps(body).encode()).body)
     assert made["usage"] == {"prompt_tokens": 5, "total_tokens": 5}
-    assert context.usage_source == "tokenizer"
+    assert context.result.usage_source == "tokenizer"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_the_backends_count_survives_as_an_integer(usage: Json, prompt: int) -> 
     made = json.loads(translate_embeddings(context, wanted, 200, body).body)
     assert made["usage"] == {"prompt_tokens": prompt, "total_tokens": prompt}
     assert all(type(count) is int for count in made["usage"].values())
-    assert context.usage_source == "backend"
+    assert context.result.usage_source == "backend"
 
 
 @pytest.mark.parametrize("dimensions", [0, -1])

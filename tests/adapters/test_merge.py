@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec import Raw, json
+from msgspec.structs import replace
 
 from tests.text_events import START, asked, entry, lp
 from wellspoken.adapters.events import (
@@ -28,7 +29,7 @@ from wellspoken.adapters.translate import BackendAnswer, StreamTranslator
 def parts_of(exchange: Exchange, source: str = "backend") -> list[Exchange]:
     parts = [exchange.part(None) for _ in range(exchange.n)]
     for part in parts:
-        part.usage_source = source
+        part.result.usage_source = source
     return parts
 
 
@@ -66,8 +67,8 @@ def test_each_prompt_counts_once_and_every_completion() -> None:
     merge = Merge(exchange, parts_of(exchange), 2)
     places = ((0, 5), (1, 5), (2, 11), (3, 11))
     events = [event for place, size in places for event in merge(place, answer("x", size, 3))]
-    assert exchange.usage == Usage(5 + 11, 4 * 3)
-    assert [event for event in events if isinstance(event, Usage)] == [exchange.usage]
+    assert exchange.result.usage == Usage(5 + 11, 4 * 3)
+    assert [event for event in events if isinstance(event, Usage)] == [exchange.result.usage]
 
 
 def test_details_add_up_as_the_counts_do() -> None:
@@ -80,9 +81,9 @@ def test_details_add_up_as_the_counts_do() -> None:
     )
     for place, usage in enumerate(given):
         merge(place, [usage, End(True)])
-    assert exchange.usage is not None
-    assert json.decode(exchange.usage.prompt_details) == {"cached_tokens": 3}
-    told = json.decode(exchange.usage.completion_details)
+    assert exchange.result.usage is not None
+    assert json.decode(exchange.result.usage.prompt_details) == {"cached_tokens": 3}
+    told = json.decode(exchange.result.usage.completion_details)
     assert told == {"reasoning_tokens": 3, "audio_tokens": 0}
 
 
@@ -100,11 +101,11 @@ def test_the_usage_is_as_good_as_its_worst_part(sources: tuple[str, str], worst:
     exchange = asked(n=2)
     parts = parts_of(exchange)
     for part, source in zip(parts, sources, strict=True):
-        part.usage_source = source
+        part.result.usage_source = source
     merge = Merge(exchange, parts, 2)
     for place in (0, 1):
         merge(place, answer("x", 1, 1))
-    assert exchange.usage_source == worst
+    assert exchange.result.usage_source == worst
 
 
 def test_a_fault_of_one_goes_on_at_once_and_an_extra_keeps_its_place() -> None:
@@ -120,7 +121,7 @@ def best_of(scores: Sequence[Sequence[float]], n: int, each: int, **more: object
     exchange = asked(n=n, **more)
     parts = [exchange.part(None) for _ in scores]
     for part in parts:
-        part.usage_source = "backend"
+        part.result.usage_source = "backend"
     best = Best(exchange, parts, each)
     out: list[Event] = []
     for place, values in enumerate(scores):
@@ -190,7 +191,7 @@ DONE = b"data: [DONE]\n\n"
 def test_a_part_whose_end_comes_with_its_stop_string_ends_once() -> None:
     """Else the whole answer would be over before the other part has said a word."""
     exchange = asked(n=2, stops=("END",), logprobs=False)
-    exchange.enforced = True
+    exchange = replace(exchange, enforced=True)
     parts = parts_of(exchange)
     sources = [BackendAnswer(part, "completions") for part in parts]
     merge = Merge(exchange, parts, 2)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from tests import replay
 from tests.conformance import check_body
@@ -24,7 +25,7 @@ BODIES = [x for x in CHATS if not x.streamed and not x.for_stream]
 
 def stored(fixture: Fixture) -> Exchange:
     exchange = replay.exchange(fixture.request, tokens=replay.tokens(fixture.vocabulary))
-    exchange.stored = True
+    exchange = structs.replace(exchange, stored=True)
     return exchange
 
 
@@ -83,7 +84,7 @@ def test_a_stored_answer_is_of_today(off: int) -> None:
     request = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
     for kept in (False, True):
         exchange = replay.exchange(request)
-        exchange.stored = kept
+        exchange = structs.replace(exchange, stored=kept)
         made = translate_body(exchange, 200, "application/json", json.dumps(answer).encode())
         right = not kept or abs(off) < 86_400
         assert json.loads(made.body)["created"] == replay.NOW + (off if right else 0)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.answers import DONE, Said, ask, body, completion, data, end, role, say, stream
 from tests.examples import examples
@@ -248,7 +249,7 @@ def test_a_200_that_is_no_completion(payload: Any) -> None:
 
 def test_what_was_not_understood_names_backend_and_request() -> None:
     asked = exchange(ask())
-    asked.origin = "backend vllm, request req_7"
+    asked = replace(asked, origin="backend vllm, request req_7")
     answer = translate_body(asked, 200, "application/json", b'{"x": 1}')
     assert b"answer (backend vllm, request req_7) is not a chat completion" in answer.body
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from tests.replay import exchange
 from wellspoken.adapters.translate import error_of
@@ -20,7 +21,9 @@ def test_a_part_that_the_model_cannot_read_is_the_clients(kind: str, part: str) 
     content = [{"type": "text", "text": "hi"}, {"type": part, part: {"url": "u"}}]
     parts = [{"role": "user", "content": "a"}, {"role": "user", "content": content}]
     asked = exchange({"model": "m", "messages": [{"role": "user", "content": "x"}]})
-    asked.parts = exchange({"model": "m", "messages": parts}).parts if kind == "image" else {}
+    asked = replace(
+        asked, parts=exchange({"model": "m", "messages": parts}).parts if kind == "image" else {}
+    )
     fault = error_of(asked, 500, sent)
     assert (fault.status, fault.type) == (400, "invalid_request_error")
     assert fault.code == "unsupported_parameter"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
 from tests.answers import ask, bare, body, choice, completion, entry, lp, scored
 from tests.examples import examples
@@ -44,7 +45,7 @@ def settled(
     """Settle one entry; `given` is what stands in `bytes`, absent where it is left out."""
     asked = exchange(ask(**request))
     if vocab is not None:
-        asked.tokens = TokenTable(vocab)
+        asked = replace(asked, tokens=TokenTable(vocab))
     raw = Raw() if given is ... else Raw(json.dumps(given).encode())
     row = Entry(token, -1.0, raw, top or [], known if known is not None else UNSET)
     context = Context(asked)

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.answers import Json, Said, ask, body, stream
 from tests.fold import payloads
@@ -206,7 +207,7 @@ def test_the_best_alternatives_value_is_not_the_sampled_tokens() -> None:
     """src/llama_server_context.cc gives an entry probs[0], whatever was sampled."""
     given = whole("a", entry("a", ("b", -0.2), ("c", -2.0)))
     asked = exchange(SCORED)
-    asked.pairs_best = CORTEX.pairs_best
+    asked = replace(asked, pairs_best=CORTEX.pairs_best)
     answer = translate_body(asked, 200, "application/json", json.dumps(given).encode())
     (row,) = json.loads(answer.body)["choices"][0]["logprobs"]["content"]
     assert (row["token"], row["logprob"]) == ("a", -9999.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.answers import (
     TOOL,
@@ -252,7 +253,7 @@ def test_a_kept_stop_string_ends_a_choice_that_goes_on_to_a_call() -> None:
 def test_an_enforced_stop_string_that_is_kept_is_the_end() -> None:
     """Nobody else would end it: the backend was not told the stop strings."""
     wanted = exchange(ask(stop=["###"], stream=True, **KEEPING))
-    wanted.enforced = True
+    wanted = replace(wanted, enforced=True)
     translator = StreamTranslator(wanted)
     seen = translator.feed(data(role()) + data(say("Hi##")))
     assert told(seen)[0] == "Hi##" and not translator.done

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.answers import (
     USAGE,
@@ -141,7 +142,7 @@ def test_a_usage_that_tells_nothing_is_missing(given: Any) -> None:
 def asked_of(vocabulary: Vocabulary | None = None, **more: Any) -> Exchange:
     found = exchange(ask(**more))
     if vocabulary is not None:
-        found.tokens = TokenTable(vocabulary)
+        found = replace(found, tokens=TokenTable(vocabulary))
     return found
 
 
@@ -171,10 +172,10 @@ def test_the_sources_in_order() -> None:
     assert answered(asked, many)["completion_tokens"] == 8
     asked = asked_of()
     assert answered(asked, without_usage(choice("Hi there")))["completion_tokens"] == 2
-    assert asked.usage_source == "estimate"
+    assert asked.result.usage_source == "estimate"
     asked = asked_of()
     answered(asked, completion())
-    assert asked.usage_source == "backend"
+    assert asked.result.usage_source == "backend"
 
 
 @pytest.mark.parametrize(
@@ -189,8 +190,8 @@ def test_the_source_of_the_completion_is_told(
     given = completion(choice(logprobs=entries("Hi") if logprobs else None))
     given["usage"] = {"prompt_tokens": 5}
     assert answered(asked, given)["prompt_tokens"] == 5
-    assert asked.usage_source == source
-    assert asked.usage is not None and asked.usage.prompt == 5
+    assert asked.result.usage_source == source
+    assert asked.result.usage is not None and asked.result.usage.prompt == 5
 
 
 def test_calls_and_reasoning_are_counted() -> None:

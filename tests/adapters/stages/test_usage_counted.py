@@ -9,6 +9,7 @@ from typing import Any
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.adapters.stages.test_usage import answered, asked_of, byte_tokens, usage, without_usage
 from tests.answers import (
@@ -50,7 +51,7 @@ THINKING = message("Hi", reasoning_content="So.")
 def counting_of(form: Tokenize = FORM, vocabulary: Vocabulary | None = None, **more: Any) -> Any:
     """Return the exchange of a request to a server that counts tokens."""
     found = asked_of(vocabulary, **more)
-    found.tokenize = form
+    found = replace(found, tokenize=form)
     return found
 
 
@@ -78,7 +79,7 @@ def test_a_body_without_counts_waits_for_the_tokenize_endpoint() -> None:
         "completion_tokens": 3,
         "total_tokens": 12,
     }
-    assert asked.usage_source == "tokenize"
+    assert asked.result.usage_source == "tokenize"
     assert asked.notes.counts == {"usage_missing": 1}
 
 
@@ -99,7 +100,7 @@ def test_what_the_endpoint_does_not_tell_comes_from_the_next_source(
     translator, _ = translated(asked, without_usage(choice("Hi you")))
     usage = ended(translator, found)
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == counts
-    assert asked.usage_source == source
+    assert asked.result.usage_source == source
 
 
 def test_only_what_is_missing_is_wanted() -> None:
@@ -158,7 +159,7 @@ def test_the_counts_are_the_same_however_a_stream_is_split(cuts: list[int], two:
         parts = [*parts[:4], *other[:2], *parts[4:], *other[2:]]
     wanted = Wanted(True, True, ("Hellof{}", "xy") if two else ("Hellof{}",), ("So.",))
     asked = counting_of(ENDS, stream=True, n=2 if two else 1, **OPTIONS)
-    asked.tokenize = ENDS
+    asked = replace(asked, tokenize=ENDS)
     translator = StreamTranslator(asked)
     translator.feed(b"".join(map(data, parts)) + DONE)
     assert translator.missing_counts() == wanted
@@ -172,13 +173,13 @@ def test_the_counts_are_the_same_however_a_stream_is_split(cuts: list[int], two:
         "total_tokens": 14,
         "completion_tokens_details": {"reasoning_tokens": 2},
     }
-    assert asked.usage_source == "tokenize"
+    assert asked.result.usage_source == "tokenize"
 
 
 def test_a_stream_that_tells_no_usage_asks_for_no_count() -> None:
     asked = counting_of(stream=True)
     assert b"usage" not in streamed(asked, [*HI], [], NOTHING)
-    assert asked.usage_source == "estimate"
+    assert asked.result.usage_source == "estimate"
 
 
 @pytest.mark.parametrize("last", [chunk({}, "error"), {"error": {"message": "no"}}])
@@ -208,7 +209,7 @@ def test_reasoning_is_counted_by_the_endpoint_where_the_backend_tells_the_totals
     assert translator.missing_counts() == Wanted(False, False, (), ("So.",))
     details = {"completion_tokens_details": {"reasoning_tokens": 1}}
     assert ended(translator, Counted(None, None, 1)) == {**USAGE, **details}
-    assert asked.usage_source == "backend"
+    assert asked.result.usage_source == "backend"
     assert asked.notes.counts["reasoning_tokens_counted"] == 1
     for unknown in (NOTHING, Counted(None, None, 2), Counted(None, None, 9)):
         translator, _ = translated(counting_of(), given)
@@ -248,7 +249,7 @@ def test_reasoning_is_counted_by_the_entries_that_came_with_it() -> None:
 )
 def test_an_echoed_prompt_is_not_counted_as_the_answer(more: Json, texts: tuple[str]) -> None:
     asked = exchange({"model": "m", "prompt": "Hi", **more})
-    asked.tokenize = FORM
+    asked = replace(asked, tokenize=FORM)
     answer = {"id": "cmpl-0123456789", "object": "text_completion", "created": 1_741_570_283}
     only = {"index": 0, "text": "Hi you", "logprobs": None, "finish_reason": "stop"}
     translator = StreamTranslator(asked, "completions", fold=True)
@@ -261,7 +262,7 @@ def test_an_echoed_prompt_is_not_counted_as_the_answer(more: Json, texts: tuple[
 @pytest.mark.parametrize("enforced", [False, True])
 def test_timings_that_the_proxy_itself_asks_for_are_no_deviation(enforced: bool) -> None:
     asked = exchange(ask(stop=["!"]))
-    asked.enforced = enforced
+    asked = replace(asked, enforced=enforced)
     timings = {"timings": {"prompt_n": 3, "cache_n": 2, "predicted_n": 4}}
     assert from_timings(timings, Context(asked)) == Usage(5, 4)
     assert ("usage_from_timings" in asked.notes.counts) == (not enforced)

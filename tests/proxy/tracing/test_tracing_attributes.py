@@ -74,10 +74,10 @@ def test_what_is_no_number_of_its_kind_is_left_out(payload: bytes) -> None:
 def test_an_answers_counts_and_reasons() -> None:
     exchange = Exchange(model="m", now=0, new_id=lambda: "x")
     assert of_answer(None) == of_answer(exchange) == {}
-    exchange.usage = Usage(19, 6)
-    exchange.usage_source = "tokenizer"
-    exchange.answer_id = "chatcmpl-1"
-    exchange.reasons = {1: "length", 0: "stop"}
+    exchange.result.usage = Usage(19, 6)
+    exchange.result.usage_source = "tokenizer"
+    exchange.result.id = "chatcmpl-1"
+    exchange.result.reasons = {1: "length", 0: "stop"}
     assert of_answer(exchange) == {
         "gen_ai.response.finish_reasons": ["stop", "length"],
         "gen_ai.response.id": "chatcmpl-1",
