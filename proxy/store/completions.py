@@ -224,17 +224,17 @@ class CompletionStore:
             raise Unavailable("the database is still being opened") from None
         if self._failure is not None:
             raise type(self._failure)(str(self._failure))
-        await asyncio.gather(self._written(), *([self.others()] if self.others else []))
+        await asyncio.gather(self._wait_for_writes(), *([self.others()] if self.others else []))
 
     async def settle(self) -> None:
         """Write what was added here, as far as that is possible now: another process will read."""
         with suppress(StoreError):
-            await self._written()
+            await self._wait_for_writes()
 
-    async def _written(self) -> None:
+    async def _wait_for_writes(self) -> None:
         await self._writer.barrier()
         if self._relay is not None:
-            await self._relay.caught_up()
+            await self._relay.wait_until_empty()
 
     async def _write(self, rows: Sequence[Row]) -> None:
         await self._tried.wait()
@@ -248,7 +248,7 @@ class CompletionStore:
         await self._open_spool()
         wait, longest = RETRY_SECONDS
         while True:
-            if await self._opened():
+            if await self._try_to_open():
                 break
             self._tried.set()
             await asyncio.sleep(wait)
@@ -262,7 +262,7 @@ class CompletionStore:
         self._tried.set()
         self._retention.start()
 
-    async def _opened(self) -> bool:
+    async def _try_to_open(self) -> bool:
         """Try to open the database."""
         task = asyncio.get_running_loop().create_task(self._database.open())
         try:
@@ -279,19 +279,19 @@ class CompletionStore:
                 self._failure = None
                 self._hold(str(error))
             else:
-                self._failed(error, "what is to be stored waits")
+                self._note_failure(error, "what is to be stored waits")
         except StoreError as error:
             self._metrics.count_failure("unusable")
-            self._failed(Unusable(str(error)), "nothing is stored")
+            self._note_failure(Unusable(str(error)), "nothing is stored")
         except Exception as error:
             self._metrics.count_failure("internal")
             self._log.debug("the store did not open", exc_info=error)
-            self._failed(Unusable(f"{type(error).__name__}: {error}"), "nothing is stored")
+            self._note_failure(Unusable(f"{type(error).__name__}: {error}"), "nothing is stored")
         finally:
             task.cancel()
         return False
 
-    def _failed(self, error: StoreError, what: str) -> None:
+    def _note_failure(self, error: StoreError, what: str) -> None:
         if str(error) != str(self._failure):
             self._log.error("%s: %s", what, error)
         self._failure = error

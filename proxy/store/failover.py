@@ -31,6 +31,10 @@ RETRY_SECONDS = (0.25, 2.0)
 """How long the database is left alone, at first and at most."""
 
 
+# Two tasks use the database at once: the queue's, through `write`, and `_run`, which replays the
+# spool. A row that both write is skipped the second time. An insert that takes too long is
+# cancelled but not waited for: it stays in `_late` until it has ended, or for two seconds of
+# `close`. Rows leave the spool only after their insert has returned.
 class Failover:
     """Writes to a database or, while it is down, to the spool, and replays that in order.
 
@@ -54,7 +58,7 @@ class Failover:
 
     def start(self) -> None:
         """Begin to replay what an earlier process may have left."""
-        self._noted()
+        self._note_rows()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -73,7 +77,7 @@ class Failover:
     def hold(self, problem: str) -> None:
         """Give the database nothing before `up`: it is not open, for the reason that is told."""
         self._held = True
-        self._went_down(Unavailable(problem))
+        self._go_down(Unavailable(problem))
 
     def up(self) -> None:
         """Try the database now: it is open."""
@@ -87,11 +91,11 @@ class Failover:
                 await self._insert(rows)
                 return
             except (Unavailable, Unusable) as error:
-                self._went_down(error)
+                self._go_down(error)
         await self._spool.append(rows)
-        self._noted()
+        self._note_rows()
 
-    async def caught_up(self) -> None:
+    async def wait_until_empty(self) -> None:
         """Return once nothing is left in the spool. Raises Unavailable if that takes too long."""
         if self._empty.is_set() and not self.down:
             return
@@ -106,7 +110,7 @@ class Failover:
             or f"{self._spool.rows} rows of the spool are being replayed"
         )
 
-    def _noted(self) -> None:
+    def _note_rows(self) -> None:
         self._metrics.note_spool(self._spool.rows, self._spool.size)
         if self._spool.rows:
             self._empty.clear()
@@ -114,7 +118,7 @@ class Failover:
         else:
             self._empty.set()
 
-    def _went_down(self, error: StoreError) -> None:
+    def _go_down(self, error: StoreError) -> None:
         usable = isinstance(error, Unavailable)
         self._metrics.count_failure("unavailable" if usable else "unusable")
         if not self.down:
@@ -123,7 +127,7 @@ class Failover:
         self.trouble = "" if usable else str(error)
         self._work.set()
 
-    def _came_up(self) -> None:
+    def _come_up(self) -> None:
         if self.down:
             self._log.info("the store is reached again; %d rows are replayed", self._spool.rows)
         self.down = self.trouble = ""
@@ -131,12 +135,12 @@ class Failover:
     async def _insert(self, rows: Sequence[Row]) -> None:
         """Insert rows. A database that hangs is not waited for, nor is the end of its transaction:
         whatever becomes of that, the same rows may be written again."""
-        await self._bounded(self._database.insert(rows))
+        await self._run_bounded(self._database.insert(rows))
 
-    async def _bounded(self, work: Coroutine[Any, Any, object]) -> None:
+    async def _run_bounded(self, work: Coroutine[Any, Any, object]) -> None:
         task: asyncio.Task[object] = asyncio.get_running_loop().create_task(work)
         self._late.add(task)
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._forget_task)
         try:
             await asyncio.wait({task}, timeout=INSERT_SECONDS)
         finally:
@@ -146,7 +150,7 @@ class Failover:
             raise Unavailable(f"PostgreSQL did not answer within {INSERT_SECONDS:.0f} seconds")
         task.result()
 
-    def _over(self, task: asyncio.Task[object]) -> None:
+    def _forget_task(self, task: asyncio.Task[object]) -> None:
         self._late.discard(task)
         if not task.cancelled():
             task.exception()  # looked at by whoever still waits for it
@@ -162,7 +166,7 @@ class Failover:
                 wait = RETRY_SECONDS[0]
                 continue
             except (Unavailable, Unusable) as error:
-                self._went_down(error)
+                self._go_down(error)
             except Exception:
                 self._metrics.count_failure("internal")
                 self._log.exception("the spool %s could not be replayed", self._spool.path)
@@ -179,41 +183,41 @@ class Failover:
         try:
             found = await self._spool.first(ROWS, BYTES)
         except (Unavailable, Unusable) as error:
-            await self._without(error)
+            await self._do_without_spool(error)
             return
         if not found:
             if self.down:
-                await self._bounded(self._database.position("", ""))  # whether it answers
+                await self._run_bounded(self._database.position("", ""))  # whether it answers
             self._spool_fails = ""
             self._work.clear()
-            self._noted()
-            self._came_up()
+            self._note_rows()
+            self._come_up()
             return
         rows = [row for _, row in found if row is not None]
         if len(rows) < len(found):
-            self._lost(len(found) - len(rows), "the spool holds something that is no row")
-        await self._replayed(rows)
-        self._came_up()
+            self._count_lost(len(found) - len(rows), "the spool holds something that is no row")
+        await self._insert_or_halve(rows)
+        self._come_up()
         try:
             await self._spool.remove([number for number, _ in found])
         except (Unavailable, Unusable) as error:
-            await self._without(error)
+            await self._do_without_spool(error)
             return
         self._spool_fails = ""
-        self._noted()
+        self._note_rows()
 
-    async def _without(self, error: StoreError) -> None:
+    async def _do_without_spool(self, error: StoreError) -> None:
         """Go on with the database alone for now: a spool that fails says nothing of it."""
         if str(error) != self._spool_fails:
             self._log.error("the spool fails, and what it may hold waits: %s", error)
         self._spool_fails = str(error)
         self._metrics.count_failure("spool")
         if self.down:
-            await self._bounded(self._database.position("", ""))  # whether it answers
-            self._came_up()
+            await self._run_bounded(self._database.position("", ""))  # whether it answers
+            self._come_up()
         await asyncio.sleep(SPOOL_SECONDS)
 
-    async def _replayed(self, rows: list[Row]) -> None:
+    async def _insert_or_halve(self, rows: list[Row]) -> None:
         """Insert rows, and leave out, in the log, one that the database refuses for itself."""
         if not rows:
             return
@@ -223,13 +227,13 @@ class Failover:
             raise
         except Exception as error:
             if len(rows) == 1:
-                self._lost(1, f"{rows[0].request_id}: {type(error).__name__}: {error}"[:300])
+                self._count_lost(1, f"{rows[0].request_id}: {type(error).__name__}: {error}"[:300])
                 return
             half = len(rows) // 2
-            await self._replayed(rows[:half])
-            await self._replayed(rows[half:])
+            await self._insert_or_halve(rows[:half])
+            await self._insert_or_halve(rows[half:])
 
-    def _lost(self, rows: int, problem: str) -> None:
+    def _count_lost(self, rows: int, problem: str) -> None:
         self._metrics.count_failure("row")
         self._metrics.dropped.inc(rows)
         self._log.warning("%d rows of the spool cannot be stored: %s", rows, problem)

@@ -17,7 +17,7 @@ LEAST, MOST = -(2**63), 2**63 - 1
 def digest(*parts: str) -> bytes:
     """Return 16 bytes that stand for `parts`, any text; their lengths keep them apart."""
     small = sum(map(len, parts)) <= _REMEMBERED
-    return _remembered(*parts) if small else _digest(*parts)
+    return _cached_digest(*parts) if small else _digest(*parts)
 
 
 def _digest(*parts: str) -> bytes:
@@ -27,7 +27,7 @@ def _digest(*parts: str) -> bytes:
 
 
 _REMEMBERED = 512  # characters: a text of a client's may be as long as its request
-_remembered = lru_cache(4096)(_digest)
+_cached_digest = lru_cache(4096)(_digest)
 
 
 def marks(owner: str, model: str | None, metadata: dict[str, str]) -> list[bytes]:
@@ -41,7 +41,7 @@ def marks_of(row: Row) -> list[bytes]:
     return marks(row.owner, row.model, row.metadata)
 
 
-def bounded(number: int) -> int:
+def clamp(number: int) -> int:
     """Return the nearest number that the databases' integers hold."""
     return min(max(number, LEAST), MOST)
 
@@ -50,9 +50,9 @@ def bounds(query: Query) -> tuple[Position, Position]:
     """Return the positions between which rows are wanted, both outside: a row's seq is over 0."""
     low, high = Position(LEAST, 0), Position(MOST, MOST)
     if query.since is not None:
-        low = Position(bounded(query.since), 0)
+        low = Position(clamp(query.since), 0)
     if query.until is not None:
-        high = Position(bounded(query.until), 0)
+        high = Position(clamp(query.until), 0)
     if query.after is not None and query.descending:
         high = min(high, query.after)
     elif query.after is not None:

@@ -4,6 +4,11 @@ What waits is taken up to 256 rows or 4 MiB at a time, at the latest 10 ms after
 Rows are made in threads and written in one transaction, while those of the next batch are made if
 it is full already. A database that fails leaves the rows where they are, and is tried again; a row
 that cannot be stored is left out, and no other.
+
+All state belongs to the event loop; threads get items to make rows of, and nothing else. Three
+kinds of tasks: callers of `add` and `barrier`, who may be cancelled at any time; `_run`, which
+takes batches and makes their rows; and one `_write_batch` at a time, so that rows are written in
+the order in which they came. Only `close` cancels the latter two.
 """
 
 from __future__ import annotations
@@ -116,17 +121,17 @@ class WriteQueue:
         """Take a capture; return "" or why it will not be stored, or is not committed yet."""
         item = _Item(capture)
         if self._closed:
-            return self._dropped(_CLOSED)
+            return self._drop(_CLOSED)
         if self._room or not self._fits(item):
-            if self._policy == "drop" or not await self._has_room(item):
-                return self._dropped(_CLOSED if self._closed else _FULL)
+            if self._policy == "drop" or not await self._wait_for_room(item):
+                return self._drop(_CLOSED if self._closed else _FULL)
         else:
             self._enqueue(item)
         if not self._commits:
             return ""
         if self.trouble:
             return _NOT_YET
-        return await self._committed(item)
+        return await self._wait_for_commit(item)
 
     async def barrier(self) -> None:
         """Return once all that was added before is committed. Raises StoreError if it cannot be."""
@@ -155,7 +160,7 @@ class WriteQueue:
                 future.cancel()
         self._due.set()
         self._hurry.set()
-        await self._emptied(monotonic() + seconds, hurry)
+        await self._wait_until_empty(monotonic() + seconds, hurry)
         if self._timer is not None:
             self._timer.cancel()
         for task in (self._task, self._writing):
@@ -169,7 +174,7 @@ class WriteQueue:
         rows, _ = await asyncio.to_thread(_make_rows, left)
         return rows
 
-    async def _emptied(self, deadline: float, hurry: asyncio.Event | None) -> None:
+    async def _wait_until_empty(self, deadline: float, hurry: asyncio.Event | None) -> None:
         hurried = False
         while self._task is not None and self._finished < self._added:
             now = monotonic()
@@ -194,7 +199,7 @@ class WriteQueue:
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SECONDS, self._due.set)
 
-    async def _has_room(self, item: _Item) -> bool:
+    async def _wait_for_room(self, item: _Item) -> bool:
         """Wait in line for room; whoever makes it puts the item into the queue."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (item, future)
@@ -207,7 +212,7 @@ class WriteQueue:
                 with suppress(ValueError):
                     self._room.remove(entry)
 
-    async def _committed(self, item: _Item) -> str:
+    async def _wait_for_commit(self, item: _Item) -> str:
         assert item.done is not None
         try:
             async with asyncio.timeout(BLOCK_SECONDS):
@@ -218,11 +223,13 @@ class WriteQueue:
     def _unwritten(self) -> list[_Item]:
         return [*(item for batch in self._taken for item in batch), *self._items]
 
-    def _dropped(self, problem: str) -> str:
+    def _drop(self, problem: str) -> str:
         self._metrics.dropped.inc()
         return problem
 
     async def _run(self) -> None:
+        # Between `_take` and `_write_batch` a batch is in `_taken` alone, so that `close` finds
+        # its rows wherever this task is cancelled.
         while True:
             await self._due.wait()
             if self._writing is not None and not self._writing.done() and not self._enough():
@@ -232,25 +239,25 @@ class WriteQueue:
                 continue
             self._late = False
             batch = self._take()
-            made = await self._guarded(batch, self._made(batch))
-            await self._write_ended()
-            self._writing = asyncio.get_running_loop().create_task(self._end_of(batch, made))
+            made = await self._guard(batch, self._make_rows_of(batch))
+            await self._wait_for_write()
+            self._writing = asyncio.get_running_loop().create_task(self._write_batch(batch, made))
 
-    async def _write_ended(self) -> None:
+    async def _wait_for_write(self) -> None:
         if self._writing is not None:
             await asyncio.wait({self._writing})
 
-    async def _end_of(self, batch: list[_Item], made: list[_Item] | None) -> None:
+    async def _write_batch(self, batch: list[_Item], made: list[_Item] | None) -> None:
         if made:
-            await self._guarded(batch, self._written(made))
+            await self._guard(batch, self._write_until_done(made))
         self._finish(batch)
 
-    async def _guarded(self, batch: list[_Item], work: Coroutine[Any, Any, T]) -> T | None:
+    async def _guard(self, batch: list[_Item], work: Coroutine[Any, Any, T]) -> T | None:
         """Do a part of the work on a batch; where we are at fault, its rows alone are lost."""
         try:
             return await work
         except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and _ends():
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
             self._metrics.count_failure("internal")
             self._metrics.dropped.inc(len(batch))
@@ -282,6 +289,7 @@ class WriteQueue:
 
     def _finish(self, batch: list[_Item]) -> None:
         """Let go of a batch, and of all who waited for it or for its room."""
+        # Must not await: a caller of `add` would see room that those before it in line shall have.
         self._taken.remove(batch)
         if self._late:
             self._due.set()
@@ -302,16 +310,16 @@ class WriteQueue:
             elif not future.done():
                 future.set_result(None)
 
-    async def _made(self, items: list[_Item]) -> list[_Item]:
+    async def _make_rows_of(self, items: list[_Item]) -> list[_Item]:
         """Make the rows of items; return those that have one, as it is stored."""
         if not items:
             return []
         _, bad = await asyncio.to_thread(_make_rows, items)
         for item, error in bad:
-            self._refused(item, error)
+            self._leave_out(item, error)
         return [item for item in items if item.row is not None]
 
-    async def _written(self, items: list[_Item]) -> None:
+    async def _write_until_done(self, items: list[_Item]) -> None:
         """Write rows, however often that must be tried."""
         wait, longest = RETRY_SECONDS
         while True:
@@ -319,7 +327,7 @@ class WriteQueue:
                 await self._attempt(items)
                 return
             except (Unavailable, Unusable) as error:
-                self._failing(error)
+                self._note_failure(error)
                 await self._pause(wait)
                 wait = min(2 * wait, longest)
 
@@ -337,13 +345,13 @@ class WriteQueue:
         except (Unavailable, Unusable):
             raise
         except asyncio.CancelledError:
-            if _ends():
+            if _is_cancelled():
                 raise
             raise Unavailable("the database broke off") from None
         except Exception as error:
             # StoreError alone, or what no one foresaw, such as text that a driver cannot encode.
             if len(items) == 1:
-                self._refused(items[0], error)
+                self._leave_out(items[0], error)
                 return
             half = len(items) // 2
             await self._attempt(items[:half])
@@ -354,7 +362,7 @@ class WriteQueue:
             self._log.info("the store is written again")
             self.trouble, self._failure = "", None
 
-    def _refused(self, item: _Item, error: Exception) -> None:
+    def _leave_out(self, item: _Item, error: Exception) -> None:
         """Leave out a row that cannot be stored."""
         self._metrics.count_failure("row")
         self._metrics.dropped.inc()
@@ -371,7 +379,7 @@ class WriteQueue:
         item.row = None
         item.tell("it cannot be stored as it is")
 
-    def _failing(self, error: StoreError) -> None:
+    def _note_failure(self, error: StoreError) -> None:
         """Note that the database fails, and tell those who wait for it."""
         self._metrics.count_failure("unavailable" if isinstance(error, Unavailable) else "unusable")
         if not self.trouble:
@@ -391,7 +399,7 @@ class WriteQueue:
                 await self._hurry.wait()
 
 
-def _ends() -> bool:
+def _is_cancelled() -> bool:
     """Say whether it is this task that is cancelled, and not only what it waits for."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

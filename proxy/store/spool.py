@@ -91,7 +91,7 @@ class Spool:
 
         def work(db: sqlite3.Connection) -> None:
             encoded = [(_encode(row),) for row in rows]
-            if self._held(db) + sum(len(data) for (data,) in encoded) > self._limit:
+            if self._measure(db) + sum(len(data) for (data,) in encoded) > self._limit:
                 raise Unavailable(f"{FULL} (store.spool_size)")
             db.executemany("INSERT INTO row (data) VALUES (?)", encoded)
 
@@ -122,7 +122,7 @@ class Spool:
         await self._change(work)
 
     async def _change(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        def told() -> T:
+        def run_change() -> T:
             if self._db is None:
                 self._open()
             db = self._db
@@ -139,28 +139,28 @@ class Spool:
                 raise
             # Rows leave from the front, so that this counts them without reading them.
             self.rows = last - first + 1 if last is not None else 0
-            self.size = self._held(db) if self.rows else 0
+            self.size = self._measure(db) if self.rows else 0
             if not self.rows:
                 self._shrink(db)
             return result
 
-        return await self._do(told)
+        return await self._do(run_change)
 
     async def _do(self, work: Callable[[], T]) -> T:
-        def guarded() -> T:
+        def run_guarded() -> T:
             try:
                 return work()
             except UnicodeError:
                 raise  # a row's, and not the file's
             except (sqlite3.Error, OSError, ValueError) as error:
-                told = _explained(error, self.path)
+                explained = _explain_error(error, self.path)
                 if _code(error) in _BROKEN:
                     self._close()  # what is repaired or replaced is found by opening it anew
-                raise told from error
+                raise explained from error
 
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "store-spool")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, guarded)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run_guarded)
 
     def _open(self) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ class Spool:
             raise
         self._db = db
         self.rows = last - first + 1 if last is not None else 0
-        self.size = self._held(db) if self.rows else 0
+        self.size = self._measure(db) if self.rows else 0
 
     def _close(self) -> None:
         db, self._db = self._db, None
@@ -206,7 +206,7 @@ class Spool:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     @staticmethod
-    def _held(db: sqlite3.Connection) -> int:
+    def _measure(db: sqlite3.Connection) -> int:
         (pages,) = db.execute("PRAGMA page_count").fetchone()
         (free,) = db.execute("PRAGMA freelist_count").fetchone()
         (size,) = db.execute("PRAGMA page_size").fetchone()
@@ -224,7 +224,7 @@ def _code(error: Exception) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def _explained(error: Exception, path: Path) -> Unavailable | Unusable:
+def _explain_error(error: Exception, path: Path) -> Unavailable | Unusable:
     if isinstance(error, OSError):
         return Unusable(f"cannot open {path}: {error.strerror}")
     if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

@@ -101,13 +101,13 @@ class Converter:
         self, request: Raw | None, status: int, body: bytes, fields: Fields
     ) -> tuple[bytes, dict[str, int]]:
         dialect = _dialect(fields, self.backend)
-        asked = _fields(bytes(request), "the request") if request and _given(request) else {}
+        asked = _fields(bytes(request), "the request") if request and _is_given(request) else {}
         if "body" in asked:  # a line of OpenAI's batch input
             asked = _fields(bytes(asked["body"]), "the request")
         if asked:
-            exchange = self._asked(fields, asked, dialect)
+            exchange = self._exchange_of_request(fields, asked, dialect)
         else:
-            exchange = self._inferred(fields, dialect)
+            exchange = self._infer_exchange(fields, dialect)
         if self.chat or dialect == "llamacpp":
             exchange = replace(exchange, kind="chat")
         answer = translate_body(exchange, status, "application/json", body, dialect)
@@ -116,7 +116,7 @@ class Converter:
             raise RejectedLine(f"no answer but an error ({answer.status}): {said}")
         return answer.body.replace(b"\r", b" "), exchange.notes.counts
 
-    def _asked(self, fields: Fields, asked: Fields, dialect: Dialect) -> Exchange:
+    def _exchange_of_request(self, fields: Fields, asked: Fields, dialect: Dialect) -> Exchange:
         """Return the exchange of a stored request, which may be as short as its logprobs."""
         given = {key: value for key, value in asked.items() if bytes(value) != b"null"}
         for key in ("stream", "stream_options", "oai_compat"):
@@ -138,11 +138,11 @@ class Converter:
             exchange = replace(exchange, prompts=_prompts(_choices(fields)))
         return exchange
 
-    def _inferred(self, fields: Fields, dialect: Dialect) -> Exchange:
+    def _infer_exchange(self, fields: Fields, dialect: Dialect) -> Exchange:
         """Return the exchange of an answer whose request was not kept: it got all it holds."""
         choices = _choices(fields)
         text = dialect == "completions"
-        echo = text and any(_echoes(choice) for choice in choices)
+        echo = text and any(_has_echo(choice) for choice in choices)
         messages = [_object(choice.get("message")) for choice in choices]
         return Exchange(
             kind="completions" if text else "chat",
@@ -152,12 +152,12 @@ class Converter:
             now=self.now,
             new_id=self.new_id,
             tokens=self.tokens,
-            logprobs=_given(fields.get("completion_probabilities"))
-            or any(_given(choice.get("logprobs")) for choice in choices),
+            logprobs=_is_given(fields.get("completion_probabilities"))
+            or any(_is_given(choice.get("logprobs")) for choice in choices),
             k=ALL_ALTERNATIVES,
             n=max(len(choices), 1),
-            functions=any(_given(message.get("function_call")) for message in messages)
-            and not any(_given(message.get("tool_calls")) for message in messages),
+            functions=any(_is_given(message.get("function_call")) for message in messages)
+            and not any(_is_given(message.get("tool_calls")) for message in messages),
             service_tier=bytes(fields.get("service_tier", b"")) == b'"default"',
             switches=SWITCHES,
         )
@@ -166,9 +166,9 @@ class Converter:
 def _response(outer: Fields) -> tuple[int, bytes, Fields | None]:
     """Return status and answer of a record, and for a batch line the object that holds them."""
     response = outer["response"]
-    if not _given(response):
+    if not _is_given(response):
         error = outer.get("error")
-        why = f": {bytes(error).decode()}" if error is not None and _given(error) else ""
+        why = f": {bytes(error).decode()}" if error is not None and _is_given(error) else ""
         raise RejectedLine(f"a record without a response{why}")
     inner = _fields(bytes(response), "the response")
     if "body" not in inner or "choices" in inner:
@@ -225,7 +225,7 @@ def _raw(value: Any) -> Raw:
     return Raw(json.dumps(value, ensure_ascii=False).encode())
 
 
-def _given(value: Raw | None) -> bool:
+def _is_given(value: Raw | None) -> bool:
     """Say whether a key stands there with a value that is not empty."""
     return value is not None and bytes(memoryview(value)[:5]) not in _EMPTY
 
@@ -271,7 +271,7 @@ def _arrays(choice: Fields) -> KeptArrays:
         return KeptArrays()
 
 
-def _echoes(choice: Fields) -> bool:
+def _has_echo(choice: Fields) -> bool:
     """Say whether the arrays begin with a prompt: nothing precedes its first token to score it."""
     numbers = _arrays(choice).token_logprobs
     return numbers is not None and len(numbers) > 0 and numbers[0] is None

@@ -32,7 +32,13 @@ from wellspoken.proxy.transfer.jsonl import (
     UsageError,
     run_command,
 )
-from wellspoken.proxy.transfer.opening import Opened, opened, owner, settings, spare
+from wellspoken.proxy.transfer.opening import (
+    StoreRunner,
+    open_for_command,
+    owner,
+    refuse_overwriting,
+    settings,
+)
 
 MOST: Final = 64
 BYTES: Final = 4 << 20
@@ -109,15 +115,15 @@ def _run(options: ExportOptions, tally: Exports, terminal: Terminal) -> int:
     with ExitStack() as stack:
         wanted = settings(options.config, options.store, made=False)
         query = _query(options)
-        spare(wanted, "--output", None if options.out == "-" else options.out)
-        source = stack.enter_context(opened(wanted))
+        refuse_overwriting(wanted, "--output", None if options.out == "-" else options.out)
+        source = stack.enter_context(open_for_command(wanted))
         out = LineWriter(stack.enter_context(_out(options.out)), tally)
         _export(source, query, out, options, terminal, tally)
     return tally.lost
 
 
 def _export(
-    source: Opened,
+    source: StoreRunner,
     query: Query,
     out: LineWriter,
     options: ExportOptions,
@@ -186,7 +192,7 @@ class LineWriter:
         self.waiting, self.size = [], 0
 
 
-def _page(source: Opened, query: Query) -> list[Row]:
+def _page(source: StoreRunner, query: Query) -> list[Row]:
     """Return the next page, asking twice where the store or its large answers were out of reach."""
     try:
         return source.run(source.store.find(query))
@@ -196,7 +202,7 @@ def _page(source: Opened, query: Query) -> list[Row]:
 
 
 def _past(
-    source: Opened, query: Query, error: Unusable, terminal: Terminal, tally: Exports
+    source: StoreRunner, query: Query, error: Unusable, terminal: Terminal, tally: Exports
 ) -> Query:
     """Return how to go on where a page cannot be read: row by row, past one that is lost.
 
@@ -222,7 +228,7 @@ def _limit(limit: int, rows: list[Row]) -> int:
     return max(1, min(MOST, 2 * limit, BYTES * len(rows) // max(size, 1)))
 
 
-def _last(source: Opened, query: Query) -> int | None:
+def _last(source: StoreRunner, query: Query) -> int | None:
     """Return when the last completion was made that will be exported."""
     newest = structs.replace(query, descending=True, limit=1, messages=False)
     found = source.run(source.store.positions(newest))

@@ -121,7 +121,7 @@ def _full(row: Row) -> bytes:
 
 def _eval(row: Row, answer: _Answer, choice: Fields) -> bytes:
     message = _fields_of(choice["message"])
-    text = _text_of(message["content"]) if _given(message.get("content")) else ""
+    text = _text_of(message["content"]) if _is_given(message.get("content")) else ""
     parameters = _fields_of(row.parameters)
     sample: dict[str, Any] = {
         "model": answer.model,
@@ -130,7 +130,7 @@ def _eval(row: Row, answer: _Answer, choice: Fields) -> bytes:
         "output_tools": message.get("tool_calls", []),
         "finish_reason": choice["finish_reason"],
     }
-    if _given(parameters.get("response_format")):
+    if _is_given(parameters.get("response_format")):
         with suppress(*_REFUSED):  # the model was to write an object, which it may not have done
             sample["output_json"] = _fields_of(text)
     if len(answer.choices) == 1:
@@ -149,10 +149,12 @@ def _training(row: Row) -> tuple[list[Fields], Fields]:
     """Return the messages and the tools of a training example, before the answer."""
     parameters = _fields_of(row.parameters)
     messages = [_message(message) for message in _objects_of(row.messages)]
-    tools = {key: parameters[key] for key in ("tools", "functions") if _given(parameters.get(key))}
+    tools = {
+        key: parameters[key] for key in ("tools", "functions") if _is_given(parameters.get(key))
+    }
     if any(_is(tool, "type", "custom") for tool in _objects_of(tools.get("tools", b"[]"))):
         raise LeftOut("custom tools")
-    if "tools" in tools and _given(parameters.get("parallel_tool_calls")):
+    if "tools" in tools and _is_given(parameters.get("parallel_tool_calls")):
         tools["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     return messages, tools
 
@@ -163,7 +165,7 @@ def _example(asked: tuple[list[Fields], Fields], choice: Fields, everything: boo
     if reason in CUT and not everything:
         raise LeftOut(reason)
     message = _fields_of(choice["message"])
-    answer = {key: message[key] for key in KEYS["assistant"] if _said(message, key)}
+    answer = {key: message[key] for key in KEYS["assistant"] if _is_said(message, key)}
     if not any(key in answer for key in SAID):
         if not everything:
             raise LeftOut("empty")
@@ -183,7 +185,7 @@ def _message(message: Fields) -> Fields:
         message = message | {"role": Raw(b'"system"')}
     if role not in KEYS:
         raise LeftOut("a role of no training example")
-    kept = {key: message[key] for key in KEYS[role] if _given(message.get(key))}
+    kept = {key: message[key] for key in KEYS[role] if _is_given(message.get(key))}
     content = bytes(kept.get("content", b"null"))
     if content[:1] == b"[":
         parts = _objects_of(content)
@@ -199,12 +201,12 @@ def _message(message: Fields) -> Fields:
     return kept
 
 
-def _said(message: Fields, key: str) -> bool:
+def _is_said(message: Fields, key: str) -> bool:
     value = message.get(key)
     return value is not None and bytes(memoryview(value)[:5]) not in _EMPTY
 
 
-def _given(value: Raw | None) -> bool:
+def _is_given(value: Raw | None) -> bool:
     """Say whether a key stands there and is not null."""
     return value is not None and bytes(memoryview(value)[:5]) != b"null"
 

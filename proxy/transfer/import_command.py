@@ -28,7 +28,13 @@ from wellspoken.proxy.transfer.jsonl import (
     run_command,
     use_lines,
 )
-from wellspoken.proxy.transfer.opening import Opened, opened, owner, settings, spare
+from wellspoken.proxy.transfer.opening import (
+    StoreRunner,
+    open_for_command,
+    owner,
+    refuse_overwriting,
+    settings,
+)
 
 ROWS: Final = 256
 BYTES: Final = 4 << 20
@@ -73,9 +79,9 @@ def _import(options: ImportOptions, tally: Imports, terminal: Terminal) -> int:
         reader = RowReader(now=int(time.time()), owner=owner(options.key), model=options.model)
         lines = JsonLines(open_source(options.file, "import", stack), LONGEST)
         wanted = settings(options.config, options.store, made=True)
-        spare(wanted, "--rejects", options.rejects)
+        refuse_overwriting(wanted, "--rejects", options.rejects)
         rejects = Rejects(open_rejects(options.rejects, lines.file, stack), terminal)
-        target = stack.enter_context(opened(wanted))
+        target = stack.enter_context(open_for_command(wanted))
         group: list[Row] = []
         size = 0
 
@@ -96,7 +102,7 @@ def _import(options: ImportOptions, tally: Imports, terminal: Terminal) -> int:
     return tally.rejected
 
 
-def _store(target: Opened, group: list[Row], tally: Imports) -> None:
+def _store(target: StoreRunner, group: list[Row], tally: Imports) -> None:
     if not group:
         return
     new = target.run(_insert(target.store, group))

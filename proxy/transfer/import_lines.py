@@ -133,7 +133,7 @@ class RowReader:
 
     def _eval(self, line: bytes, fields: Fields) -> Row:
         item = _object(fields["item"], "the item")
-        if not _given(fields.get("sample")):
+        if not _is_given(fields.get("sample")):
             raise RejectedLine("a line without a sample, so there is no answer")
         if "input" not in item:
             raise RejectedLine("the item has no input, so there are no messages")
@@ -141,14 +141,14 @@ class RowReader:
         request = _object(item["parameters"], "item.parameters") if "parameters" in item else {}
         request["messages"] = _input(item["input"])
         if sample.choices:
-            response: Fields = {"choices": Raw(_encode(_numbered(sample.choices)))}
+            response: Fields = {"choices": Raw(_encode(_number_choices(sample.choices)))}
         else:
-            response = self._response(_said(sample), sample.finish_reason)
+            response = self._response(_message_of(sample), sample.finish_reason)
         if sample.model:
             response["model"] = Raw(_encode(sample.model))
         if "created" in item:
             response["created"] = item["created"]
-        if _given(sample.usage):
+        if _is_given(sample.usage):
             response["usage"] = sample.usage
         if "n" in request or len(sample.choices or ()) > 1:
             request["n"] = Raw(b"%d" % len(sample.choices or [0]))
@@ -241,7 +241,7 @@ def _object(data: bytes | Raw, what: str) -> Fields:
 def _pairs(*places: Fields) -> dict[str, str]:
     """Return the metadata of the first that has it."""
     for fields in places:
-        if _given(fields.get("metadata")):
+        if _is_given(fields.get("metadata")):
             try:
                 return _pairs_of(fields["metadata"])
             except _REFUSED:
@@ -256,7 +256,7 @@ def _input(value: Raw) -> Raw:
     return Raw(_encode([{"role": "user", "content": value}]))
 
 
-def _said(sample: _Sample) -> Fields:
+def _message_of(sample: _Sample) -> Fields:
     """Return the message of a sample that has no choices."""
     if sample.output_text is None and not sample.output_tools:
         raise RejectedLine("the sample has neither choices nor output_text")
@@ -268,9 +268,9 @@ def _said(sample: _Sample) -> Fields:
     return message
 
 
-def _numbered(choices: list[Fields]) -> list[dict[str, Any]]:
+def _number_choices(choices: list[Fields]) -> list[dict[str, Any]]:
     return [choice | {"index": at} for at, choice in enumerate(choices)]
 
 
-def _given(value: Raw | None) -> bool:
+def _is_given(value: Raw | None) -> bool:
     return value is not None and bytes(memoryview(value)[:5]) != b"null"

@@ -58,7 +58,7 @@ def settings(file: str | None, store: str | None, *, made: bool) -> config.Store
     return structs.replace(found, path=path, max_age=0.0, max_size=0, durability="commit")
 
 
-def spare(wanted: config.Store, option: str, file: str | None) -> None:
+def refuse_overwriting(wanted: config.Store, option: str, file: str | None) -> None:
     """Raise UsageError if the file that an option names would overwrite the store."""
     if wanted.path is None or file is None or not os.path.exists(file):
         return
@@ -75,7 +75,7 @@ def owner(key: str | None) -> str | None:
         raise UsageError(f"--{error}") from None
 
 
-class Opened:
+class StoreRunner:
     """A store and the loop that it works on, which runs only while it is asked something.
 
     So an interrupt meets the command itself, and at once, while it reads or writes a pipe.
@@ -87,7 +87,7 @@ class Opened:
 
 
 @contextmanager
-def opened(wanted: config.Store) -> Iterator[Opened]:
+def open_for_command(wanted: config.Store) -> Iterator[StoreRunner]:
     """Open a store for a command. Raises UsageError, StoreError."""
     log = logging.getLogger("wellspoken.command")
     with asyncio.Runner() as runner:
@@ -101,6 +101,6 @@ def opened(wanted: config.Store) -> Iterator[Opened]:
             if store.trouble:
                 raise StoreError(store.trouble)
             log.disabled = False
-            yield Opened(runner, store)
+            yield StoreRunner(runner, store)
         finally:
             runner.run(store.close())

@@ -30,7 +30,7 @@ _ADVICE = {
 _STARTUP = "unsupported startup parameter"
 
 
-class Address:
+class DatabaseAddress:
     """What a URL says of a database that may be shown, and what must not be.
 
     Raises Unusable for a URL that cannot be read for sure, since a part of a password could then
@@ -51,10 +51,10 @@ class Address:
         self._secrets = sorted({raw, unquote(raw), *named} - {""}, key=len, reverse=True)
         self.settings = frozenset(settings)
 
-    def explained(self, error: Exception) -> StoreError:
+    def explain_error(self, error: Exception) -> StoreError:
         """Return what an error of asyncpg, or of the system, means and what to do."""
         if isinstance(error, asyncpg.PostgresError):
-            return self._refused(error)
+            return self._explain_refusal(error)
         if isinstance(error, ssl.SSLCertVerificationError):
             return Unusable(f"{self.place}: {error.verify_message}: check sslmode and sslrootcert")
         if isinstance(error, TimeoutError):
@@ -68,7 +68,7 @@ class Address:
             )
         return Unavailable(f"{self.place}: {self._line(error)}")
 
-    def _refused(self, error: asyncpg.PostgresError) -> StoreError:
+    def _explain_refusal(self, error: asyncpg.PostgresError) -> StoreError:
         state = str(getattr(error, "sqlstate", None) or "")
         # Not the detail: it may show what is in a row.
         said = self._line(getattr(error, "message", None) or type(error).__name__)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import json
 
 from wellspoken.proxy.store.database import Unavailable, Unusable
-from wellspoken.proxy.store.marks import LEAST, MOST, bounded, bounds, digest, marks, marks_of
+from wellspoken.proxy.store.marks import LEAST, MOST, bounds, clamp, digest, marks, marks_of
 from wellspoken.proxy.store.migrations import migrations
 from wellspoken.proxy.store.postgres import sql
 from wellspoken.proxy.store.rows import Position, Query, Row
@@ -54,13 +54,13 @@ class PostgresDatabase:
         self, url: str, *, connections: int = _CONNECTIONS, timeout: float = COMMAND
     ) -> None:
         try:
-            from wellspoken.proxy.store.postgres.address import Address
+            from wellspoken.proxy.store.postgres.address import DatabaseAddress
         except ModuleNotFoundError as error:
             if error.name != "asyncpg":
                 raise
             raise Unusable("store.url needs asyncpg: pip install 'wellspoken[postgres]'") from error
         self._url = url
-        self._address = Address(url)
+        self._address = DatabaseAddress(url)
         self._connections = connections
         self._timeout = timeout
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
@@ -78,7 +78,7 @@ class PostgresDatabase:
             timeout=CONNECT,
             statement_cache_size=0,  # pgbouncer gives the next transaction another session
             server_settings={} if named else {"application_name": "wellspoken"},
-            reset=_nothing,
+            reset=_reset_nothing,
         )
         try:
             await self._pool
@@ -124,7 +124,7 @@ class PostgresDatabase:
         ends = (low.created, low.seq, high.created, high.seq)
         async with self._transaction(sql.READ) as connection:
             if query.metadata or query.model is not None:
-                found = await self._marked(connection, query, ends)
+                found = await self._find_marked(connection, query, ends)
             elif query.owner is None:
                 found = await connection.fetch(sql.everybody(query), *ends, query.limit)
             else:
@@ -157,7 +157,7 @@ class PostgresDatabase:
         """Delete a row and return what it was, with all columns; None: there was none."""
         async with self._transaction(sql.WRITE) as connection:
             locked = await connection.fetch(sql.LOCKED, *_named(owner, id))
-            gone = await _deleted(connection, locked)
+            gone = await _delete_rows(connection, locked)
         return gone[0] if gone else None
 
     async def prune(self, *, before: int | None, over: int | None, limit: int) -> list[Row]:
@@ -170,9 +170,9 @@ class PostgresDatabase:
             await connection.execute(sql.LOCK, _LOCK, _PRUNING)
             total = await connection.fetchrow(sql.SIZE) if over is not None else None
             excess = 0 if total is None or over is None else max(total["bytes"] - over, 0)
-            since = LEAST if before is None else bounded(before)
+            since = LEAST if before is None else clamp(before)
             oldest = await connection.fetch(sql.OLDEST, since, min(excess, MOST), limit)
-            return await _deleted(connection, _too_much(oldest, since, excess))
+            return await _delete_rows(connection, _too_much(oldest, since, excess))
 
     async def size(self) -> tuple[int, int]:
         """Return how many rows there are, and how many bytes their columns take."""
@@ -216,9 +216,9 @@ class PostgresDatabase:
                 await pool.expire_connections()  # the one that writes may be elsewhere now
             # A ValueError quotes the part of the URL that it is about.
             shown = None if isinstance(error, ValueError) else error
-            raise self._address.explained(error) from shown
+            raise self._address.explain_error(error) from shown
 
-    async def _marked(
+    async def _find_marked(
         self, connection: Connection, query: Query, ends: tuple[int, int, int, int]
     ) -> list[asyncpg.Record]:
         """Find rows by their marks: those of the rarest in order, where they have the others.
@@ -230,7 +230,7 @@ class PostgresDatabase:
             owners = [_text(each["owner"]) for each in await connection.fetch(sql.OWNERS)]
         asked = [_hex(marks(owner or "", query.model, query.metadata)) for owner in owners]
         if asked and len(asked[0]) > 1:
-            asked, ends = await _narrowed(connection, query, asked, ends)
+            asked, ends = await _narrow_marks(connection, query, asked, ends)
         if not asked:
             return []
         rarest = [each[0] for each in asked]
@@ -260,7 +260,7 @@ class PostgresDatabase:
                 await connection.execute(sql.MIGRATED, number)
 
 
-async def _deleted(connection: Connection, locked: Sequence[asyncpg.Record]) -> list[Row]:
+async def _delete_rows(connection: Connection, locked: Sequence[asyncpg.Record]) -> list[Row]:
     """Delete rows that this transaction has locked, and return them."""
     if not locked:
         return []
@@ -282,7 +282,7 @@ def _too_much(
     return oldest
 
 
-async def _narrowed(
+async def _narrow_marks(
     connection: Connection, query: Query, asked: list[list[str]], ends: tuple[int, int, int, int]
 ) -> tuple[list[list[str]], tuple[int, int, int, int]]:
     """Return each owner's marks, the rarest first, and the bounds that they leave.
@@ -310,7 +310,7 @@ def _rarity(spread: asyncpg.Record) -> tuple[int, int]:
     return spread["rows"], -int(spread["seconds"])
 
 
-async def _nothing(connection: object) -> None:
+async def _reset_nothing(connection: object) -> None:
     """Reset nothing of a connection that goes back: nothing outlives a transaction."""
 
 
@@ -349,7 +349,7 @@ def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
 def _columns(rows: list[Row]) -> list[list[Any]]:
     """Return the values of rows by column, in the order that sql.INSERT has."""
     return [
-        [bounded(row.created) for row in rows],
+        [clamp(row.created) for row in rows],
         [digest(row.owner, row.id).hex() for row in rows],
         # An array of arrays would have to be as wide everywhere.
         [f"{{{','.join(_hex(marks_of(row)))}}}" for row in rows],

@@ -44,7 +44,7 @@ SIZE = (
 )
 
 
-def _counted(rows: str, sign: str) -> str:
+def _count_into_total(rows: str, sign: str) -> str:
     return f"""counted AS (
     INSERT INTO wellspoken_total AS t
     SELECT pg_backend_pid() % 16, {sign}count(*), {sign}coalesce(sum(size), 0)::bigint FROM {rows}
@@ -70,7 +70,7 @@ WITH given AS (
     RETURNING created, seq, marks, {_BYTES} AS size
 ), marked AS (
     INSERT INTO wellspoken_mark SELECT unnest(marks), created, seq FROM added
-), {_counted("added", "")}
+), {_count_into_total("added", "")}
 SELECT
 """
 
@@ -78,7 +78,7 @@ _GONE = f"""unmarked AS (
     DELETE FROM wellspoken_mark m
     USING (SELECT unnest(marks) AS mark, created, seq FROM gone) g
     WHERE m.mark = g.mark AND m.created = g.created AND m.seq = g.seq
-), {_counted("(SELECT " + _BYTES + " AS size FROM gone) g", "-")}
+), {_count_into_total("(SELECT " + _BYTES + " AS size FROM gone) g", "-")}
 SELECT {_WHOLE} FROM gone c"""
 
 # Rows are locked before the statement that deletes them begins: what it sees of their marks is then

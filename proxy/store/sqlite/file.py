@@ -22,7 +22,7 @@ from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.migrations import migrations
 from wellspoken.proxy.store.rows import Position, Query, Row
 from wellspoken.proxy.store.sqlite import queries
-from wellspoken.proxy.store.sqlite.trouble import explained
+from wellspoken.proxy.store.sqlite.trouble import explain_error
 
 T = TypeVar("T")
 _File = tuple[int, int] | None
@@ -123,7 +123,7 @@ class SqliteDatabase:
 
         rows = await self._write(lambda db: queries.prune(db, before, over, limit))
         with suppress(StoreError):  # the rows are gone; the room can be given back next time
-            await self._in(self._opened()[0], self._shrink)
+            await self._in(self._threads()[0], self._shrink)
         return rows
 
     async def size(self) -> tuple[int, int]:
@@ -131,10 +131,10 @@ class SqliteDatabase:
         return await self._read(queries.size)
 
     async def _write(self, work: Callable[[sqlite3.Connection], T], size: int = 0) -> T:
-        def transacted() -> T:
+        def run_transaction() -> T:
             if self._writer is None:
-                raise self._closed()
-            if self._here() != self._files:
+                raise self._error_when_closed()
+            if self._identify() != self._files:
                 raise _Lost
             with _transaction(self._writer, "IMMEDIATE") as db:
                 result = work(db)
@@ -144,13 +144,13 @@ class SqliteDatabase:
 
         while True:
             if self._lost is not None:
-                await self._found()
+                await self._reopen()
             try:
-                return await self._in(self._opened()[0], transacted)
+                return await self._in(self._threads()[0], run_transaction)
             except _Lost:
                 self._lost = Unavailable(f"{self.path} was removed or replaced, and is opened anew")
 
-    async def _found(self) -> None:
+    async def _reopen(self) -> None:
         """Open what is at the path now: SQLite would go on to write into a file without a name."""
         async with self._finding:
             lost = self._lost
@@ -169,40 +169,40 @@ class SqliteDatabase:
 
     def _forget(self) -> None:
         """Remove our log from beside a file that it is not the log of, and would garble."""
-        file, log = self._here()
+        file, log = self._identify()
         if file != self._files[0] and log is not None and log == self._files[1]:
             for name in ("-wal", "-shm"):
                 with suppress(OSError):
                     os.unlink(f"{self.path}{name}")
 
-    def _here(self) -> tuple[_File, _File]:
+    def _identify(self) -> tuple[_File, _File]:
         return _file(self.path), _file(Path(f"{self.path}-wal"))
 
     async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        def transacted() -> T:
+        def run_transaction() -> T:
             with _transaction(self._reader(), "DEFERRED") as db:
                 return work(db)
 
-        return await self._in(self._opened()[1], transacted)
+        return await self._in(self._threads()[1], run_transaction)
 
-    def _opened(self) -> tuple[ThreadPoolExecutor, ThreadPoolExecutor]:
+    def _threads(self) -> tuple[ThreadPoolExecutor, ThreadPoolExecutor]:
         if self._executors is None:
-            raise self._closed()
+            raise self._error_when_closed()
         return self._executors
 
-    def _closed(self) -> StoreError:
+    def _error_when_closed(self) -> StoreError:
         if self._lost is not None:
             return type(self._lost)(str(self._lost))
         return Unavailable(f"{self.path} is not open")
 
     async def _in(self, executor: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        def told() -> T:
+        def run_guarded() -> T:
             try:
                 return work()
             except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
-                raise explained(error, self.path) from error
+                raise explain_error(error, self.path) from error
 
-        return await asyncio.get_running_loop().run_in_executor(executor, told)
+        return await asyncio.get_running_loop().run_in_executor(executor, run_guarded)
 
     def _prepare(self) -> None:
         # SQLite gives the files beside it the mode of the first.
@@ -213,8 +213,8 @@ class SqliteDatabase:
                 raise Unusable(f"{self.path} is no regular file: configure another path")
         finally:
             os.close(made)
-        if _others(self.path):
-            raise _foreign(self.path)
+        if _is_foreign(self.path):
+            raise _foreign_error(self.path)
         db = self._connect(WRITE_CACHE)
         try:
             with _transaction(db, "DEFERRED"):  # of one moment: another process may be making it
@@ -237,7 +237,7 @@ class SqliteDatabase:
             db.close()
             raise
         self._writer = db
-        self._files = self._here()
+        self._files = self._identify()
 
     def _journal(self, db: sqlite3.Connection) -> str:
         """Let the file have a write-ahead log; return what it has.
@@ -361,7 +361,7 @@ def _transaction(db: sqlite3.Connection, kind: str) -> Iterator[sqlite3.Connecti
         raise
 
 
-def _others(path: Path) -> bool:
+def _is_foreign(path: Path) -> bool:
     """Return whether the file is for sure another program's database.
 
     Of its header (SQLite's "Database File Format", sections 1.3 and 1.6): to open it would take
@@ -376,7 +376,7 @@ def _others(path: Path) -> bool:
     return not empty and application != APPLICATION
 
 
-def _foreign(path: Path) -> Unusable:
+def _foreign_error(path: Path) -> Unusable:
     return Unusable(f"{path} is another program's database: move it, or configure another path")
 
 
@@ -386,7 +386,7 @@ def _check(db: sqlite3.Connection, path: Path) -> int:
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if tables and application != APPLICATION:
-        raise _foreign(path)
+        raise _foreign_error(path)
     newest = migrations("sqlite")[-1][0]
     if version > newest:
         raise Unusable(

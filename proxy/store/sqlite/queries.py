@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import json
 
-from wellspoken.proxy.store.marks import bounded, bounds, digest, marks, marks_of
+from wellspoken.proxy.store.marks import bounds, clamp, digest, marks, marks_of
 from wellspoken.proxy.store.rows import Position, Query, Row
 
 PRUNED = 16 * 1024 * 1024
@@ -37,7 +37,7 @@ def insert(db: sqlite3.Connection, rows: Sequence[Row]) -> None:
     lists: list[tuple[bytes, int, int]] = []
     added = size = 0
     for row in rows:
-        created, taken = bounded(row.created), _taken(row)
+        created, taken = clamp(row.created), _size_of(row)
         done = db.execute(
             "INSERT INTO completion (owner, created, size, id, model, request_id, metadata, "
             "answer, parameters, messages) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
@@ -113,7 +113,7 @@ def delete(db: sqlite3.Connection, owner: str, id: str) -> Row | None:
 def prune(db: sqlite3.Connection, before: int | None, over: int | None, limit: int) -> list[Row]:
     """Delete the oldest rows that are too old or too much, at most `limit`, and return them."""
     excess = size(db)[1] - over if over is not None else 0
-    since = bounded(before) if before is not None else None
+    since = clamp(before) if before is not None else None
     rows: list[Row] = []
     held = 0
     oldest = db.execute(
@@ -143,7 +143,7 @@ def find(db: sqlite3.Connection, query: Query) -> list[Row]:
     a count, so that is done for what a first stretch did not answer.
     """
     low, high = bounds(query)
-    lists = _wanted(query)
+    lists = _lists_wanted(query)
     if len(lists) == 1:
         return _page(db, query, lists, low, high, query.limit)
     lists, shortest = _shortest(db, lists, low, high, FEW)
@@ -236,7 +236,7 @@ def _edge(
     return None if found is None else Position(*found)
 
 
-def _wanted(query: Query) -> list[bytes]:
+def _lists_wanted(query: Query) -> list[bytes]:
     """Return the lists in which a wanted row stands."""
     if query.owner is None:
         return [_EVERYBODY]
@@ -262,7 +262,7 @@ def _unlist(db: sqlite3.Connection, rows: Iterable[Row]) -> None:
 def _remove(db: sqlite3.Connection, rows: Sequence[Row]) -> None:
     _unlist(db, rows)
     db.executemany("DELETE FROM completion WHERE seq = ?", [(row.seq,) for row in rows])
-    _count(db, -len(rows), -sum(map(_taken, rows)))
+    _count(db, -len(rows), -sum(map(_size_of, rows)))
 
 
 def _count(db: sqlite3.Connection, rows: int, taken: int) -> None:
@@ -274,7 +274,7 @@ def _named(owner: str, id: str) -> tuple[bytes, bytes]:
     return owner.encode("utf-8", "surrogatepass"), id.encode("utf-8", "surrogatepass")
 
 
-def _taken(row: Row) -> int:
+def _size_of(row: Row) -> int:
     return len(row.answer) + len(row.parameters) + len(row.messages)
 
 

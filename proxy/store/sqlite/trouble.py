@@ -38,7 +38,7 @@ _MEANING: dict[int, tuple[type[StoreError], str]] = {
 }
 
 
-def explained(error: Exception, path: Path) -> StoreError:
+def explain_error(error: Exception, path: Path) -> StoreError:
     """Return what an error means and what to do, in one line."""
     if isinstance(error, OSError):
         return Unusable(

@@ -57,7 +57,7 @@ async def test_while_the_database_is_there_nothing_is_spooled(
 ) -> None:
     relay = make()
     await relay.write(rows(0, 3))
-    await relay.caught_up()
+    await relay.wait_until_empty()
     assert database.ids == names(0, 3)
     assert spool.rows == 0
 
@@ -80,10 +80,10 @@ async def test_an_outage_loses_and_doubles_nothing(
     assert value(metrics, "rows", place="spool") == 690
     assert value(metrics, "bytes", place="spool") > 690 * 50
     with pytest.raises(Unavailable, match="cannot be reached"):
-        await relay.caught_up()
+        await relay.wait_until_empty()
     database.failure = None
     await until(lambda: not relay.down)
-    await relay.caught_up()
+    await relay.wait_until_empty()
     assert database.ids == names(0, 700)
     assert database.doubled == 0
     assert spool.rows == value(metrics, "rows", place="spool") == 0
@@ -97,7 +97,7 @@ async def test_new_rows_need_not_wait_for_the_replay(
     relay = make()
     await relay.write([row(5000)])
     assert "c5000" in database.ids
-    await relay.caught_up()
+    await relay.wait_until_empty()
     assert len(database.rows) == 3001
 
 
@@ -109,7 +109,7 @@ async def test_what_was_done_though_it_seemed_lost_is_not_doubled(
     await relay.write(rows(0, 5))
     database.after = None
     await until(lambda: not relay.down)
-    await relay.caught_up()
+    await relay.wait_until_empty()
     assert database.ids == names(0, 5)
     assert database.doubled == 5  # given twice, and skipped
 
@@ -120,7 +120,7 @@ async def test_what_an_earlier_process_left_is_replayed(
     await spool.append(rows(0, 5))
     await database.insert(rows(0, 3))  # it was killed between replay and removal
     relay = make()
-    await relay.caught_up()
+    await relay.wait_until_empty()
     assert database.ids == names(0, 5)
     assert spool.rows == 0
 
@@ -130,7 +130,7 @@ async def test_what_another_process_leaves_later_is_replayed_too(
 ) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
     relay = make()
-    await relay.caught_up()
+    await relay.wait_until_empty()
     other = spool_of(tmp_path)
     await other.append(rows(0, 3))
     await other.close()
@@ -142,8 +142,8 @@ async def test_two_processes_that_replay_one_spool_double_nothing(
 ) -> None:
     await spool.append(rows(0, 2000))
     first, second = make(), make()
-    await first.caught_up()
-    await second.caught_up()
+    await first.wait_until_empty()
+    await second.wait_until_empty()
     assert database.ids == names(0, 2000)
 
 
@@ -159,7 +159,7 @@ async def test_a_database_that_hangs_is_not_waited_for(
     assert await held(spool) == names(0, 10)
     database.gate.set()
     await until(lambda: not relay.down)
-    await relay.caught_up()
+    await relay.wait_until_empty()
     assert database.ids == names(0, 10)
 
 
@@ -172,7 +172,7 @@ async def test_a_database_that_somebody_must_repair_is_trouble(
     assert relay.trouble == "no rights on table completion"
     database.failure = None
     await until(lambda: not relay.trouble)
-    await relay.caught_up()
+    await relay.wait_until_empty()
     assert database.ids == names(0, 5)
     assert value(metrics, "failures_total", reason="unusable") >= 1
 
@@ -184,7 +184,7 @@ async def test_a_row_that_is_refused_does_not_block_the_replay(
     await spool.append(rows(0, 50))
     database.refuses = lambda row: error if row.id == "c33" else None
     relay = make()
-    await relay.caught_up()
+    await relay.wait_until_empty()
     assert database.ids == [name for name in names(0, 50) if name != "c33"]
     assert value(metrics, "dropped_total") == 1
 
@@ -207,7 +207,7 @@ async def test_unreadable_rows_are_removed_and_counted(
     db.close()
     await spool.append(rows(0, 2))
     relay = make()
-    await relay.caught_up()
+    await relay.wait_until_empty()
     assert database.ids == names(0, 2)
     assert value(metrics, "dropped_total") == 1
 
@@ -229,7 +229,7 @@ async def test_a_full_spool_is_told_and_taken_up_again(
     database.failure = None
     await until(lambda: not relay.down)
     await relay.write([row(taken, size=5000)])
-    await relay.caught_up()
+    await relay.wait_until_empty()
     assert database.ids == names(0, taken + 1)
     await relay.close()
     await spool.close()
@@ -248,7 +248,7 @@ async def test_a_database_that_is_not_open_is_left_alone(make: Make, database: M
     assert relay.down
     database.failure = None
     await until(lambda: not relay.down)
-    await relay.caught_up()
+    await relay.wait_until_empty()
     assert database.ids == names(0, 2)
 
 
@@ -273,9 +273,9 @@ async def test_a_long_replay_is_told_to_who_reads(
     database.gate.clear()
     relay = make()
     with pytest.raises(Unavailable, match="5 rows of the spool are being replayed"):
-        await relay.caught_up()
+        await relay.wait_until_empty()
     database.gate.set()
-    await relay.caught_up()
+    await relay.wait_until_empty()
 
 
 async def test_a_spool_that_fails_does_not_keep_rows_from_the_database(
@@ -300,7 +300,7 @@ async def test_a_spool_that_fails_does_not_keep_rows_from_the_database(
     assert database.ids == names(10, 20)
     assert relay.down == ""
     with pytest.raises(Unavailable, match="not a database"):
-        await relay.caught_up()  # what it holds may be what is asked for
+        await relay.wait_until_empty()  # what it holds may be what is asked for
     database.failure = GONE
     with pytest.raises(Unusable, match="not a database"):
         await relay.write([row(20)])
@@ -310,7 +310,7 @@ async def test_a_spool_that_fails_does_not_keep_rows_from_the_database(
     spool.path.unlink()
     spool.path.write_bytes(kept)
     await until(lambda: not relay._spool_fails)  # once it was emptied, not once it was read
-    await relay.caught_up()
+    await relay.wait_until_empty()
     assert sorted(database.ids) == sorted([*names(0, 3), *names(10, 21)])
 
 
@@ -332,5 +332,5 @@ async def test_a_spool_that_cannot_be_emptied_is_no_outage(
             await asyncio.sleep(0.003)
         assert relay.down == ""
     await until(lambda: not spool.rows)
-    await relay.caught_up()
+    await relay.wait_until_empty()
     assert database.ids == names(0, 20)

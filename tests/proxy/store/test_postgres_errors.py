@@ -229,11 +229,11 @@ async def test_urls_that_asyncpg_does_not_take(url: str) -> None:
 
 
 def test_what_an_error_repeats_of_a_password() -> None:
-    from wellspoken.proxy.store.postgres.address import Address
+    from wellspoken.proxy.store.postgres.address import DatabaseAddress
 
-    address = Address("postgres://u:a%2Fb%40c@[::1]:5432,other/db?sslpassword=key%20word")
+    address = DatabaseAddress("postgres://u:a%2Fb%40c@[::1]:5432,other/db?sslpassword=key%20word")
     assert address.place == "PostgreSQL at [::1]:5432,other/db"
     error = asyncpg.PostgresError()
     error.__dict__["message"] = "a/b@c and a%2Fb%40c\nand key word"
-    assert "*** and *** and ***" in str(address.explained(error))
-    assert "***" in str(address.explained(OSError("a/b@c")))
+    assert "*** and *** and ***" in str(address.explain_error(error))
+    assert "***" in str(address.explain_error(OSError("a/b@c")))

@@ -88,7 +88,7 @@ async def watched(
     try:
         watching = Watching(connection)
         low, high = bounds(query)
-        await database._marked(watching, query, (*low, *high))  # type: ignore[arg-type]
+        await database._find_marked(watching, query, (*low, *high))  # type: ignore[arg-type]
     finally:
         await connection.close()
     return watching.last
