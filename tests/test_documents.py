@@ -96,7 +96,7 @@ def families() -> set[str]:
     made = re.compile(
         r'(?:self\._(?:counter|gauge|histogram)\(\s*"|\{PREFIX\}|"wellspoken_)([a-z_]+)"'
     )
-    files = [*(ROOT / "proxy").glob("metrics*.py"), *(ROOT / "proxy" / "workers").glob("*.py")]
+    files = [*(ROOT / "proxy" / "metrics").glob("*.py"), *(ROOT / "proxy" / "workers").glob("*.py")]
     return {name for path in files for name in made.findall(path.read_text())}
 
 

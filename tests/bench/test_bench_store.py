@@ -271,18 +271,21 @@ def test_a_file_that_is_damaged_is_no_clean_open(tmp_path: Path) -> None:
     assert before == "" and after
 
 
-def test_every_section_runs_at_its_smallest(engine: Engine) -> None:
+def test_every_section_runs_at_its_smallest(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_speed, "CPU_ROUNDS", 2)
     added = store_speed.latency(engine, 20)
     assert {line.engine for line in added} == {engine.name}
     assert [line.bound for line in added].count(store_speed.ADDED) == 4
     assert all(line.value > 0 for line in store_speed.rate(engine, 300))
     killed = store_loss.kill(engine, 2)
     assert exit_code(line for line in killed if line.unit != "ms") == 0
-    found = store_million.million(engine, 3000, 5)
+    found = store_million.million(engine, 1500, 5)
     assert exit_code(found) == 0
     assert {line.bound for line in found} >= {10.0, 25.0, 1.5, None}
     (exported,) = (line for line in found if "lines of an export" in line.what)
-    assert exported.bound == 3000 - 5
+    assert exported.bound == 1500 - 5
 
 
 def test_postgresql_goes_away_and_comes_back(postgres: Server) -> None:

@@ -74,7 +74,7 @@ MUTANTS = {
     ),
     "tiling": (
         "from wellspoken.adapters import translate\n"
-        "translate.Tiling = lambda exchange: lambda events: events",
+        "translate.TilingStage = lambda exchange: lambda events: events",
         "llama.cpp (running here), a body / logprobs.content (client)",
     ),
 }
