@@ -68,7 +68,7 @@ class Merge:
             elif isinstance(event, _OF_CHOICE):
                 event.choice = place
                 if not isinstance(event, Reasoning):
-                    event.raw = None
+                    event.raw = None  # the backend's chunk says choice 0 and an id of its own
                 out.append(event)
             else:
                 out.append(event)
@@ -118,6 +118,7 @@ class Best:
         for prompt in range(prompts):
             first = prompt * self.of
             answers = range(first, first + self.of)
+            # The sort is stable, so of equal scores the answer that was asked for first is kept.
             ranked = sorted(answers, key=self._score, reverse=True)[:n]
             best = [self.held[place] for place in ranked]
             for place, events in enumerate(best):

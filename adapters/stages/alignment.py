@@ -90,11 +90,14 @@ def cover(rows: Rows, content: bytes, after: bytes, budget: Budget) -> Cover | N
 
     `after`: bytes that the rows hold before the content (its reasoning), where known.
     """
+    # Known bytes need no walk: one search finds them, whatever the length. The rows without an end
+    # are tried so first, since an end-of-text token, which has no bytes, stands behind nearly all.
     known = _without_end(rows)
     if all(len(options) == 1 and options[0].data is not None for options in known):
         found = _cover_known(known, content, after)
         if len(known) == len(rows) or (found is not None and found.covered == len(content)):
             return found
+    # Each row may be the first of the content; those before it are outside (reasoning, markup).
     for first in range(len(rows)):
         found = _walk(rows, first, content, budget)
         if found is not None or not budget.spend(1):
@@ -138,6 +141,7 @@ def _find(joined: bytes, content: bytes, begin: int) -> int | None:
     first = joined.find(content, begin)
     if first < 0:
         return None
+    # A short answer ("4") may stand in the reasoning too; the answer itself is what comes last.
     last = joined.rfind(content, begin)
     return last if len(joined) - last - len(content) <= LAST_TOKEN else first
 
@@ -213,7 +217,7 @@ def _walk(rows: Rows, first: int, content: bytes, budget: Budget) -> Cover | Non
             break
         if len(reached) == 1:
             anchor = (index, next(iter(reached))[0])
-        elif len(reached) > WIDTH:
+        elif len(reached) > WIDTH:  # a run of parts alone, as in a text of emojis: all are alike
             reached = _nearest(reached, anchor, (index, len(rows)), size)
         trails.append(reached)
         ways = [(way[0], state) for state, way in reached.items() if state[0] == size > way[1][0]]

@@ -59,6 +59,8 @@ class Reading(NamedTuple):
         return self.control or (self.most > 1 and not self.lossy)
 
 
+# From the reading that trusts most to the one that trusts least: a loose one finds room for nearly
+# any entry, and would give tokens to bytes that are another's, so it comes last.
 READINGS = (
     Reading(empty=True),
     Reading(),
