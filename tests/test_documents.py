@@ -94,7 +94,7 @@ def source() -> str:
 def families() -> set[str]:
     """Return the metrics that the code makes, without a counter's _total."""
     made = re.compile(
-        r'(?:self\._(?:counter|gauge|histogram)\(\s*"|\{PREFIX\}|"wellspoken_)([a-z_]+)"'
+        r'(?:self\._(?:counter|gauge|histogram)\(\s*"|\{PREFIX\}|"wellspoken_)([a-z_]+)["{]'
     )
     files = [*(ROOT / "proxy" / "metrics").glob("*.py"), *(ROOT / "proxy" / "workers").glob("*.py")]
     return {name for path in files for name in made.findall(path.read_text())}
