@@ -16,7 +16,7 @@ from wellspoken.adapters.requests.errors import RequestError, missing, short
 from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.relay.admission import error_exchange
-from wellspoken.proxy.relay.headers import explained
+from wellspoken.proxy.relay.headers import explain_headers
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import not_ready
 
@@ -129,4 +129,4 @@ def _explain_failure(call: Call, target: Target, answer: UpstreamResponse, data:
     exchange = error_exchange(call, target.name, "")
     fault = error_of(exchange, answer.status, data)
     call.state.metrics.count_answer(target.name, OTHER, exchange)
-    return call.fault(fault, explained(exchange, fault.retry, answer))
+    return call.fault(fault, explain_headers(exchange, fault.retry, answer))

@@ -24,7 +24,7 @@ from wellspoken.adapters.translate import BackendAnswer
 from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay.admission import enter
 from wellspoken.proxy.relay.generate import Generation, generate
-from wellspoken.proxy.relay.plan import BackendRequest, Plan, streamed, without_stops
+from wellspoken.proxy.relay.plan import BackendRequest, Plan, asks_stream, without_stops
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -97,7 +97,9 @@ async def _plan(call: Call, target: Target, wanted: ChatRequest, exchange: Excha
         refuse_unsupported(wanted)
     if endpoint.dialect == "llamacpp" or scores:
         template = template_request(backend, wanted)
-        prompt = read_template(await scoring.asked(call, target, exchange, TEMPLATE, template))
+        prompt = read_template(
+            await scoring.ask_backend(call, target, exchange, TEMPLATE, template)
+        )
     prelude: list[Event] = []
     if scores:
         k = scoring.count_of(wanted.fields["prompt_logprobs"])
@@ -156,7 +158,7 @@ class _Asking:
         return asks, sources
 
     def _ask(self, wanted: ChatRequest, exchange: Exchange) -> BackendRequest:
-        stream, enforced = streamed(self.target, exchange, whole=self.whole), exchange.enforced
+        stream, enforced = asks_stream(self.target, exchange, whole=self.whole), exchange.enforced
         if self.endpoint.dialect == "llamacpp":
             payload = prepare_native(wanted, prompt=self.prompt, stream=stream, stops=not enforced)
         else:

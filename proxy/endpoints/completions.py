@@ -31,7 +31,7 @@ from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay.admission import enter
 from wellspoken.proxy.relay.counting import Counter
 from wellspoken.proxy.relay.generate import Generation, generate
-from wellspoken.proxy.relay.plan import BackendRequest, Merging, Plan, streamed, without_stops
+from wellspoken.proxy.relay.plan import BackendRequest, Merging, Plan, asks_stream, without_stops
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -223,7 +223,7 @@ def _ask(
     if sample is not None and wanted.seed is not None:
         seed = seed_of_choice(wanted.seed, sample)
     body = lacks_in_streams(target.backend, wanted.fields) and not exchange.enforced
-    stream = streamed(target, exchange, whole=body)
+    stream = asks_stream(target, exchange, whole=body)
     k = max(wanted.logprobs or 0, 1) if exchange.logprobs else None  # `best_of` needs one
     if endpoint.dialect == "llamacpp":
         payload = prepare_native(
@@ -260,7 +260,7 @@ async def _scored(
     if _tells(exchange):
         k, param = max(k, scoring.count_of(wanted.fields["prompt_logprobs"])), "prompt_logprobs"
     if k < 0:
-        return await scoring.spelled(call, target, exchange, prompt)
+        return await scoring.spell_prompt(call, target, exchange, prompt)
     return await scoring.score(call, target, exchange, prompt, k, param)
 
 
@@ -295,7 +295,7 @@ def _prelude(wanted: CompletionRequest, exchange: Exchange, found: scoring.Score
         k = scoring.count_of(wanted.fields["prompt_logprobs"])
         prelude.append(scoring.prompt_logprobs(exchange, found, k))
     if wanted.echo:
-        prelude += scoring.echoed(exchange, found)
+        prelude += scoring.echo_prompt(exchange, found)
     return prelude
 
 

@@ -28,7 +28,7 @@ from wellspoken.proxy.relay.admission import (
     make_exchange,
 )
 from wellspoken.proxy.relay.answer import STREAMS, pass_through
-from wellspoken.proxy.relay.headers import explained
+from wellspoken.proxy.relay.headers import explain_headers
 from wellspoken.proxy.relay.send import LARGE, passing_request, send_request
 from wellspoken.proxy.upstream.target import no_endpoint
 
@@ -71,7 +71,7 @@ async def embeddings(call: Call) -> Reply | EventStream:
     call.worked += perf_counter() - began
     call.translated(exchange)
     made = call.hide(result.body) if result.status >= 400 else result.body
-    return call.reply(result.status, made, explained(exchange, result.retry, answer))
+    return call.reply(result.status, made, explain_headers(exchange, result.retry, answer))
 
 
 def _path(call: Call, target: Target, wanted: EmbeddingRequest) -> str:

@@ -25,7 +25,7 @@ from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.relay.admission import admit_passing, enter_passing, error_exchange
 from wellspoken.proxy.relay.answer import STREAMS, pass_through
-from wellspoken.proxy.relay.headers import delays, explained
+from wellspoken.proxy.relay.headers import delays, explain_headers
 from wellspoken.proxy.relay.send import ANTHROPIC, KEY_REFUSED, passing_request, send_request
 from wellspoken.proxy.upstream.target import no_endpoint
 
@@ -150,4 +150,4 @@ async def _explain_failure(call: Call, answer: UpstreamResponse, exchange: Excha
         return call.reply(status, call.hide(data), lines.encode("ascii"), content_type=kind)
     fault = error_of(exchange, status, data)
     call.translated(exchange)
-    return call.fault(fault, explained(exchange, fault.retry, answer))
+    return call.fault(fault, explain_headers(exchange, fault.retry, answer))

@@ -35,7 +35,7 @@ from wellspoken.adapters.rest import Rest
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.metrics.passing import PassingUsage
 from wellspoken.proxy.relay import counting
-from wellspoken.proxy.relay.headers import DONE, explained, with_repairs
+from wellspoken.proxy.relay.headers import DONE, explain_headers, with_repairs
 from wellspoken.proxy.relay.send import (
     LARGE,
     ClientKeyRefused,
@@ -286,7 +286,7 @@ class Relay:
         assert wanted is not None
         if self.counter is None:
             self.counter = counting.Counter(self.call, self.target)
-        found = await self.counter.counted(request, wanted)
+        found = await self.counter.count_tokens(request, wanted)
         began = perf_counter()
         if self.in_thread:
             await self._turn()
@@ -313,17 +313,17 @@ class Relay:
         """End the answer: count it, suspect an engine that broke off, store it, let it leave."""
         call, translator, stream = self.call, self.translator, self.stream
         exchange, fault = self.plan.exchange, self.translator.fault
-        counting.told(call, self.plan)
+        counting.count_answer(call, self.plan)
         if fault is not None:
             suspect_engine(self.target, fault)
             if not translator.started and (stream is None or not stream.left):
                 if stream is not None:
                     stream.stop()
-                return call.fault(fault, explained(exchange, fault.retry, self.failed))
+                return call.fault(fault, explain_headers(exchange, fault.retry, self.failed))
         if stream is None:
             body = await self._body()
             await keep(call, body)
-            return call.reply(200, body, explained(exchange, None, None))
+            return call.reply(200, body, explain_headers(exchange, None, None))
         out = self.last
         if fault is not None:
             call.told = fault

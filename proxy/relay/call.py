@@ -22,7 +22,7 @@ from wellspoken.proxy.http.responses import (
     identifying,
 )
 from wellspoken.proxy.metrics.service import OTHER
-from wellspoken.proxy.relay.headers import NO_RETRY, retrying, told_in
+from wellspoken.proxy.relay.headers import NO_RETRY, fault_in, retry_headers
 
 if TYPE_CHECKING:
     from aiohttp.web_request import BaseRequest
@@ -284,8 +284,8 @@ class Call:
     ) -> Reply:
         """Return a whole answer, with the header lines that every one has."""
         if status >= 400:
-            extra = retrying(status, body, extra)
-            self.told = self.told or told_in(status, body)
+            extra = retry_headers(status, body, extra)
+            self.told = self.told or fault_in(status, body)
         if self.tap is not None:
             self.tap.answer(body)
         return Reply(

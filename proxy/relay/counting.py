@@ -31,7 +31,7 @@ MOST_ANSWERED: Final = 128
 piece are some 60 of JSON. Without this bound a list of 64 MB would become 2 GB here."""
 
 
-def told(call: Call, plan: Plan) -> None:
+def count_answer(call: Call, plan: Plan) -> None:
     """Count what the answer needed, and who counted its tokens."""
     exchange = plan.exchange
     if plan.merge is None and plan.sources:  # else the merging has told the whole answer's
@@ -51,7 +51,7 @@ class Counter:
         self.lock = asyncio.Lock()  # one question at a time, so that none is asked twice
         self.absent = False
 
-    async def counted(self, ask: BackendRequest, wanted: Wanted) -> Counted:
+    async def count_tokens(self, ask: BackendRequest, wanted: Wanted) -> Counted:
         """Return what the backend tells of what is wanted for the answer to `ask`."""
         form = self._form()
         if form is None:
@@ -110,7 +110,7 @@ class Counter:
         if asked is None or not form.templates:
             return None if asked is None else await self._count(form.chat, asked)
         if asked not in self.prompts:
-            data = await self._asked(form.chat, asked)
+            data = await self._ask(form.chat, asked)
             try:
                 self.prompts[asked] = None if data is None else tokenize.read_prompt(data)
             except ValueError:
@@ -142,14 +142,14 @@ class Counter:
     async def _count(self, path: str, body: bytes) -> int | None:
         key = path.encode() + b" " + body
         if key not in self.known:
-            data = await self._asked(path, body)
+            data = await self._ask(path, body)
             try:
                 self.known[key] = None if data is None else tokenize.read_count(data)
             except ValueError:
                 self.known[key] = None
         return self.known[key]
 
-    async def _asked(self, path: str, body: bytes) -> bytes | None:
+    async def _ask(self, path: str, body: bytes) -> bytes | None:
         """Return the body of a helping answer, None for any failure."""
         if self.absent:
             return None

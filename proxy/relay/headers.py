@@ -53,7 +53,9 @@ class _Envelope(Struct):
 _envelope_of = json.Decoder(_Envelope).decode
 
 
-def explained(exchange: Exchange, retry: bool | None, answer: UpstreamResponse | None) -> bytes:
+def explain_headers(
+    exchange: Exchange, retry: bool | None, answer: UpstreamResponse | None
+) -> bytes:
     """Return the header lines that say what was repaired, and whether and when to try again.
 
     `answer` is the one that failed, if any did.
@@ -72,7 +74,7 @@ def delays(answer: UpstreamResponse) -> dict[str, str]:
     return {name: value for name, value in given if TOLD[name].fullmatch(value)}
 
 
-def retrying(status: int, body: bytes, lines: bytes) -> bytes:
+def retry_headers(status: int, body: bytes, lines: bytes) -> bytes:
     """Return an error's header lines with what they lack to say whether and when to try again.
 
     The SDKs retry 408, 409, 429 and every status from 500, twice by default, so an error that comes
@@ -96,7 +98,7 @@ def _code(body: bytes) -> str | None:
         return None
 
 
-def told_in(status: int, body: bytes) -> Fault:
+def fault_in(status: int, body: bytes) -> Fault:
     """Return what a client is told of a failure by this body; its code alone is looked at."""
     return Fault(status, "", code=_code(body) if len(body) < _ENVELOPE else None)
 

@@ -73,7 +73,7 @@ class Plan:
         )
 
 
-def streamed(target: Target, exchange: Exchange, *, whole: bool) -> bool:
+def asks_stream(target: Target, exchange: Exchange, *, whole: bool) -> bool:
     """Say whether a backend is asked for a stream; `whole`: its streams lack what is wanted.
 
     Enforced stops need one, and a route may say that its backend gives nothing else, or none.

@@ -49,7 +49,9 @@ class Scored:
         self.entries: list[Entry | None] = [None] * len(ids)
 
 
-async def asked(call: Call, target: Target, exchange: Exchange, path: str, payload: bytes) -> bytes:
+async def ask_backend(
+    call: Call, target: Target, exchange: Exchange, path: str, payload: bytes
+) -> bytes:
     """Return the body of a helping request. Raises UpstreamError, or RequestError for a refusal."""
     answer = await send_request(call, target, BackendRequest(path, payload, False))
     data = await answer.read(call.state.config.limits.response)
@@ -70,7 +72,7 @@ async def split(call: Call, target: Target, exchange: Exchange, prompt: Prompt) 
     """Return a prompt's tokens and its text, without logprobs."""
     if isinstance(prompt, str):
         path = probes.TOKENIZE
-        data = await asked(call, target, exchange, path, probes.tokenize_request(prompt))
+        data = await ask_backend(call, target, exchange, path, probes.tokenize_request(prompt))
         tokens = _understood(path, probes.read_tokens, data)
         return Scored([token for token, _ in tokens], [piece for _, piece in tokens], prompt)
     text = await _text(call, target, exchange, list(prompt))
@@ -79,7 +81,7 @@ async def split(call: Call, target: Target, exchange: Exchange, prompt: Prompt) 
     return Scored(list(prompt), [known, *[None] * (len(prompt) - 1)], text)
 
 
-async def spelled(call: Call, target: Target, exchange: Exchange, prompt: Prompt) -> Scored:
+async def spell_prompt(call: Call, target: Target, exchange: Exchange, prompt: Prompt) -> Scored:
     """Return a prompt's text; a text is not split."""
     if isinstance(prompt, str):
         return Scored([], [], prompt)
@@ -90,7 +92,7 @@ async def _text(call: Call, target: Target, exchange: Exchange, ids: list[int]) 
     """Return the text of a prompt's ids. Raises RequestError 400 for ids that are no tokens."""
     path = probes.DETOKENIZE
     try:
-        data = await asked(call, target, exchange, path, probes.detokenize_request(ids))
+        data = await ask_backend(call, target, exchange, path, probes.detokenize_request(ids))
     except RequestError as error:
         if error.status not in (400, 500):  # llama.cpp answers 500 to an id beyond its vocabulary
             raise
@@ -117,7 +119,7 @@ async def texts(
         elif target.backend.detokenize:
             path, ids = target.backend.detokenize, list(prompt)
             try:
-                told = await asked(
+                told = await ask_backend(
                     call, target, exchange, path, probes.detokenize_request(ids, model)
                 )
                 text = _understood(path, probes.read_text, told)
@@ -185,7 +187,7 @@ async def _probe(
         if deeper and forced == token:
             forced = await _whole(call, target, exchange)
         payload = probes.probe(prefix, forced, max(k, deeper))
-        data = await asked(call, target, exchange, probes.PROBE, payload)
+        data = await ask_backend(call, target, exchange, probes.PROBE, payload)
         entry = _understood(probes.PROBE, probes.read_probe, data, token, context)
         if entry is not None:
             del entry.top_logprobs[max(k, 1) :]
@@ -197,11 +199,11 @@ async def _probe(
 async def _whole(call: Call, target: Target, exchange: Exchange) -> int:
     """Return a token that is whole characters, after which an answer holds probabilities."""
     path = probes.TOKENIZE
-    data = await asked(call, target, exchange, path, probes.tokenize_request("a", alone=True))
+    data = await ask_backend(call, target, exchange, path, probes.tokenize_request("a", alone=True))
     return _understood(path, probes.read_whole, data)
 
 
-def echoed(exchange: Exchange, found: Scored) -> list[Event]:
+def echo_prompt(exchange: Exchange, found: Scored) -> list[Event]:
     """Return the prompt as the beginning of its own answer, with the entries that cover it.
 
     A token that begins the text and is not in it goes: clients count the tokens of their text. The

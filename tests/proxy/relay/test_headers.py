@@ -15,7 +15,7 @@ from tests.conforming import MODEL, STREAMS, sse
 from tests.fakes.upstream import Gate, Pause, Script, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, raw
 from tests.proxy.endpoints.test_chat_body import BROKEN, PLAIN
-from wellspoken.proxy.relay.headers import LASTING_CODES, retrying
+from wellspoken.proxy.relay.headers import LASTING_CODES, retry_headers
 from wellspoken.proxy.upstream.failures import UpstreamError
 
 EVENTS = sse(STREAMS["plain"].answer)
@@ -221,14 +221,15 @@ def test_a_failure_that_lasts_is_not_worth_a_retry(reason: Any, retry: bool | No
 def test_lines_that_are_there_are_not_said_twice() -> None:
     body = b'{"error": {"code": "tokenizer_unusable"}}'
     for given in (b"Retry-After: 9\r\n", b"x-should-retry: true\r\nretry-after: 9\r\n"):
-        assert retrying(429, b"{}", given) == given
-    assert retrying(500, body, b"x-should-retry: true\r\n") == b"x-should-retry: true\r\n"
-    assert retrying(500, body, b"a: b\r\n") == b"a: b\r\nx-should-retry: false\r\n"
-    assert retrying(404, body, b"") == b""  # no client retries it
+        assert retry_headers(429, b"{}", given) == given
+    assert retry_headers(500, body, b"x-should-retry: true\r\n") == b"x-should-retry: true\r\n"
+    assert retry_headers(500, body, b"a: b\r\n") == b"a: b\r\nx-should-retry: false\r\n"
+    assert retry_headers(404, body, b"") == b""  # no client retries it
     for odd in (b"", b"<html>", b"\xff", b"[" * 100_000, b'{"error": "x"}', b'{"error": null}'):
-        assert retrying(500, odd, b"") == b""
+        assert retry_headers(500, odd, b"") == b""
     assert all(
-        retrying(502, b'{"error":{"code":"%b"}}' % code.encode(), b"") for code in LASTING_CODES
+        retry_headers(502, b'{"error":{"code":"%b"}}' % code.encode(), b"")
+        for code in LASTING_CODES
     )
 
 
