@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from aiohttp.web_protocol import RequestPayloadError
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
 
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.proxy.config import Config
 from wellspoken.proxy.config.values import is_loopback, parse_listen
 from wellspoken.proxy.endpoints import health, models, passthrough, stored, ui
 from wellspoken.proxy.endpoints.backend_metrics import backend_metrics
@@ -26,20 +30,13 @@ from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.relay.call import Call, Hooks, Response, Route, unknown_url
 from wellspoken.proxy.relay.send import ClientKeyRefused
 from wellspoken.proxy.state import State
+from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
 from wellspoken.proxy.upstream.readiness import Readiness
-from wellspoken.proxy.upstream.target import Router
+from wellspoken.proxy.upstream.target import Router, Target
 
 if TYPE_CHECKING:
-    import socket
-
-    from aiohttp.web_request import BaseRequest
-    from aiohttp.web_response import StreamResponse
-
-    from wellspoken.proxy.config import Config
     from wellspoken.proxy.store.completions import CompletionStore
-    from wellspoken.proxy.upstream.client import Upstream
-    from wellspoken.proxy.upstream.target import Target
 
 ROUTES: dict[str, Route] = {
     path: route

@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from wellspoken.proxy.config import Config
+from wellspoken.proxy.http.auth import Keys
+from wellspoken.proxy.metrics.service import Metrics
+from wellspoken.proxy.upstream.readiness import Readiness
+from wellspoken.proxy.upstream.target import Router
+
 if TYPE_CHECKING:
-    from wellspoken.proxy.config import Config
-    from wellspoken.proxy.http.auth import Keys
-    from wellspoken.proxy.metrics.service import Metrics
     from wellspoken.proxy.store.completions import CompletionStore
-    from wellspoken.proxy.upstream.readiness import Readiness
-    from wellspoken.proxy.upstream.target import Router
 
 
 def new_id() -> str:

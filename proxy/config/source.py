@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from wellspoken.proxy.config import load
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from wellspoken.proxy.config import Config
+from wellspoken.proxy.config import Config, load
 
 
 class ConfigSource:

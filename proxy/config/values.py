@@ -7,11 +7,9 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-if TYPE_CHECKING:
-    from wellspoken.proxy.config.tables import Store
+from wellspoken.proxy.config.tables import Store
 
 
 class ConfigError(Exception):

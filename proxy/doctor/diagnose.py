@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from wellspoken.proxy.config import load
+from wellspoken.proxy.config import Config, load
 from wellspoken.proxy.config.values import normal_url, read_key
 from wellspoken.proxy.doctor import probe_requests as requests
 from wellspoken.proxy.doctor.contract import error_words
@@ -31,12 +31,9 @@ from wellspoken.proxy.doctor.probe import (
 )
 from wellspoken.proxy.doctor.sender import Sender
 from wellspoken.proxy.lifecycle.build import build, version
+from wellspoken.proxy.server import Service
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.target import stop_detectors
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.config import Config
-    from wellspoken.proxy.server import Service
 
 SPARE: Final = 2.0  # seconds that the proxy's answer may take longer than the backend's
 NAMELESS: Final = "default"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wellspoken.proxy.doctor.probe import ProbeRequest, ProbeResponse
+from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.upstream.client import Upstream
 
 LARGEST: Final = 16 * 1024 * 1024  # bytes of an answer
 PATIENCE: Final = 3  # requests without an answer, one after the other, until no more are sent

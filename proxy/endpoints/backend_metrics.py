@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import parse_qsl
 
 from wellspoken.adapters.requests.errors import RequestError, missing, short
 from wellspoken.adapters.translate import error_of
+from wellspoken.proxy.http.responses import Reply
 from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.relay.admission import error_exchange
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import explain_headers
+from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
 from wellspoken.proxy.upstream.failures import UpstreamError
-from wellspoken.proxy.upstream.target import not_ready
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.http.responses import Reply
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
-    from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.upstream.target import Target, not_ready
 
 PATH: Final = "/metrics"
 SECONDS = 10.0  # or timeouts.probe: a vLLM under load is late; Prometheus waits 10 s by itself

@@ -12,14 +12,14 @@ from wellspoken.adapters.answer_schema import (
     EngineState,
     ModelCapabilities,
 )
+from wellspoken.adapters.servers.parameters import Table
+from wellspoken.proxy.http.responses import Reply
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.upstream.listing import list_models
+from wellspoken.proxy.upstream.target import Target
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.servers.parameters import Table
     from wellspoken.engine.supervisor import Supervisor
-    from wellspoken.proxy.http.responses import Reply
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.target import Target
 
 _encode = msgspec.json.Encoder().encode
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable
+from typing import Final
 
 from msgspec import Raw, structs
 from msgspec.structs import replace
 
+from wellspoken.adapters.events import Event
+from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.merge import Merge
 from wellspoken.adapters.requests import chat_bounds as openai_bounds
 from wellspoken.adapters.requests.chat import decode_chat, exchange_for
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.shapes import Bounds, ChatRequest
 from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.servers.backend import Endpoint
 from wellspoken.adapters.servers.llamacpp_native import (
@@ -21,20 +25,13 @@ from wellspoken.adapters.servers.llamacpp_native import (
 )
 from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare
 from wellspoken.adapters.translate import BackendAnswer
+from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay.admission import enter
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.generate import Generation, generate
 from wellspoken.proxy.relay.plan import BackendRequest, Plan, asks_stream, without_stops
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from wellspoken.adapters.events import Event
-    from wellspoken.adapters.exchange import Exchange
-    from wellspoken.adapters.requests.shapes import Bounds, ChatRequest
-    from wellspoken.proxy.http.responses import EventStream, Reply
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.upstream.target import Target
 
 OPENAI_PATH = "/v1/chat/completions"
 TEMPLATE = "/apply-template"

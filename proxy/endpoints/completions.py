@@ -5,11 +5,14 @@ llama.cpp's clients may send the same to /completion and /completions under its 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from wellspoken.adapters.events import Event
+from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.merge import Best, Merge, entries_in
 from wellspoken.adapters.requests import completions_bounds
 from wellspoken.adapters.requests.chat_bounds import seed_of_choice
@@ -19,30 +22,22 @@ from wellspoken.adapters.requests.completions import (
     prompts,
 )
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.adapters.requests.shapes import Prompt
+from wellspoken.adapters.requests.shapes import Bounds, CompletionRequest, Prompt
 from wellspoken.adapters.rest import Rest
-from wellspoken.adapters.servers.backend import Endpoint
+from wellspoken.adapters.servers.backend import Backend, Endpoint
 from wellspoken.adapters.servers.llamacpp_native import prepare_native
 from wellspoken.adapters.servers.parameters import find_rows, refuse
 from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare_completion
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
 from wellspoken.adapters.translate import BackendAnswer
+from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay.admission import enter
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.counting import Counter
 from wellspoken.proxy.relay.generate import Generation, generate
 from wellspoken.proxy.relay.plan import BackendRequest, Merging, Plan, asks_stream, without_stops
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from wellspoken.adapters.events import Event
-    from wellspoken.adapters.exchange import Exchange
-    from wellspoken.adapters.requests.shapes import Bounds, CompletionRequest
-    from wellspoken.adapters.servers.backend import Backend
-    from wellspoken.proxy.http.responses import EventStream, Reply
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.upstream.target import Target
 
 OPENAI_PATH = "/v1/completions"
 COMPUTED = frozenset({"prompt_logprobs"})  # what a backend that cannot do it is not sent

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -21,6 +20,7 @@ from wellspoken.adapters.requests.embeddings import (
 )
 from wellspoken.adapters.requests.shapes import OUR_KEYS
 from wellspoken.adapters.translate_embeddings import translate_embeddings
+from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay.admission import (
     admit_passing,
     count_vendors,
@@ -28,15 +28,11 @@ from wellspoken.proxy.relay.admission import (
     make_exchange,
 )
 from wellspoken.proxy.relay.answer import STREAMS, pass_through
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import explain_headers
 from wellspoken.proxy.relay.send import LARGE, passing_request, send_request
-from wellspoken.proxy.upstream.target import no_endpoint
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.http.responses import EventStream, Reply
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.client import UpstreamResponse
-    from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.upstream.client import UpstreamResponse
+from wellspoken.proxy.upstream.target import Target, no_endpoint
 
 
 async def embeddings(call: Call) -> Reply | EventStream:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from wellspoken.proxy.http.responses import Reply
 from wellspoken.proxy.metrics.service import CONTENT_TYPE
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.http.responses import Reply
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.state import State
+from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.state import State
 
 _encode = msgspec.json.Encoder().encode
 

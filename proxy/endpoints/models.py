@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import msgspec
 
 from wellspoken.adapters.requests.shapes import ModelList
+from wellspoken.proxy.http.responses import Reply
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.upstream.listing import list_models
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.http.responses import Reply
-    from wellspoken.proxy.relay.call import Call
 
 _encode = msgspec.json.Encoder().encode
 

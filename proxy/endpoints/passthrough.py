@@ -15,31 +15,26 @@ there the backend's own 401 and 403 are ours still, since they tell of the proxy
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
+from msgspec import Raw
+
+from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.adapters.requests.errors import missing
 from wellspoken.adapters.requests.renaming import asks_stream, decode_named, with_values
 from wellspoken.adapters.servers import registry
 from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.config.values import ConfigError
+from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay.admission import admit_passing, enter_passing, error_exchange
 from wellspoken.proxy.relay.answer import STREAMS, pass_through
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import delays, explain_headers
 from wellspoken.proxy.relay.send import ANTHROPIC, KEY_REFUSED, passing_request, send_request
-from wellspoken.proxy.upstream.target import no_endpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from msgspec import Raw
-
-    from wellspoken.adapters.exchange import Exchange
-    from wellspoken.proxy.http.responses import EventStream, Reply
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.client import UpstreamResponse
-    from wellspoken.proxy.upstream.target import Router, Target
-
+from wellspoken.proxy.upstream.client import UpstreamResponse
+from wellspoken.proxy.upstream.target import Router, Target, no_endpoint
 
 _LIMIT: Final = {
     "/v1/responses": "max_output_tokens",

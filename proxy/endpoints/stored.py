@@ -22,17 +22,14 @@ from wellspoken.adapters.requests.stored import (
     decode_update,
 )
 from wellspoken.proxy.endpoints import stored_views
-from wellspoken.proxy.http.responses import JSON
-from wellspoken.proxy.relay.call import Handler, Route
+from wellspoken.proxy.http.responses import JSON, EventStream, Reply
+from wellspoken.proxy.relay.call import Call, Handler, Route
 from wellspoken.proxy.relay.send import LARGE
 from wellspoken.proxy.store.database import StoreError, Unreadable, Unusable
-from wellspoken.proxy.store.rows import Position, Query
+from wellspoken.proxy.store.rows import Position, Query, Row
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.http.responses import EventStream, Reply
-    from wellspoken.proxy.relay.call import Call
     from wellspoken.proxy.store.completions import CompletionStore
-    from wellspoken.proxy.store.rows import Row
 
 ROOTS: Final = ("/v1/chat/completions", "/chat/completions")
 _LONGEST: Final = 512

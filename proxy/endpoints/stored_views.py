@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Raw, Struct, json
 
-if TYPE_CHECKING:
-    from wellspoken.proxy.store.rows import Row
+from wellspoken.proxy.store.rows import Row
 
 NULL = Raw(b"null")
 OPENING = b'{"object":"list","data":['

@@ -8,15 +8,11 @@ then asks of the model goes through the ordinary endpoints and is translated.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from wellspoken.proxy.http.responses import Reply
-from wellspoken.proxy.relay.call import unknown_url
+from wellspoken.proxy.relay.call import Call, unknown_url
 from wellspoken.proxy.relay.send import enter_engine, reach
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.target import Router, Target
+from wellspoken.proxy.upstream.target import Router, Target
 
 KEPT = (
     "cache-control",

@@ -12,19 +12,15 @@ import hashlib
 import hmac
 import os
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from multidict import CIMultiDictProxy
 
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.proxy.config import Auth
+from wellspoken.proxy.config import Auth, Config
 from wellspoken.proxy.config.values import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from multidict import CIMultiDictProxy
-
-    from wellspoken.proxy.config import Config
 
 LONGEST: Final = 1024
 """Characters of a key, at most."""

@@ -11,24 +11,20 @@ tests/proxy/http/test_aiohttp_private.py holds what they have to be.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_writer import StreamWriter
-from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web_protocol import ERROR, RequestHandler
 from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
 from aiohttp.web_server import Server
 
 from wellspoken.proxy.http.requests import fresh_id
 from wellspoken.proxy.http.responses import Reply, error_body, identifying, plain_head
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aiohttp.streams import StreamReader
-    from aiohttp.web_response import StreamResponse
 
 
 class Connection(RequestHandler):

@@ -7,14 +7,13 @@ import ipaddress
 import re
 import secrets
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from aiohttp.web_request import BaseRequest
+from multidict import CIMultiDictProxy
 
 from wellspoken.adapters.exchange import Extensions
 from wellspoken.adapters.requests.errors import RequestError
-
-if TYPE_CHECKING:
-    from aiohttp.web_request import BaseRequest
-    from multidict import CIMultiDictProxy
 
 TRACE_PARENT: Final = "traceparent"
 TRACE_STATE: Final = "tracestate"

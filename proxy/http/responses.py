@@ -13,13 +13,12 @@ from collections.abc import Callable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
 
 from wellspoken.adapters.requests.errors import error_json
-
-if TYPE_CHECKING:
-    from aiohttp.web_request import BaseRequest
-    from aiohttp.web_response import StreamResponse
 
 JSON = b"application/json"
 _JOIN_BELOW = 65_536  # bytes: above this a second write costs less than the copy

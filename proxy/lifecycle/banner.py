@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from wellspoken.proxy.endpoints.health import why_unready
 from wellspoken.proxy.lifecycle.build import version
+from wellspoken.proxy.server import Service
 from wellspoken.proxy.upstream.listing import list_models
+from wellspoken.proxy.upstream.target import Target
 
 if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
-    from wellspoken.proxy.server import Service
-    from wellspoken.proxy.upstream.target import Target
 
 
 async def banner(service: Service, host: str, port: int) -> str:

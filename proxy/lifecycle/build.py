@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import UNSET
 
 from wellspoken.adapters.servers import registry
+from wellspoken.adapters.servers.backend import Backend as Adapter
 from wellspoken.proxy.config import Backend, Config, Engine, Timeouts
 from wellspoken.proxy.config.engine_keys import names_of_models
 from wellspoken.proxy.config.values import ConfigError, normal_url, read_key
@@ -21,7 +22,6 @@ from wellspoken.proxy.upstream.target import Router, Target, TargetSettings
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.servers.backend import Backend as Adapter
     from wellspoken.proxy.store.completions import CompletionStore
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import UNSET
 
+from wellspoken.proxy.config import Examined
 from wellspoken.proxy.config.layers import doubtful_variables
-from wellspoken.proxy.config.problems import Origin, is_covered, path_text
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.config import Examined
-    from wellspoken.proxy.config.problems import Problem
-    from wellspoken.proxy.lifecycle.colour import Colour
+from wellspoken.proxy.config.problems import Origin, Problem, is_covered, path_text
+from wellspoken.proxy.lifecycle.colour import Colour
 
 
 class Finding(NamedTuple):

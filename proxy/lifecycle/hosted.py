@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,20 +14,16 @@ from wellspoken.adapters.servers import registry
 from wellspoken.adapters.servers.versions import for_version
 from wellspoken.engine.settings import Settings
 from wellspoken.engine.supervisor import Supervisor
-from wellspoken.proxy.config import Auth
+from wellspoken.proxy.config import Auth, Config, Engine
 from wellspoken.proxy.config.values import ConfigError, read_key
+from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.readiness import PROBE_PATH
+from wellspoken.proxy.upstream.target import Target
 
 if TYPE_CHECKING:
-    import logging
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from wellspoken.engine.kind import Facts, Kind
-    from wellspoken.proxy.config import Config, Engine
-    from wellspoken.proxy.metrics.service import Metrics
-    from wellspoken.proxy.upstream.target import Target
 
 
 FAILED: Final = frozenset({"refused", "unreachable", "cut"})

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from wellspoken.proxy import logs
+from wellspoken.proxy.config.tables import Log
 from wellspoken.proxy.lifecycle.terminal import Terminal
+from wellspoken.proxy.logs import Logs
 
 if TYPE_CHECKING:
-    import logging
-    from collections.abc import Iterator
-    from typing import TextIO
-
     from wellspoken.engine.supervisor import Supervisor
-    from wellspoken.proxy.config.tables import Log
-    from wellspoken.proxy.logs import Logs
 
 INTERVAL: Final = 1.0  # seconds between two drawings, and two looks at what an engine does
 CLEAR: Final = 0.5  # seconds for which a terminal that was stopped is waited for

@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from wellspoken.proxy.config import check
+from wellspoken.proxy.config import Config, check
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.http.auth import Keys
-from wellspoken.proxy.lifecycle.build import outside, target_of
+from wellspoken.proxy.lifecycle.build import Outside, outside, target_of
 from wellspoken.proxy.lifecycle.watch import aside
-from wellspoken.proxy.upstream.target import start_detectors, stop_detectors
+from wellspoken.proxy.server import Service
+from wellspoken.proxy.upstream.target import Target, start_detectors, stop_detectors
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.config import Config
-    from wellspoken.proxy.lifecycle.build import Outside
     from wellspoken.proxy.lifecycle.hosted import Hosted
-    from wellspoken.proxy.server import Service
-    from wellspoken.proxy.upstream.target import Target
 
 _FIXED: Final = ("store", "engine", "log", "traces")
 _FIXED_KEYS: Final = ("listen", "workers")

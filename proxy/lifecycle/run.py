@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import logging
+import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
@@ -16,6 +17,8 @@ from msgspec import UNSET
 
 from wellspoken.engine.failure import EngineError
 from wellspoken.proxy import logs, tracing
+from wellspoken.proxy.config import Config
+from wellspoken.proxy.config.source import ConfigSource
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.lifecycle.banner import banner
 from wellspoken.proxy.lifecycle.build import build
@@ -23,16 +26,12 @@ from wellspoken.proxy.lifecycle.progress import EngineProgress, log_on_stderr, p
 from wellspoken.proxy.lifecycle.reload import Reloader
 from wellspoken.proxy.lifecycle.signals import Signals
 from wellspoken.proxy.lifecycle.watch import Watcher
+from wellspoken.proxy.logs import Logs
+from wellspoken.proxy.server import Service
 from wellspoken.proxy.upstream.target import start_detectors
 
 if TYPE_CHECKING:
-    import socket
-
-    from wellspoken.proxy.config import Config
-    from wellspoken.proxy.config.source import ConfigSource
     from wellspoken.proxy.lifecycle.hosted import Hosted
-    from wellspoken.proxy.logs import Logs
-    from wellspoken.proxy.server import Service
 
 Say = Callable[[str], None]
 

@@ -7,17 +7,14 @@ import hashlib
 import logging
 import stat
 import threading
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
+from wellspoken.proxy.config import Config
 from wellspoken.proxy.config.tables import Auth
 from wellspoken.proxy.config.values import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from wellspoken.proxy.config import Config
 
 Found = TypeVar("Found")
 

@@ -12,19 +12,15 @@ import sys
 import threading
 from collections.abc import Mapping
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol, TextIO
 
 from wellspoken.proxy.config.secrets import redact
+from wellspoken.proxy.config.tables import Log
 from wellspoken.proxy.logs.line_writer import Descriptor, LogWriter, Sink
 from wellspoken.proxy.logs.lines import JsonFormat, LineFormat, Request, TextLines, traceback_of
 from wellspoken.proxy.relay import bodies
+from wellspoken.proxy.relay.call import Call, Hooks
 from wellspoken.proxy.relay.outcome import QUIET, level_of, outcome_of
-
-if TYPE_CHECKING:
-    from typing import TextIO
-
-    from wellspoken.proxy.config.tables import Log
-    from wellspoken.proxy.relay.call import Call, Hooks
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 SECONDS: Final = 2.0

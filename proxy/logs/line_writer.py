@@ -10,12 +10,10 @@ import os
 import select
 import threading
 import time
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Final, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Final, Protocol
 
 GATHER: Final = 0.02  # seconds for which lines gather before they are written together
 MOST: Final = 8 * 1024 * 1024  # bytes that wait, about

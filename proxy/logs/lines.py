@@ -11,14 +11,12 @@ from __future__ import annotations
 import re
 import time
 import traceback
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 from msgspec import Struct, json, to_builtins
 
 from wellspoken.proxy.config.secrets import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MESSAGE: Final = 32_768  # characters of one
 _FRAMES: Final = 50

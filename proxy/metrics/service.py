@@ -9,19 +9,17 @@ import asyncio
 import platform
 from collections.abc import Callable, Iterable
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from msgspec import DecodeError, Struct, json
 from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from wellspoken.adapters.events import Usage
+from wellspoken.adapters.exchange import Exchange
 from wellspoken.proxy.metrics.engine_families import EngineMetrics
 from wellspoken.proxy.metrics.series import Count, CounterFamily, HistogramFamily, TextFormat, Times
 from wellspoken.proxy.metrics.store_families import StoreMetrics
-
-if TYPE_CHECKING:
-    from wellspoken.adapters.events import Usage
-    from wellspoken.adapters.exchange import Exchange
 
 MOST: Final = 2**53
 """A count of tokens is less: what a backend sends in fun would make a float overflow."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Raw
 
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.caps import (
@@ -17,15 +20,9 @@ from wellspoken.adapters.requests.caps import (
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.vendor import UNKNOWN, apply_policy, refuse_variants, vendor_keys
 from wellspoken.proxy.http.requests import extensions_of, keep_of
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.send import enter_engine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from msgspec import Raw
-
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.upstream.target import Target
 
 _OUTCOMES: Final = {"pass": "passed", "strip": "stripped", "reject": "rejected"}
 LISTED: Final = 32  # names that the header lists at most

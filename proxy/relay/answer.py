@@ -27,7 +27,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.requests.errors import RequestError, error_json
@@ -35,7 +34,9 @@ from wellspoken.adapters.rest import Rest
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.metrics.passing import PassingUsage
 from wellspoken.proxy.relay import counting
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import DONE, explain_headers, with_repairs
+from wellspoken.proxy.relay.plan import BackendRequest, Plan, Planning
 from wellspoken.proxy.relay.send import (
     LARGE,
     ClientKeyRefused,
@@ -44,13 +45,9 @@ from wellspoken.proxy.relay.send import (
     suspect_engine,
 )
 from wellspoken.proxy.relay.storing import keep, keep_stream
+from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.relay.plan import BackendRequest, Plan, Planning
-    from wellspoken.proxy.upstream.client import UpstreamResponse
-    from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.upstream.target import Target
 
 STREAMS = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
 """Content types of answers that pass through as they come."""

@@ -7,14 +7,10 @@ looks like one; a model that spells out a key piece by piece in a stream is beyo
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from wellspoken.proxy.config.secrets import HIDDEN, redact
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.relay.call import Call
 
 SHOWN: Final = 16_384  # bytes of a body
 _BEYOND: Final = 4_096  # bytes behind these, so that no key is cut before it is seen to be one

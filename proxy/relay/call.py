@@ -9,7 +9,10 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from wellspoken.adapters.events import Fault
+from aiohttp.web_request import BaseRequest
+
+from wellspoken.adapters.events import Fault, Usage
+from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.errors import RequestError, error_json
 from wellspoken.proxy.http.connection import Connection
 from wellspoken.proxy.http.requests import read_body, request_id
@@ -21,22 +24,18 @@ from wellspoken.proxy.http.responses import (
     TappedStream,
     identifying,
 )
+from wellspoken.proxy.metrics.passing import PassingUsage
+from wellspoken.proxy.metrics.series import Times
 from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.relay.headers import NO_RETRY, fault_in, retry_headers
+from wellspoken.proxy.relay.plan import BackendRequest
+from wellspoken.proxy.state import State
+from wellspoken.proxy.upstream.client import UpstreamResponse
+from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.target import Target
 
 if TYPE_CHECKING:
-    from aiohttp.web_request import BaseRequest
-
-    from wellspoken.adapters.events import Usage
-    from wellspoken.adapters.exchange import Exchange
     from wellspoken.engine.supervisor import Supervisor
-    from wellspoken.proxy.metrics.passing import PassingUsage
-    from wellspoken.proxy.metrics.series import Times
-    from wellspoken.proxy.relay.plan import BackendRequest
-    from wellspoken.proxy.state import State
-    from wellspoken.proxy.upstream.client import UpstreamResponse
-    from wellspoken.proxy.upstream.failures import UpstreamError
-    from wellspoken.proxy.upstream.target import Target
 
 _EXISTING = (
     "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{id}, "

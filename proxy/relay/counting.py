@@ -7,23 +7,19 @@ is not found is left to the next source (a configured tokenizer, the entries see
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from msgspec import Raw, json
 
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.tokens import tokenize
 from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Tokenize, Wanted
-from wellspoken.proxy.relay.plan import BackendRequest
+from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.relay.plan import BackendRequest, Plan
 from wellspoken.proxy.relay.send import ClientKeyRefused, send_request
 from wellspoken.proxy.upstream.failures import UpstreamError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.relay.plan import Plan
-    from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.upstream.target import Target
 
 ABSENT: Final = (404, 405, 501)
 MOST_ANSWERED: Final = 128

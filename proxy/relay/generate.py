@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.requests.shapes import Bounds, ChatRequest, CompletionRequest
+from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay import storing
 from wellspoken.proxy.relay.admission import admit, enter, make_exchange
 from wellspoken.proxy.relay.answer import respond, send_untouched
-
-if TYPE_CHECKING:
-    from wellspoken.adapters.exchange import Exchange
-    from wellspoken.adapters.requests.shapes import Bounds
-    from wellspoken.proxy.http.responses import EventStream, Reply
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.relay.plan import BackendRequest, Plan
-    from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.relay.plan import BackendRequest, Plan
+from wellspoken.proxy.upstream.target import Target
 
 Wanted = TypeVar("Wanted", ChatRequest, CompletionRequest)
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from msgspec import DecodeError, Struct, json
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.exchange import Exchange
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.upstream.client import UpstreamResponse
+from wellspoken.proxy.upstream.client import UpstreamResponse
 
 DONE = b"data: [DONE]\n\n"
 NO_RETRY = b"x-should-retry: false\r\n"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.upstream.failures import OUR_FAULT
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.relay.call import Call
 
 QUIET: Final = frozenset({"livez", "readyz", "metrics", "backend_metrics"})
 """Routes that machines ask every few seconds: no span, and a line at level debug."""

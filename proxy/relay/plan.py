@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import structs
 
+from wellspoken.adapters.events import Event
+from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.caps import Asked
-from wellspoken.adapters.translate import StreamTranslator
-
-if TYPE_CHECKING:
-    from wellspoken.adapters.events import Event
-    from wellspoken.adapters.exchange import Exchange
-    from wellspoken.adapters.servers.backend import Dialect
-    from wellspoken.adapters.translate import BackendAnswer
-    from wellspoken.proxy.upstream.target import Target
+from wellspoken.adapters.servers.backend import Dialect
+from wellspoken.adapters.translate import BackendAnswer, StreamTranslator
+from wellspoken.proxy.upstream.target import Target
 
 Merging = Callable[[int, list["Event"]], list["Event"]]
 

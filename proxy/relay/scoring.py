@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 from msgspec import Meta, Raw, ValidationError, json
 from msgspec.structs import replace
 
 from wellspoken.adapters import probes
 from wellspoken.adapters.events import UNKNOWN, Entry, Event, Extra, Finish, Logprobs, Text
+from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.token_bytes import settle
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.stages.tiling import TilingStage
 from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
 from wellspoken.adapters.translate import error_of
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import delays
 from wellspoken.proxy.relay.plan import BackendRequest
 from wellspoken.proxy.relay.send import send_request
-
-if TYPE_CHECKING:
-    from wellspoken.adapters.exchange import Exchange
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.state import State
-    from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.state import State
+from wellspoken.proxy.upstream.target import Target
 
 _T = TypeVar("_T")
 Prompt = str | tuple[int, ...]

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wellspoken.adapters.events import Fault
 from wellspoken.engine.failure import NotReady
 from wellspoken.proxy.http.requests import TRACE_PARENT, TRACE_STATE, context_lines
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.plan import BackendRequest
+from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
 from wellspoken.proxy.upstream.failures import UpstreamError
-from wellspoken.proxy.upstream.target import not_ready
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
-    from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.upstream.target import Target, not_ready
 
 ANTHROPIC: Final = "/v1/messages"
 ANTHROPIC_HEADERS: Final = ("anthropic-version", "anthropic-beta")

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from msgspec import Raw, structs
 
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.shapes import ChatRequest
+from wellspoken.adapters.translate import StreamTranslator
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.send import LARGE
 from wellspoken.proxy.store.rows import Capture
-
-if TYPE_CHECKING:
-    from wellspoken.adapters.requests.shapes import ChatRequest
-    from wellspoken.adapters.translate import StreamTranslator
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.upstream.target import Target
 
 NO_STORE = "no store is configured (store.path or store.url)"
 UNTOUCHED = 'with "oai_compat": false answers pass as they are'

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from wellspoken.proxy import config as configuration
 from wellspoken.proxy.config import store_url
 from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store.database import Database, StoreError, Unavailable, Unusable
@@ -14,15 +15,9 @@ from wellspoken.proxy.store.failover import Failover
 from wellspoken.proxy.store.packing import pack_rows, unpack_rows, warn_of_leftovers
 from wellspoken.proxy.store.queue import FAILS, WriteQueue
 from wellspoken.proxy.store.retention import Retention
-from wellspoken.proxy.store.rows import Position, Query, Row
+from wellspoken.proxy.store.rows import Capture, Position, Query, Row
 from wellspoken.proxy.store.spool import Spool, default_path
 from wellspoken.proxy.store.sqlite.file import SqliteDatabase
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from wellspoken.proxy import config as configuration
-    from wellspoken.proxy.store.rows import Capture
 
 FLUSH_SECONDS = 30.0
 """How long `close` may write what waits."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store.database import Database, StoreError, Unavailable, Unusable
-
-if TYPE_CHECKING:
-    import logging
-    from collections.abc import Coroutine, Sequence
-
-    from wellspoken.proxy.metrics.store_families import StoreMetrics
-    from wellspoken.proxy.store.rows import Row
-    from wellspoken.proxy.store.spool import Spool
+from wellspoken.proxy.store.rows import Row
+from wellspoken.proxy.store.spool import Spool
 
 ROWS = 256
 BYTES = 4 * 1024 * 1024

@@ -14,21 +14,18 @@ the order in which they came. Only `close` cancels the latter two.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from wellspoken.proxy import config
+from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.packing import pack_rows
 from wellspoken.proxy.store.rows import Capture, Row, row_of
-
-if TYPE_CHECKING:
-    import logging
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
-
-    from wellspoken.proxy import config
-    from wellspoken.proxy.metrics.store_families import StoreMetrics
 
 T = TypeVar("T")
 

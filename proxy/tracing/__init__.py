@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from wellspoken.proxy.config import Traces
 from wellspoken.proxy.config.values import ConfigError
+from wellspoken.proxy.relay.call import Hooks
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.config import Traces
-    from wellspoken.proxy.relay.call import Hooks
     from wellspoken.proxy.tracing.spans import RequestTracing
 
 MISSING: Final = (

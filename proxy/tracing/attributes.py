@@ -9,20 +9,18 @@ model and of the path, cut: never a message, a stop sequence, a tool or a header
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from msgspec import DecodeError, Struct, json
 
+from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.proxy.metrics.service import OTHER, tokens_of
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.outcome import outcome_of
-
-if TYPE_CHECKING:
-    from wellspoken.adapters.exchange import Exchange
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.relay.plan import BackendRequest
-    from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.relay.plan import BackendRequest
+from wellspoken.proxy.upstream.target import Target
 
 Value = str | bool | int | float | list[str]
 Attributes = dict[str, Value]

@@ -8,15 +8,13 @@ import logging
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 BATCH: Final = 64
 """Spans of one export. The encoding holds the interpreter: of the library's own 512 for 100 ms."""

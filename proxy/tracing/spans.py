@@ -7,10 +7,12 @@ is set when the request is over, behind the last byte that a client waits for.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast
 
+from multidict import CIMultiDictProxy
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import (
@@ -25,22 +27,18 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from wellspoken.proxy.http.requests import TRACE_STATE, context_lines
+from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.outcome import QUIET
+from wellspoken.proxy.relay.plan import BackendRequest
 from wellspoken.proxy.tracing import attributes as tracing_attributes
 from wellspoken.proxy.tracing import exporter as tracing_export
+from wellspoken.proxy.upstream.client import UpstreamResponse
+from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.target import Target
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from multidict import CIMultiDictProxy
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, SpanContext, TraceState
-
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.relay.plan import BackendRequest
-    from wellspoken.proxy.upstream.client import UpstreamResponse
-    from wellspoken.proxy.upstream.failures import UpstreamError
-    from wellspoken.proxy.upstream.target import Target
 
 MOST: Final = 256
 """Spans of requests to backends below one of a client: twice OpenAI's most choices. A prompt's

@@ -13,22 +13,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from collections.abc import Callable
+from typing import NoReturn, Protocol
 
 from aiohttp import ClientPayloadError
-from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+from multidict import CIMultiDictProxy
 
-from wellspoken.proxy.upstream.failures import Peer, encoded, not_connected, not_read, too_large
+from wellspoken.proxy.config import Timeouts
+from wellspoken.proxy.upstream.failures import (
+    Peer,
+    UpstreamError,
+    encoded,
+    not_connected,
+    not_read,
+    too_large,
+)
 from wellspoken.proxy.upstream.wire import Address, Wire, take_ready
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aiohttp.streams import StreamReader
-    from multidict import CIMultiDictProxy
-
-    from wellspoken.proxy.config import Timeouts
-    from wellspoken.proxy.upstream.failures import UpstreamError
 
 READ_SIZE = 65_536  # bytes a connection buffers before it stops reading, twice at most
 SETTLE = 0.02  # seconds in which a server may close, unsaid, the connection of a stream it ended

@@ -7,9 +7,11 @@ since another server may have taken its place. While it does not answer, what wa
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.detection import (
     NOTHING,
     ROUNDS,
@@ -18,14 +20,8 @@ from wellspoken.adapters.servers.detection import (
     Signs,
     recognise,
 )
+from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
-
-if TYPE_CHECKING:
-    import logging
-    from collections.abc import Callable
-
-    from wellspoken.adapters.servers.backend import Backend
-    from wellspoken.proxy.upstream.client import Upstream
 
 SECONDS = 2.0  # all questions together, so the longest that a request waits for them
 AGAIN = 2.0  # seconds from one asking to the next that a request may cause

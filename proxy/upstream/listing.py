@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from wellspoken.adapters.requests.shapes import Model
 from wellspoken.proxy.upstream.failures import UpstreamError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from wellspoken.proxy.upstream.target import Router, Target
+from wellspoken.proxy.upstream.target import Router, Target
 
 _LIMIT = 4 * 1024 * 1024  # bytes of a list
 

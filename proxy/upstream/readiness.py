@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from wellspoken.proxy.upstream.failures import UpstreamError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.upstream.target import Target
 
 PROBE_PATH = "/health"  # vLLM, llama.cpp, TGI, SGLang; elsewhere a 404, which is a sign of life too
 PROBE_SECONDS = 2.0  # how long a probe's result holds

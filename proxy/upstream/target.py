@@ -13,18 +13,18 @@ from wellspoken.adapters.requests.caps import Caps
 from wellspoken.adapters.requests.errors import RequestError, short
 from wellspoken.adapters.requests.shapes import Bounds, Model
 from wellspoken.adapters.requests.vendor import Policy
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.detection import Found
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.proxy.config import Streams
 from wellspoken.proxy.metrics.service import OTHER
+from wellspoken.proxy.upstream.client import Upstream
+from wellspoken.proxy.upstream.detector import Detector
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
 from wellspoken.proxy.upstream.vocabulary_size import VocabularySizes
 
 if TYPE_CHECKING:
-    from wellspoken.adapters.servers.backend import Backend
-    from wellspoken.adapters.servers.detection import Found
     from wellspoken.engine.supervisor import Supervisor
-    from wellspoken.proxy.upstream.client import Upstream
-    from wellspoken.proxy.upstream.detector import Detector
 
 _LISTED = 20  # model names that an error message lists at most
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from msgspec import DecodeError, Meta, Struct, json
 
+from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.upstream.client import Upstream
 
 LIMIT: Final = 1024 * 1024  # bytes of a list of models
 AGAIN: Final = 60.0  # seconds an answer holds, since another model may be served by then

@@ -11,16 +11,12 @@ import asyncio
 import select
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from aiohttp import ClientPayloadError
 from aiohttp.client_proto import ResponseHandler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from aiohttp.streams import StreamReader
+from aiohttp.streams import StreamReader
 
 UNIX = "unix:"
 PAUSES = (0.001, 0.05)  # seconds between two tries of a full unix socket: the first and the longest

@@ -12,20 +12,18 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import structs
 
+from wellspoken.proxy.config import Config
+from wellspoken.proxy.config.source import ConfigSource
 from wellspoken.proxy.config.values import parse_listen
 from wellspoken.proxy.lifecycle.progress import log_on_stderr, print_out
 from wellspoken.proxy.lifecycle.signals import Signals
 from wellspoken.proxy.lifecycle.watch import Watcher
 from wellspoken.proxy.workers.hub import Hub, Worker, spawn_worker
 from wellspoken.proxy.workers.port import Port
-
-if TYPE_CHECKING:
-    from wellspoken.proxy.config import Config
-    from wellspoken.proxy.config.source import ConfigSource
 
 PAUSES: Final = (0.1, 30.0)
 """Seconds until a worker that ended unasked is started again, at first and at most."""

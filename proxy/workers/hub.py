@@ -6,20 +6,17 @@ import asyncio
 import logging
 import socket
 import sys
+from asyncio.subprocess import Process
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import DecodeError
 
+from wellspoken.proxy.config import Config
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.workers import channel as messages
 from wellspoken.proxy.workers.channel import Channel, Message, Questions, ToParent, decode_to_parent
 from wellspoken.proxy.workers.totals import Family, Totals, parents
-
-if TYPE_CHECKING:
-    from asyncio.subprocess import Process
-
-    from wellspoken.proxy.config import Config
 
 ASK_SECONDS: Final = 1.0
 """How long a scrape waits for a worker; after that it counts with what it said last."""

@@ -11,13 +11,11 @@ worker, and must be named in the environment before anything is imported.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-    from prometheus_client.core import Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 
 PREFIX: Final = "wellspoken_"
 RELOADED: Final = f"{PREFIX}config_last_reload_success"

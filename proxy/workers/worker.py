@@ -6,16 +6,22 @@ import asyncio
 import logging
 import socket
 import sys
+from collections.abc import Coroutine
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import DecodeError
 
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy import logs
+from wellspoken.proxy.config import Config
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.lifecycle.progress import EngineProgress, log_on_stderr
+from wellspoken.proxy.lifecycle.reload import Change, Reloader
 from wellspoken.proxy.lifecycle.run import loop_factory, serve
+from wellspoken.proxy.lifecycle.signals import Signals
+from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.server import Service
 from wellspoken.proxy.workers import channel as messages
 from wellspoken.proxy.workers.channel import (
     Channel,
@@ -25,15 +31,6 @@ from wellspoken.proxy.workers.channel import (
     first_message,
 )
 from wellspoken.proxy.workers.totals import Family, collect_families, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from wellspoken.proxy.config import Config
-    from wellspoken.proxy.lifecycle.reload import Change, Reloader
-    from wellspoken.proxy.lifecycle.signals import Signals
-    from wellspoken.proxy.relay.call import Call
-    from wellspoken.proxy.server import Service
 
 EVERY: Final = 1.0
 """Seconds between two reports to the parent: what a killed worker has counted since is lost."""
