@@ -211,8 +211,9 @@ class Relay:
                 else:
                     call.worked += perf_counter() - began
                 data = b""
-        except UpstreamError as error:
-            call.upstream_failed(error)
+        except (UpstreamError, ClientKeyRefused) as error:
+            if isinstance(error, UpstreamError):
+                call.upstream_failed(error)
             began = 0.0  # no work on an answer
             if self.in_thread:
                 await self._turn()

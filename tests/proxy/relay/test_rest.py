@@ -218,3 +218,25 @@ async def _posted(proxy: Proxy, given: Json) -> bytes:
         data = await response.read()
     assert response.status == 200, data
     return data
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_key_refused_after_the_first_answer_does_not_forget_its_repairs(
+    streams: bool, upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    refused = whole({"error": {"message": "no"}}, status=401)
+    first = sse([role(0), chunk({"content": "a"}, 0), finish("eos_token", 0)])
+    given = {**choice(0, "a"), "finish_reason": "eos_token"}
+    upstream.script(CHAT, stream(first) if streams else whole(body(given, usage=USAGE)), refused)
+    proxy = await start_proxy(upstream, adapter="general", auth="pass")
+    explain = {"x-wellspoken-explain": "1"}
+    async with await proxy.chat(n=2, stream=streams, headers=explain) as response:
+        text = await response.text()
+        assert response.status == (200 if streams else 401)
+        assert "invalid_api_key" in text
+        named = text if streams else response.headers["x-wellspoken-repairs"]
+        assert "finish_reason_eos" in named
+    scraped = await proxy.metrics()
+    assert (
+        scraped['wellspoken_repairs_total{backend="default",rule="finish_reason_eos_token"}'] == 1
+    )
