@@ -1,0 +1,1 @@
+"""llama.cpp, in a process of its own."""

@@ -1,0 +1,1 @@
+"""vLLM, in its own environment or this one."""
