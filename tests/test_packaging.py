@@ -159,7 +159,7 @@ MUTANTS = [
     ("engine/child.py", "import wellspoken.adapters", "adapters and engine stand alone: engine"),
     ("engine/child.py", "import wellspoken.proxy", "adapters and engine stand alone: engine"),
     ("engine/child.py", "import msgspec", "the engine is stdlib only"),
-    ("engine/llamacpp.py", "import xllamacpp", "the engine is stdlib only"),
+    ("engine/llamacpp/llamacpp_kind.py", "import xllamacpp", "the engine is stdlib only"),
     ("adapters/stages/tiling.py", "import wellspoken.adapters.readers", "readers, stages"),
     ("adapters/writers/chat_body.py", "import wellspoken.adapters.stages", "readers, stages"),
     ("adapters/readers/near_openai.py", "import wellspoken.adapters.writers", "readers, stages"),

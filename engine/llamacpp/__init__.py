@@ -1,1 +1,0 @@
-"""llama.cpp, in a process of its own."""

@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from wellspoken.engine import llamacpp_child
 from wellspoken.engine.environment import pass_environment
 from wellspoken.engine.failure import EngineError, ending, lasting_error
 from wellspoken.engine.kind import Command, Facts
-from wellspoken.engine.llamacpp_check import (
+from wellspoken.engine.llamacpp import llamacpp_child
+from wellspoken.engine.llamacpp.llamacpp_check import (
     check_gguf,
     check_memory,
     check_model,

@@ -1,1 +1,0 @@
-"""vLLM, in its own environment or this one."""

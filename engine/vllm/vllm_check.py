@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from wellspoken.engine.failure import lasting_error
-from wellspoken.engine.llamacpp_check import check_memory
-from wellspoken.engine.vllm_arguments import has, number, option
+from wellspoken.engine.llamacpp.llamacpp_check import check_memory
+from wellspoken.engine.vllm.vllm_arguments import has, number, option
 
 ASK_SECONDS: Final = 5.0
 UTILIZATION: Final = 0.92

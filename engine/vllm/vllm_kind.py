@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from wellspoken.engine import hub_cache, vllm_check, vllm_log
 from wellspoken.engine.environment import pass_environment
 from wellspoken.engine.failure import EngineError, ending, lasting_error
 from wellspoken.engine.kind import Command, Facts
 from wellspoken.engine.unix_http import Client
-from wellspoken.engine.vllm_arguments import forbidden, model_names_in, option
+from wellspoken.engine.vllm import hub_cache, vllm_check, vllm_log
+from wellspoken.engine.vllm.vllm_arguments import forbidden, model_names_in, option
 
 INSTALL: Final = 'pip install "wellspoken[vllm]"'
 DRAINS: Final = (0, 18)

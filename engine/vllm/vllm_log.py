@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from wellspoken.engine.vllm_causes import CAUSES, FOLLOW, SIGNALS
+from wellspoken.engine.vllm.vllm_causes import CAUSES, FOLLOW, SIGNALS
 
 SAID: Final = 300
 """Characters of vLLM's own words in a message."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from wellspoken.engine.vllm_arguments import forbidden
+from wellspoken.engine.vllm.vllm_arguments import forbidden
 from wellspoken.proxy.cli.options import COMMANDS, Parser, serving_flags, serving_parser, start
 
 _HELP: Final = """\

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from wellspoken.engine.vllm_arguments import forbidden, model_names_in
+from wellspoken.engine.vllm.vllm_arguments import forbidden, model_names_in
 from wellspoken.proxy.config.durations import seconds
 from wellspoken.proxy.config.problems import Problem
 from wellspoken.proxy.config.tables import Engine

@@ -42,7 +42,7 @@ def kind_of(settings: Engine, own: Iterable[str] = ()) -> Kind:
     environment = _resolve_references(settings.environment)
     # The other kind is not loaded.
     if settings.kind == "vllm":
-        from wellspoken.engine.vllm import VLLM
+        from wellspoken.engine.vllm.vllm_kind import VLLM
 
         return VLLM(
             settings.model,
@@ -53,7 +53,7 @@ def kind_of(settings: Engine, own: Iterable[str] = ()) -> Kind:
             environment=environment,
             own=tuple(own),
         )
-    from wellspoken.engine.llamacpp import LlamaCpp
+    from wellspoken.engine.llamacpp.llamacpp_kind import LlamaCpp
 
     return LlamaCpp(
         Path(settings.model),

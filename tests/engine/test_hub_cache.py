@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wellspoken.engine import hub_cache
+from wellspoken.engine.vllm import hub_cache
 
 MODEL = "org/name"
 

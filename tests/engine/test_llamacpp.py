@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from tests.models.tiny import write_model
-from wellspoken.engine import llamacpp
 from wellspoken.engine.failure import EngineError
 from wellspoken.engine.kind import Facts, Kind
-from wellspoken.engine.llamacpp import LlamaCpp, quote_log
+from wellspoken.engine.llamacpp import llamacpp_kind as llamacpp
+from wellspoken.engine.llamacpp.llamacpp_kind import LlamaCpp, quote_log
 from wellspoken.engine.unix_http import Client
 
 SECONDS = 60.0

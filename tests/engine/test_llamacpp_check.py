@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wellspoken.engine.failure import EngineError
-from wellspoken.engine.llamacpp_check import (
+from wellspoken.engine.llamacpp.llamacpp_check import (
     check_gguf,
     check_memory,
     check_model,

@@ -14,8 +14,8 @@ from types import ModuleType
 
 import pytest
 
-from wellspoken.engine import llamacpp_child
-from wellspoken.engine.llamacpp_child import parameters, parse, serve, take_stdout
+from wellspoken.engine.llamacpp import llamacpp_child
+from wellspoken.engine.llamacpp.llamacpp_child import parameters, parse, serve, take_stdout
 from wellspoken.engine.unix_http import Client
 
 

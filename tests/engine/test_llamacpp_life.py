@@ -17,11 +17,12 @@ import uvloop
 
 from tests.engine import processes
 from tests.engine.scripted import Host, until
-from wellspoken.engine import llamacpp_child, shim
+from wellspoken.engine import shim
 from wellspoken.engine import supervisor as module
 from wellspoken.engine.failure import EngineError, NotReady
 from wellspoken.engine.kind import Facts
-from wellspoken.engine.llamacpp import LlamaCpp
+from wellspoken.engine.llamacpp import llamacpp_child
+from wellspoken.engine.llamacpp.llamacpp_kind import LlamaCpp
 from wellspoken.engine.settings import Settings
 from wellspoken.engine.supervisor import Supervisor
 from wellspoken.engine.unix_http import Client, Silent

@@ -21,7 +21,7 @@ import pytest
 from wellspoken.engine.failure import EngineError
 from wellspoken.engine.kind import Facts, Kind
 from wellspoken.engine.unix_http import Client
-from wellspoken.engine.vllm import VLLM, version
+from wellspoken.engine.vllm.vllm_kind import VLLM, version
 
 MODEL = "org/name"
 SHIM = "#!/bin/sh\nexit 0\n"

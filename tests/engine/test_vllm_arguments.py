@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wellspoken.engine.vllm_arguments import (
+from wellspoken.engine.vllm.vllm_arguments import (
     FORBIDDEN,
     forbidden,
     has,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.clock import own_time
-from wellspoken.engine import vllm_check
 from wellspoken.engine.failure import EngineError
-from wellspoken.engine.vllm_check import ask_nvidia, check, check_model, visible
+from wellspoken.engine.vllm import vllm_check
+from wellspoken.engine.vllm.vllm_check import ask_nvidia, check, check_model, visible
 
 CUDA, CPU = "0.32.0", "0.32.0+cpu"
 TWO = """0, GPU-aaaa1111, 80000, 81559

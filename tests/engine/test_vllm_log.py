@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from wellspoken.engine.vllm_causes import CAUSES
-from wellspoken.engine.vllm_log import SAID, diagnosis, phase, plain
+from wellspoken.engine.vllm.vllm_causes import CAUSES
+from wellspoken.engine.vllm.vllm_log import SAID, diagnosis, phase, plain
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "engine" / "vllm-0.32.0"
 CORE = "(EngineCore pid=77) ERROR 11-22 04:56:16 [core.py:1234] "

@@ -133,7 +133,7 @@ def test_variables_that_cannot_be_used(variable: str, text: str, words: str) -> 
     ],
 )
 def test_flags_that_are_the_proxys_own(arguments: list[str], words: str) -> None:
-    """Which ones these are, tests/engine says of engine/vllm_arguments.py."""
+    """Which ones these are, tests/engine says of engine/vllm/vllm_arguments.py."""
     said = refused(HUB, arguments=arguments)
     assert said.startswith("engine.arguments: --")
     assert words in said and said.endswith("Take it out.")

@@ -24,7 +24,7 @@ from tests.proxy.lifecycle.test_run import Running
 from wellspoken.engine import supervisor
 from wellspoken.engine.failure import EngineError
 from wellspoken.engine.kind import Command
-from wellspoken.engine.llamacpp import LlamaCpp
+from wellspoken.engine.llamacpp.llamacpp_kind import LlamaCpp
 from wellspoken.proxy.config import Config, load
 from wellspoken.proxy.lifecycle import hosted as engines
 
