@@ -1,1 +1,1 @@
-"""What a backend is, and one file for each server."""
+"""What a backend is, how it is told from others, and what a request becomes for it."""

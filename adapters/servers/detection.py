@@ -29,18 +29,18 @@ from typing import Any, Final
 from msgspec import DecodeError, Struct, json
 
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.cortex import CORTEX
-from wellspoken.adapters.servers.furiosa import FURIOSA
-from wellspoken.adapters.servers.llama_cpp_python import LLAMA_CPP_PYTHON
-from wellspoken.adapters.servers.llamacpp import LLAMACPP
-from wellspoken.adapters.servers.lmstudio import LMSTUDIO
-from wellspoken.adapters.servers.mlx_lm import MLX_LM
-from wellspoken.adapters.servers.ollama import OLLAMA
+from wellspoken.adapters.servers.known.cortex import CORTEX
+from wellspoken.adapters.servers.known.furiosa import FURIOSA
+from wellspoken.adapters.servers.known.llama_cpp_python import LLAMA_CPP_PYTHON
+from wellspoken.adapters.servers.known.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.known.lmstudio import LMSTUDIO
+from wellspoken.adapters.servers.known.mlx_lm import MLX_LM
+from wellspoken.adapters.servers.known.ollama import OLLAMA
+from wellspoken.adapters.servers.known.sglang import SGLANG
+from wellspoken.adapters.servers.known.tgi import TGI
+from wellspoken.adapters.servers.known.vllm import VLLM
 from wellspoken.adapters.servers.registry import GENERAL
-from wellspoken.adapters.servers.sglang import SGLANG
-from wellspoken.adapters.servers.tgi import TGI
 from wellspoken.adapters.servers.versions import for_version
-from wellspoken.adapters.servers.vllm import VLLM
 
 MODELS: Final = GENERAL.models_path
 VERSION: Final = "/version"

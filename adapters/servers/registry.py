@@ -7,14 +7,17 @@ from typing import Final
 
 from wellspoken.adapters.servers import forms
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.cortex import CORTEX
-from wellspoken.adapters.servers.furiosa import FURIOSA
-from wellspoken.adapters.servers.llama_cpp_python import LLAMA_CPP_PYTHON
-from wellspoken.adapters.servers.llamacpp import LLAMACPP
-from wellspoken.adapters.servers.llamacpp_native import LLAMACPP_NATIVE
-from wellspoken.adapters.servers.lmstudio import LMSTUDIO
-from wellspoken.adapters.servers.mlx_lm import MLX_LM
-from wellspoken.adapters.servers.ollama import OLLAMA
+from wellspoken.adapters.servers.known.cortex import CORTEX
+from wellspoken.adapters.servers.known.furiosa import FURIOSA
+from wellspoken.adapters.servers.known.llama_cpp_python import LLAMA_CPP_PYTHON
+from wellspoken.adapters.servers.known.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.known.llamacpp_native import LLAMACPP_NATIVE
+from wellspoken.adapters.servers.known.lmstudio import LMSTUDIO
+from wellspoken.adapters.servers.known.mlx_lm import MLX_LM
+from wellspoken.adapters.servers.known.ollama import OLLAMA
+from wellspoken.adapters.servers.known.sglang import SGLANG
+from wellspoken.adapters.servers.known.tgi import TGI
+from wellspoken.adapters.servers.known.vllm import VLLM
 from wellspoken.adapters.servers.parameters import (
     AS_TOOLS,
     BEST_OF,
@@ -23,9 +26,6 @@ from wellspoken.adapters.servers.parameters import (
     Support,
     rows,
 )
-from wellspoken.adapters.servers.sglang import SGLANG
-from wellspoken.adapters.servers.tgi import TGI
-from wellspoken.adapters.servers.vllm import VLLM
 
 CHAT: Final = (
     rows("model messages stream n stop max_tokens max_completion_tokens temperature top_p seed")

@@ -17,7 +17,7 @@ from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.shapes import Bounds, ChatRequest
 from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.servers.backend import Endpoint
-from wellspoken.adapters.servers.llamacpp_native import (
+from wellspoken.adapters.servers.known.llamacpp_native import (
     prepare_native,
     read_template,
     refuse_unsupported,

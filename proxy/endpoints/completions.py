@@ -25,7 +25,7 @@ from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.shapes import Bounds, CompletionRequest, Prompt
 from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.servers.backend import Backend, Endpoint
-from wellspoken.adapters.servers.llamacpp_native import prepare_native
+from wellspoken.adapters.servers.known.llamacpp_native import prepare_native
 from wellspoken.adapters.servers.parameters import find_rows, refuse
 from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare_completion
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN

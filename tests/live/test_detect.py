@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import ClientSession
 
-from wellspoken.adapters.servers.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.known.llamacpp import LLAMACPP
 from wellspoken.proxy.config import load
 from wellspoken.proxy.lifecycle.build import build
 

@@ -15,7 +15,7 @@ from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.completions import decode_completion, exchange_for_completion
-from wellspoken.adapters.servers.llamacpp_native import (
+from wellspoken.adapters.servers.known.llamacpp_native import (
     LLAMACPP_NATIVE,
     prepare_native,
     read_template,

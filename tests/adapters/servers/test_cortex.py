@@ -19,7 +19,7 @@ from tests.answers import Json, Said, ask, body, stream
 from tests.fold import payloads
 from tests.replay import exchange
 from wellspoken.adapters.requests.chat import decode_chat
-from wellspoken.adapters.servers.cortex import CORTEX
+from wellspoken.adapters.servers.known.cortex import CORTEX
 from wellspoken.adapters.servers.prepare import prepare
 from wellspoken.adapters.translate import translate_body
 

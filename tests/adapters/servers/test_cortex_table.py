@@ -17,7 +17,7 @@ from tests.answers import Said, ask, body
 from tests.sending import USER, Json, chat, refused, tool
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.adapters.servers.cortex import CHAT, CORTEX
+from wellspoken.adapters.servers.known.cortex import CHAT, CORTEX
 from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare
 
 SCHEMA: Json = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}

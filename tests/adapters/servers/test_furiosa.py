@@ -15,7 +15,7 @@ from tests.replay import Outcome
 from tests.replay import body as translate
 from tests.replay import stream as translate_pieces
 from wellspoken.adapters.requests.chat import decode_chat
-from wellspoken.adapters.servers.furiosa import FURIOSA
+from wellspoken.adapters.servers.known.furiosa import FURIOSA
 from wellspoken.adapters.servers.prepare import prepare
 
 SCORED = ask(logprobs=True, top_logprobs=2)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.sending import NO_PARAMETERS, USER, Json, chat, refused, text, tool
 from wellspoken.adapters.requests.chat import decode_chat
-from wellspoken.adapters.servers.furiosa import FURIOSA
+from wellspoken.adapters.servers.known.furiosa import FURIOSA
 from wellspoken.adapters.servers.prepare import lacks_in_streams
 
 SCHEMA: Json = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}

@@ -19,7 +19,7 @@ from tests.fold import fold_completion
 from tests.replay import body as translate
 from tests.replay import stream as translate_pieces
 from wellspoken.adapters.requests.chat import decode_chat
-from wellspoken.adapters.servers.llama_cpp_python import LLAMA_CPP_PYTHON
+from wellspoken.adapters.servers.known.llama_cpp_python import LLAMA_CPP_PYTHON
 from wellspoken.adapters.servers.prepare import prepare
 
 Token = tuple[bytes, float, list[tuple[bytes, float]]]

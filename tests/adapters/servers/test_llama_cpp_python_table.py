@@ -15,7 +15,7 @@ import pytest
 
 from tests.answers import ask, body, scored
 from tests.sending import NO_PARAMETERS, USER, Json, chat, refused, text, tool
-from wellspoken.adapters.servers.llama_cpp_python import LLAMA_CPP_PYTHON
+from wellspoken.adapters.servers.known.llama_cpp_python import LLAMA_CPP_PYTHON
 
 OBJECT: Json = {"type": "object"}
 SCHEMA: Json = {"type": "json_schema", "json_schema": {"name": "x", "schema": OBJECT}}

@@ -12,7 +12,7 @@ from wellspoken.adapters.requests.completions import decode_completion
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.shapes import ChatRequest
 from wellspoken.adapters.servers.forms import RANDOM
-from wellspoken.adapters.servers.llamacpp_native import (
+from wellspoken.adapters.servers.known.llamacpp_native import (
     LLAMACPP_NATIVE,
     prepare_native,
     read_template,

@@ -11,7 +11,7 @@ from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.completions import decode_completion
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.servers.forms import RANDOM
-from wellspoken.adapters.servers.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.known.llamacpp import LLAMACPP
 from wellspoken.adapters.servers.prepare import lacks_in_streams, prepare, prepare_completion
 
 Json = dict[str, Any]

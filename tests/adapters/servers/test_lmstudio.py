@@ -9,7 +9,7 @@ import pytest
 
 from tests.answers import body
 from tests.sending import GONE, USER, Json, chat, differs, refused, tool
-from wellspoken.adapters.servers.lmstudio import LMSTUDIO
+from wellspoken.adapters.servers.known.lmstudio import LMSTUDIO
 from wellspoken.adapters.servers.registry import GENERAL
 
 SAME: Json = {

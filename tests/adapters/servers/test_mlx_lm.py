@@ -13,7 +13,7 @@ import pytest
 from tests.answers import body, stream
 from tests.sending import GONE, NO_PARAMETERS, USER, Json, chat, differs, refused, tool
 from wellspoken.adapters.requests.chat import decode_chat
-from wellspoken.adapters.servers.mlx_lm import MLX_LM, NO_LIMIT
+from wellspoken.adapters.servers.known.mlx_lm import MLX_LM, NO_LIMIT
 from wellspoken.adapters.servers.prepare import lacks_in_streams
 from wellspoken.adapters.servers.registry import GENERAL
 from wellspoken.adapters.servers.versions import for_version

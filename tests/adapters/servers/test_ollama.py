@@ -17,7 +17,7 @@ from tests.corpus import checked_request
 from tests.fold import fold_completion
 from tests.replay import stream as translate_pieces
 from tests.sending import GONE, NO_PARAMETERS, USER, Json, chat, differs, refused, text, tool
-from wellspoken.adapters.servers.ollama import OLLAMA
+from wellspoken.adapters.servers.known.ollama import OLLAMA
 from wellspoken.adapters.servers.registry import GENERAL
 from wellspoken.adapters.servers.versions import for_version
 

@@ -14,8 +14,8 @@ import pytest
 from tests.answers import body, entry, scored
 from tests.sending import GONE, USER, Json, chat, differs, refused, text, tool
 from wellspoken.adapters.probes import read_text
+from wellspoken.adapters.servers.known.sglang import SGLANG
 from wellspoken.adapters.servers.registry import GENERAL
-from wellspoken.adapters.servers.sglang import SGLANG
 from wellspoken.adapters.servers.versions import for_version
 from wellspoken.adapters.tokens.tokenize import read_count, text_request
 

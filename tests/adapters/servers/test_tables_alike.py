@@ -14,10 +14,10 @@ from tests.adapters.servers import (
     test_mlx_lm,
 )
 from tests.sending import GONE, USER, Json, chat, differs, refused, text
-from wellspoken.adapters.servers import furiosa, llama_cpp_python
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.lmstudio import LMSTUDIO
-from wellspoken.adapters.servers.mlx_lm import MLX_LM
+from wellspoken.adapters.servers.known import furiosa, llama_cpp_python
+from wellspoken.adapters.servers.known.lmstudio import LMSTUDIO
+from wellspoken.adapters.servers.known.mlx_lm import MLX_LM
 from wellspoken.adapters.servers.parameters import Table
 
 Sent = dict[str, tuple[Json, Json]]

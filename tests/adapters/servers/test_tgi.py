@@ -15,9 +15,9 @@ from tests.answers import DONE, ask, body, chunk, completion, scored, stream
 from tests.sending import GONE, NO_PARAMETERS, USER, Json, chat, differs, refused, text, tool
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.servers.known.tgi import TGI
 from wellspoken.adapters.servers.prepare import prepare
 from wellspoken.adapters.servers.registry import GENERAL
-from wellspoken.adapters.servers.tgi import TGI
 from wellspoken.adapters.servers.versions import for_version
 
 SCHEMA: Json = {"type": "object", "properties": {"a": {"type": "integer"}}}

@@ -1,7 +1,7 @@
 """What vLLMs of each version are sent, by which of them knows a parameter and in which form.
 
 Constructed from vLLM's git history (vllm/entrypoints/openai/protocol.py at the releases named in
-adapters/servers/vllm.py). KNOWN holds a request's keys of versions that refuse unknown ones.
+adapters/servers/known/vllm.py). KNOWN holds a request's keys of versions that refuse unknown ones.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from wellspoken.adapters.requests.completions import decode_completion
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.detection import Observation, Signs, recognise
+from wellspoken.adapters.servers.known.vllm import VLLM
 from wellspoken.adapters.servers.parameters import Support
 from wellspoken.adapters.servers.prepare import prepare, prepare_completion
 from wellspoken.adapters.servers.registry import BACKENDS
 from wellspoken.adapters.servers.versions import for_version
-from wellspoken.adapters.servers.vllm import VLLM
 
 USER = {"role": "user", "content": "hi"}
 FUNCTION = {"name": "f", "strict": True, "parameters": {"type": "object"}}

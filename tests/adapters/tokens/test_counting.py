@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from wellspoken.adapters.servers.llama_cpp_python import LLAMA_CPP_PYTHON
-from wellspoken.adapters.servers.llamacpp import LLAMACPP
-from wellspoken.adapters.servers.llamacpp_native import LLAMACPP_NATIVE
-from wellspoken.adapters.servers.vllm import VLLM
+from wellspoken.adapters.servers.known.llama_cpp_python import LLAMA_CPP_PYTHON
+from wellspoken.adapters.servers.known.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.known.llamacpp_native import LLAMACPP_NATIVE
+from wellspoken.adapters.servers.known.vllm import VLLM
 from wellspoken.adapters.tokens.tokenize import (
     Tokenize,
     chat_request,

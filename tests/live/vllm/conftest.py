@@ -24,8 +24,8 @@ from aiohttp import ClientSession
 from tests.live.vllm.asking import Asking
 from tests.live.vllm.server import Server
 from tests.models.tiny_hf import Tokens, write_model
+from wellspoken.adapters.servers.known.vllm import VLLM
 from wellspoken.adapters.servers.versions import for_version
-from wellspoken.adapters.servers.vllm import VLLM
 from wellspoken.proxy.config import load
 from wellspoken.proxy.lifecycle.build import build
 

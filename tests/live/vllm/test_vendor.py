@@ -18,7 +18,7 @@ from tests.live.vllm.asking import CHAT, NO_CONTROLS, Asking, conforms, question
 from tests.live.vllm.conftest import StartProxy
 from tests.live.vllm.server import MODEL
 from tests.models.tiny_hf import CONTEXT, Tokens
-from wellspoken.adapters.servers.vllm import VLLM
+from wellspoken.adapters.servers.known.vllm import VLLM
 from wellspoken.proxy.config import load
 from wellspoken.proxy.lifecycle.build import build
 

@@ -1,8 +1,8 @@
 """An engine that ends in the middle of an answer: the client is never told that it was complete.
 
 The answers are constructed: the last words of a vLLM that is shut down or whose engine died are as
-adapters/servers/vllm.py tells them of 0.32.0, a 200 with finish_reason "abort" or an error event,
-and then [DONE].
+adapters/servers/known/vllm.py tells them of 0.32.0, a 200 with finish_reason "abort" or an error
+event, and then [DONE].
 """
 
 from __future__ import annotations

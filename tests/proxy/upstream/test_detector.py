@@ -16,9 +16,9 @@ from tests.fakes.upstream import Cut, Gate, Script, Stall, Upstream, head, whole
 from tests.proxy.conftest import CHAT, Proxy, StartProxy
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from wellspoken.adapters.servers.detection import NOTHING, ROUNDS
-from wellspoken.adapters.servers.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.known.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.known.vllm import VLLM
 from wellspoken.adapters.servers.registry import GENERAL
-from wellspoken.adapters.servers.vllm import VLLM
 from wellspoken.proxy.upstream import detector as detect
 from wellspoken.proxy.upstream.detector import Detector
 from wellspoken.proxy.upstream.target import Target

@@ -26,9 +26,9 @@ from tests.proxy.upstream.test_detector import (
     target_of,
 )
 from wellspoken.adapters.servers.detection import ROUNDS
-from wellspoken.adapters.servers.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.known.llamacpp import LLAMACPP
+from wellspoken.adapters.servers.known.vllm import VLLM
 from wellspoken.adapters.servers.registry import GENERAL
-from wellspoken.adapters.servers.vllm import VLLM
 from wellspoken.proxy.config import load
 from wellspoken.proxy.upstream import detector as detect
 

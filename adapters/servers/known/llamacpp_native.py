@@ -40,7 +40,7 @@ from wellspoken.adapters.requests.shapes import (
 )
 from wellspoken.adapters.servers import forms, forms_narrow
 from wellspoken.adapters.servers.backend import Backend, Endpoint
-from wellspoken.adapters.servers.llamacpp import PAGE, PASSES, TOKENIZE
+from wellspoken.adapters.servers.known.llamacpp import PAGE, PASSES, TOKENIZE
 from wellspoken.adapters.servers.parameters import (
     AS_SYSTEM,
     BEST_OF,
