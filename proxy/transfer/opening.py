@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,5 +103,11 @@ def open_for_command(wanted: config.Store) -> Iterator[StoreRunner]:
                 raise StoreError(store.trouble)
             log.disabled = False
             yield StoreRunner(runner, store)
+        except KeyboardInterrupt:
+            # It may come where a coroutine is made and not begun, which Python would warn of, or
+            # leave one that the store is closed under.
+            warnings.filterwarnings("ignore", "coroutine .* never awaited", RuntimeWarning)
+            runner.get_loop().set_exception_handler(lambda loop, context: None)
+            raise
         finally:
             runner.run(store.close())

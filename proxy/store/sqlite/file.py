@@ -65,8 +65,6 @@ class SqliteDatabase:
         self._mover: threading.Thread | None = None  # moves the log into the file, if one does now
         self._unmoved = 0  # bytes that the log got since, about
         self._files: tuple[_File, _File] = (None, None)  # the database and its log, once open
-        self._lost: StoreError | None = None  # why they are not there any more
-        self._finding = asyncio.Lock()
 
     async def open(self) -> None:
         """Open the file, or make it, and bring its schema up to date."""
@@ -82,7 +80,6 @@ class SqliteDatabase:
 
     async def close(self) -> None:
         """Finish what has begun and let go of the file; never raises."""
-        self._lost = None
         executors, self._executors = self._executors, None
         if executors is not None:
             await asyncio.shield(asyncio.to_thread(self._close, *executors))
@@ -132,48 +129,20 @@ class SqliteDatabase:
 
     async def _write(self, work: Callable[[sqlite3.Connection], T], size: int = 0) -> T:
         def run_transaction() -> T:
-            if self._writer is None:
-                raise self._error_when_closed()
+            assert self._writer is not None
+            # SQLite itself would go on to write into a file that has no name any more.
             if self._identify() != self._files:
-                raise _Lost
+                raise Unusable(
+                    f"{self.path} or its log was removed or replaced while it was in use: put it "
+                    "back, or restart the proxy, which then takes what is there"
+                )
             with _transaction(self._writer, "IMMEDIATE") as db:
                 result = work(db)
             self._unmoved += size + PAGES
             self._bound_log(self._writer)
             return result
 
-        while True:
-            if self._lost is not None:
-                await self._reopen()
-            try:
-                return await self._in(self._threads()[0], run_transaction)
-            except _Lost:
-                self._lost = Unavailable(f"{self.path} was removed or replaced, and is opened anew")
-
-    async def _reopen(self) -> None:
-        """Open what is at the path now: SQLite would go on to write into a file without a name."""
-        async with self._finding:
-            lost = self._lost
-            if lost is None:
-                return
-            try:
-                await self.close()  # which leaves a log by our name alone if the file is another
-                await asyncio.to_thread(self._forget)
-                await self.open()
-            except StoreError as error:
-                self._lost = error
-                raise
-            except BaseException:
-                self._lost = lost
-                raise
-
-    def _forget(self) -> None:
-        """Remove our log from beside a file that it is not the log of, and would garble."""
-        file, log = self._identify()
-        if file != self._files[0] and log is not None and log == self._files[1]:
-            for name in ("-wal", "-shm"):
-                with suppress(OSError):
-                    os.unlink(f"{self.path}{name}")
+        return await self._in(self._threads()[0], run_transaction)
 
     def _identify(self) -> tuple[_File, _File]:
         return _file(self.path), _file(Path(f"{self.path}-wal"))
@@ -187,13 +156,8 @@ class SqliteDatabase:
 
     def _threads(self) -> tuple[ThreadPoolExecutor, ThreadPoolExecutor]:
         if self._executors is None:
-            raise self._error_when_closed()
+            raise Unavailable(f"{self.path} is not open")
         return self._executors
-
-    def _error_when_closed(self) -> StoreError:
-        if self._lost is not None:
-            return type(self._lost)(str(self._lost))
-        return Unavailable(f"{self.path} is not open")
 
     async def _in(self, executor: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         def run_guarded() -> T:
@@ -322,10 +286,14 @@ class SqliteDatabase:
         for db in (*readers, *([writer] if writer is not None else [])):
             with suppress(sqlite3.Error):
                 db.close()
-
-
-class _Lost(Exception):
-    """What is at the path is not what was opened."""
+        # Beside another file our log would be taken for that one's, and garble it.
+        if writer is None:
+            return
+        with suppress(OSError):
+            (file, log), (ours, our_log) = self._identify(), self._files
+            if file != ours and log is not None and log == our_log:
+                os.unlink(f"{self.path}-wal")
+                os.unlink(f"{self.path}-shm")
 
 
 def absolute(path: str | Path) -> Path:

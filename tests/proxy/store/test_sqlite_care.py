@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 import subprocess
@@ -14,7 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.database import capture
 from tests.proxy.store.conftest import one_line, row
+from wellspoken.proxy import config
+from wellspoken.proxy.metrics.store_families import StoreMetrics
+from wellspoken.proxy.store.completions import CompletionStore
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.rows import Query
 from wellspoken.proxy.store.sqlite import file, queries
@@ -363,64 +368,70 @@ async def test_no_list_keeps_what_is_gone(database: SqliteDatabase) -> None:
 # What becomes of the file while it is open.
 
 
-@pytest.mark.parametrize("gone", ["all", "file", "log", "replaced"])
-async def test_a_file_that_goes_away_is_noticed_and_written_anew(
+@pytest.mark.parametrize("gone", ["all", "file", "log", "replaced", "garbled"])
+async def test_a_file_that_goes_away_is_told_until_a_restart(
     path: Path, database: SqliteDatabase, gone: str
 ) -> None:
     """SQLite itself goes on to write into a file that has no name any more."""
     await database.insert([row(1)])
-    log = Path(f"{path}-wal")
-    if gone in ("all", "file", "replaced"):
-        path.unlink()
-    if gone in ("all", "log", "replaced"):
-        log.unlink()
-    if gone == "replaced":
-        other = SqliteDatabase(path)
-        await other.open()
-        await other.insert([row(9)])
-        await other.close()
-    await asyncio.gather(database.insert([row(2)]), database.insert([row(3)]))
-    kept = {"log": [1], "replaced": [9]}.get(gone, [])
-    wanted = sorted(f"chatcmpl-{number}" for number in (*kept, 2, 3))
-    second = SqliteDatabase(path)
+    log, other = Path(f"{path}-wal"), path.with_name("other.db")
+    second = SqliteDatabase(other)
     await second.open()
-    for each in (database, second):
-        found = await each.find(Query(owner="ann", limit=10))
-        assert sorted(one.id for one in found) == wanted
+    await second.insert([row(9)])
     await second.close()
-
-
-async def test_a_damaged_file_that_is_restored_is_taken_up_again(
-    path: Path, database: SqliteDatabase
-) -> None:
-    path.unlink()
-    path.write_bytes(b"this is no database" * 1000)
-    for _ in range(2):
+    if gone in ("all", "log"):
+        log.unlink()
+    if gone in ("all", "file"):
+        path.unlink()
+    if gone == "replaced":  # beside its log, which is not the new one's
+        other.replace(path)
+    if gone == "garbled":
+        path.unlink()
+        path.write_bytes(b"this is no database" * 1000)
+    for number in (2, 3):
+        with pytest.raises(Unusable, match=r"removed or replaced .* restart the proxy"):
+            await database.insert([row(number)])
+    await database.close()
+    if gone == "garbled":
         with pytest.raises(Unusable, match="no SQLite database"):
-            await database.insert([row(1)])
-        with pytest.raises(Unusable, match="no SQLite database"):
-            await database.get("ann", "chatcmpl-1")
-    path.unlink()
+            await database.open()
+        path.unlink()
+    await database.open()
     await database.insert([row(2)])
-    assert await database.get("ann", "chatcmpl-2") is not None
+    found = await database.find(Query(owner="ann", limit=10))
+    kept = {"log": [1], "replaced": [9]}.get(gone, [])
+    assert sorted(one.id for one in found) == sorted(f"chatcmpl-{n}" for n in (*kept, 2))
 
 
-async def test_a_file_that_another_process_replaced_is_shared_with_it(
+async def test_a_file_that_is_put_back_is_written_again(
     path: Path, database: SqliteDatabase
 ) -> None:
+    away = path.with_name("away.db")
     await database.insert([row(1)])
-    for name in ("", "-wal", "-shm"):
-        Path(f"{path}{name}").unlink()
-    other = SqliteDatabase(path)
-    await other.open()
-    await other.insert([row(2)])
-    await database.insert([row(3)])
-    await other.insert([row(4)])
-    await database.insert([row(5)])
-    for each in (database, other):
-        found = await each.find(Query(owner="ann", limit=10))
-        assert [one.id for one in found] == [f"chatcmpl-{number}" for number in (2, 3, 4, 5)]
-    await other.close()
+    path.rename(away)
+    with pytest.raises(Unusable, match="removed or replaced"):
+        await database.insert([row(2)])
+    away.rename(path)
+    await database.insert([row(2)])
+    found = await database.find(Query(owner="ann", limit=10))
+    assert [one.id for one in found] == ["chatcmpl-1", "chatcmpl-2"]
+
+
+async def test_the_store_tells_of_a_file_that_went_away_and_loses_nothing_unsaid(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of any database that fails: not ready, in the log, and what waited is counted."""
+    settings = config.Store(path=str(path), durability="commit")
+    log = logging.getLogger("wellspoken")
+    store = CompletionStore(settings, StoreMetrics(), log)
+    await store.open()
+    assert await store.add(capture(1)) == ""
+    path.unlink()
+    assert "not committed" in await store.add(capture(2))
+    assert "removed or replaced" in store.trouble and "restart the proxy" in store.trouble
+    await store.close()
+    assert "removed or replaced" in caplog.text
+    assert "1 completions could not be stored and are lost" in caplog.text
 
 
 async def test_a_path_that_can_be_no_file_is_told(tmp_path: Path) -> None:
