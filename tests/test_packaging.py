@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -101,29 +102,49 @@ def test_every_direct_dependency_is_pinned_but_the_heavy_extras(project: dict[st
     assert not {"vllm", "torch", "wellspoken"} & pins().keys()
 
 
-def lint(tree: Path) -> subprocess.CompletedProcess[str]:
-    """Run the import rules of `tree` over the packages in `tree`, not over the installed ones."""
+LINT = """
+import contextlib, io, json, sys
+from pathlib import Path
+
+tree, mutants = Path(sys.argv[1]), json.loads(sys.argv[2])
+# The installed packages are portions of the same namespace, so they must not be on the path.
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
+sys.path[:] = [path for path in sys.path if "__editable__" not in path]
+sys.path.insert(0, str(tree / "source"))
+from importlinter.cli import lint_imports
+
+for file, line in mutants:
+    kept = (tree / file).read_text()
+    (tree / file).write_text(f"{kept}\\n{line}\\n")
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        status = lint_imports(str(tree / "pyproject.toml"), no_cache=True, no_logo=True)
+    (tree / file).write_text(kept)
+    print(json.dumps([status, said.getvalue()]))
+"""
+"""A process of its own, which checks the rules of a tree with each of some lines added to it."""
+
+
+def lint(tree: Path, mutants: list[tuple[str, str]]) -> list[tuple[int, str]]:
+    """Run the import rules over a copy of the packages, once with each line added to its file.
+
+    Returns the linter's exit status and words, for each.
+    """
+    copy_packages(tree)
     source = tree / "source" / "wellspoken"
     source.mkdir(parents=True)
     for name in PACKAGES:
         (source / name).symlink_to(tree / name)
-    # The installed packages are portions of the same namespace, so they must not be on the path.
-    code = (
-        "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f)];"
-        "sys.path[:] = [p for p in sys.path if '__editable__' not in p];"
-        f"sys.path.insert(0, {str(source.parent)!r});"
-        "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    )
-    argv = [sys.executable, "-c", code, "--no-cache", "--config", str(tree / "pyproject.toml")]
+    argv = [sys.executable, "-c", LINT, str(tree), json.dumps(mutants)]
     environment = os.environ | {"COLUMNS": "200"}
-    return subprocess.run(argv, capture_output=True, text=True, cwd=tree, env=environment)
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=tree, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [(status, said) for status, said in map(json.loads, done.stdout.splitlines())]
 
 
 def test_the_import_rules_hold(tmp_path: Path) -> None:
-    copy_packages(tmp_path)
-    done = lint(tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " 0 broken" in done.stdout
+    [(status, said)] = lint(tmp_path, [("adapters/events.py", "")])
+    assert status == 0, said
+    assert " 0 broken" in said
 
 
 FLOORS = "the floors of proxy/"
@@ -198,14 +219,18 @@ MUTANTS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def linted(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[int, str]]:
+    """What the linter says of each mutant."""
+    mutants = [(file, line) for file, line, _ in MUTANTS]
+    return dict(zip(mutants, lint(tmp_path_factory.mktemp("mutants"), mutants), strict=True))
+
+
 @pytest.mark.parametrize(("file", "line", "rule"), MUTANTS)
 def test_an_import_rule_catches_its_violation(
-    file: str, line: str, rule: str, tmp_path: Path
+    file: str, line: str, rule: str, linted: dict[tuple[str, str], tuple[int, str]]
 ) -> None:
-    copy_packages(tmp_path)
-    mutant = tmp_path / file
-    mutant.write_text(mutant.read_text() + f"\n{line}\n")
-    done = lint(tmp_path)
-    assert done.returncode == 1
-    broken = re.findall(r"^(.+) BROKEN", done.stdout, re.MULTILINE)
-    assert any(name.startswith(rule) for name in broken), done.stdout
+    status, said = linted[file, line]
+    assert status == 1
+    broken = re.findall(r"^(.+) BROKEN", said, re.MULTILINE)
+    assert any(name.startswith(rule) for name in broken), said
