@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
-
-from msgspec import structs
 
 from wellspoken.adapters.events import Event
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.requests.caps import Asked
 from wellspoken.adapters.servers.backend import Dialect
 from wellspoken.adapters.translate import BackendAnswer, StreamTranslator
-from wellspoken.proxy.upstream.target import Target
 
-Merging = Callable[[int, list["Event"]], list["Event"]]
+Merging = Callable[[int, list[Event]], list[Event]]
 
 
 class BackendRequest(NamedTuple):
@@ -34,9 +31,10 @@ class BackendRequest(NamedTuple):
     untouched: bool = False
 
 
-More = Callable[[range], tuple[list[BackendRequest], list["BackendAnswer"]]]
+More = Callable[[range], tuple[list[BackendRequest], list[BackendAnswer]]]
 
 
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One request to the backend, or several whose answers `merge` makes one.
 
@@ -45,45 +43,18 @@ class Plan:
     `merge`, a `Rest`, tells.
     """
 
-    __slots__ = ("asks", "dialect", "exchange", "merge", "more", "sources")
-
-    def __init__(
-        self,
-        exchange: Exchange,
-        dialect: Dialect,
-        asks: Sequence[BackendRequest],
-        sources: Sequence[BackendAnswer] = (),
-        merge: Merging | None = None,
-        more: More | None = None,
-    ) -> None:
-        self.exchange = exchange
-        self.dialect: Dialect = dialect
-        self.asks = asks
-        self.sources = sources
-        self.merge = merge
-        self.more = more
+    exchange: Exchange
+    dialect: Dialect
+    asks: Sequence[BackendRequest]
+    sources: Sequence[BackendAnswer] = ()
+    merge: Merging | None = None
+    more: More | None = None
 
     def translator(self, *, fold: bool = False) -> StreamTranslator:
         """Return what makes the client's stream, or (`fold`) its body."""
         return StreamTranslator(
             self.exchange, self.dialect, sources=self.sources, merge=self.merge, fold=fold
         )
-
-
-def asks_stream(target: Target, exchange: Exchange, *, whole: bool) -> bool:
-    """Say whether a backend is asked for a stream; `whole`: its streams lack what is wanted.
-
-    Enforced stops need one, and a route may say that its backend gives nothing else, or none.
-    """
-    if exchange.enforced or target.settings.streams == "always":
-        return True
-    return exchange.stream and not whole and target.settings.streams != "never"
-
-
-def without_stops(wanted: Asked) -> Asked:
-    """Return the request for a body that runs past the stop strings, which the stop stage cuts."""
-    fields = {key: value for key, value in wanted.fields.items() if key != "stop"}
-    return structs.replace(wanted, stop=None, fields=fields)
 
 
 Planning = Callable[[], Awaitable[Plan]]

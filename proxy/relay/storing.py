@@ -20,13 +20,11 @@ _USAGE = Raw(b'{"include_usage":true}')
 
 
 def begin(call: Call, wanted: ChatRequest, body: bytes) -> None:
-    """Note on the call whether its answer is to be kept, and with which request.
+    """Note on the call whether its answer, for which the client sent `store`, is to be kept.
 
     Raises RequestError: 400 where nothing can be kept and the configuration refuses that, 503
     while the store is full and the configuration refuses then.
     """
-    if not wanted.store:
-        return
     store, config = call.state.store, call.state.config.store
     if store is None and config.missing == "refuse":
         raise RequestError(

@@ -1,0 +1,152 @@
+"""Plans what is asked of a backend for chat and completions: all at once, or choice by choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from msgspec import structs
+
+from wellspoken.adapters.events import Event
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.merge import Best, Merge, entries_in
+from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest, Prompt
+from wellspoken.adapters.rest import Rest
+from wellspoken.adapters.servers.backend import Endpoint
+from wellspoken.adapters.servers.prepare import lacks_in_streams
+from wellspoken.adapters.translate import BackendAnswer
+from wellspoken.proxy.relay import scoring
+from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.relay.plan import BackendRequest, Plan
+from wellspoken.proxy.upstream.target import Target
+
+Wanted = TypeVar("Wanted", ChatRequest, CompletionRequest)
+Make = Callable[[Exchange, bool, int | None, int], bytes]
+"""Makes a payload: for an answer's exchange, whether a stream is asked for, the place of its prompt
+(None: for the whole answer at once), and which of that prompt's choices is asked for."""
+
+
+@dataclass(slots=True, eq=False)
+class Planner(Generic[Wanted]):
+    """How one request of a client is asked for.
+
+    `found`: each prompt where the proxy puts it, or its logprobs, before the answers. `sizes`: how
+    many tokens each has and who says so, where no token is asked for and therefore no backend.
+    """
+
+    call: Call
+    target: Target
+    wanted: Wanted
+    exchange: Exchange
+    endpoint: Endpoint
+    found: Sequence[scoring.Scored] = ()
+    sizes: Sequence[tuple[int, str]] = ()
+    streams: bool = False
+
+    def choose_form(self) -> None:
+        """Settle whether a stream is asked for, and who ends the answer at a stop string."""
+        target, exchange = self.target, self.exchange
+        streams, lacks = (
+            target.settings.streams,
+            lacks_in_streams(target.backend, self.wanted.fields),
+        )
+        # With a stop string the backend's logprobs would lack entries, and its text that string.
+        lost = target.backend.loses_entries and bool(exchange.stops)
+        if lost and (exchange.logprobs or exchange.keeps_stop):
+            if streams == "never" or lacks:  # a body, which runs on; the stop stage cuts it
+                fields = {key: raw for key, raw in self.wanted.fields.items() if key != "stop"}
+                self.wanted = structs.replace(self.wanted, stop=None, fields=fields)
+            else:
+                self.exchange = exchange = structs.replace(exchange, enforced=True)
+        wants = exchange.stream and not lacks and streams != "never"
+        self.streams = wants or exchange.enforced or streams == "always"
+
+    @property
+    def tells(self) -> bool:
+        """Whether the client asked for the prompt's logprobs, and gets them."""
+        return "prompt_logprobs" in self.exchange.switches and self.exchange.keeps(
+            "prompt_logprobs"
+        )
+
+    async def score(self, prompt: Prompt) -> scoring.Scored:
+        """Return a prompt with the logprobs that the request asks for."""
+        arguments = (self.call, self.target, self.exchange, prompt)
+        k = self.exchange.k if self.exchange.echo and self.exchange.logprobs else -1
+        if self.tells:
+            k = max(k, scoring.count_of(self.wanted.fields["prompt_logprobs"]))
+            return await scoring.score(*arguments, k, "prompt_logprobs")
+        if k < 0:
+            return await scoring.spell_prompt(*arguments)
+        return await scoring.score(*arguments, k, "echo")
+
+    def plan(self, make: Make, prompts: int, each: int, *, takes: bool, best: bool = False) -> Plan:
+        """Return what to ask for `each` choices of every prompt.
+
+        `takes`: the backend takes several at once. `best`: the best of them are the answer.
+        """
+        exchange, target, dialect = self.exchange, self.target, self.endpoint.dialect
+        tops_up = target.backend.tops_up
+        together = each * prompts == 1
+        if takes and not together:
+            # A choice that has met its stop is cancelled by itself, so each has its own request;
+            # and whether a server that was not recognised takes several prompts is not known.
+            alone = each > 1 and target.backend.alone(self.wanted.temperature)
+            alone = alone or target.lone or exchange.enforced
+            together = not (alone or best or (tops_up and prompts > 1))
+        if together and not self.found and not self.sizes:
+            asks = [
+                BackendRequest(
+                    self.endpoint.path, make(exchange, self.streams, None, 0), self.streams
+                )
+            ]
+            if each == 1 or not tops_up:
+                sources = [BackendAnswer(exchange, dialect)] if exchange.enforced else []
+                return Plan(exchange, dialect, asks, sources)
+            more = partial(self._choices, make, 0)
+            return Plan(
+                exchange, dialect, asks, [BackendAnswer(exchange, dialect)], Rest(exchange), more
+            )
+        asks, sources = [], []
+        for place in range(prompts):
+            # `best_of` goes by the logprobs, also where the client wants none.
+            more_asks, more_sources = self._choices(
+                make,
+                place,
+                range(each),
+                logprobs=exchange.logprobs or best,
+                echoed=bool(self.found),
+            )
+            asks += more_asks
+            sources += more_sources
+        parts = [source.exchange for source in sources]
+        merge: Merge | Best | None = Merge(exchange, parts, each) if len(parts) > 1 else None
+        if best:
+            merge = Best(exchange, parts, each, [entries_in(x.prelude) for x in sources])
+        return Plan(exchange, dialect, asks, sources, merge)
+
+    def _choices(
+        self, make: Make, place: int, samples: range, **facts: Any
+    ) -> tuple[list[BackendRequest], list[BackendAnswer]]:
+        """Return what is asked for single choices of a prompt, and what reads the answers."""
+        asks, sources = [], []
+        prompt = self.exchange.prompts[place] if self.exchange.prompts else None
+        nothing, source = self.sizes[place] if self.sizes else (None, "backend")
+        for sample in samples:
+            part = self.exchange.part(prompt, **facts)
+            prelude = self._prelude(part, place, sample) if self.found else []
+            payload = make(part, self.streams, place, sample)
+            asks.append(BackendRequest(self.endpoint.path, payload, self.streams, nothing, source))
+            sources.append(BackendAnswer(part, self.endpoint.dialect, prelude))
+        return asks, sources
+
+    def _prelude(self, exchange: Exchange, place: int, sample: int) -> list[Event]:
+        """Return what comes before the generated text: the prompt's logprobs, the prompt itself."""
+        found, prelude = self.found[place], list[Event]()
+        if self.tells and not (exchange.kind == "chat" and sample):  # a chat has them once
+            k = scoring.count_of(self.wanted.fields["prompt_logprobs"])
+            prelude.append(scoring.prompt_logprobs(exchange, found, k))
+        if exchange.echo:
+            prelude += scoring.echo_prompt(exchange, found)
+        return prelude
