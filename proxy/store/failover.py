@@ -85,7 +85,7 @@ class Failover:
         """Give rows to the database or the spool, whichever takes them. Raises StoreError."""
         if not self.down:
             try:
-                await self._insert(rows)
+                await self._run_bounded(self._database.insert(rows))
                 return
             except (Unavailable, Unusable) as error:
                 self._go_down(error)
@@ -129,12 +129,9 @@ class Failover:
             self._log.info("the store is reached again; %d rows are replayed", self._spool.rows)
         self.down = self.trouble = ""
 
-    async def _insert(self, rows: Sequence[Row]) -> None:
-        """Insert rows. A database that hangs is not waited for, nor is the end of its transaction:
-        whatever becomes of that, the same rows may be written again."""
-        await self._run_bounded(self._database.insert(rows))
-
     async def _run_bounded(self, work: Coroutine[Any, Any, object]) -> None:
+        """Do work in the database. One that hangs is not waited for, nor is the end of its
+        transaction: whatever becomes of that, the same rows may be written again."""
         task: asyncio.Task[object] = asyncio.get_running_loop().create_task(work)
         self._late.add(task)
         task.add_done_callback(self._forget_task)
@@ -219,7 +216,7 @@ class Failover:
         if not rows:
             return
         try:
-            await self._insert(rows)
+            await self._run_bounded(self._database.insert(rows))
         except (Unavailable, Unusable):
             raise
         except Exception as error:

@@ -137,9 +137,7 @@ class Spool:
                     with suppress(sqlite3.Error):
                         db.execute("ROLLBACK")
                 raise
-            # Rows leave from the front, so that this counts them without reading them.
-            self.rows = last - first + 1 if last is not None else 0
-            self.size = self._measure(db) if self.rows else 0
+            self._count_rows(db, first, last)
             if not self.rows:
                 self._shrink(db)
             return result
@@ -188,6 +186,10 @@ class Spool:
             db.close()
             raise
         self._db = db
+        self._count_rows(db, first, last)
+
+    def _count_rows(self, db: sqlite3.Connection, first: int, last: int | None) -> None:
+        # Rows leave from the front, so that this counts them without reading them.
         self.rows = last - first + 1 if last is not None else 0
         self.size = self._measure(db) if self.rows else 0
 

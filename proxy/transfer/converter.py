@@ -39,6 +39,7 @@ _READ: Final = frozenset({"response", "body", "choices", "logprobs"})  # NaN in 
 _REFUSED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _fields_of = msgspec.json.Decoder(Fields).decode
 _choices_of = msgspec.json.Decoder(list[Fields]).decode
+_values_of = msgspec.json.Decoder(list[Any]).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -48,16 +49,6 @@ class Converted(Struct):
     line: bytes
     changed: bool
     repairs: dict[str, int]
-
-
-class KeptArrays(Struct):
-    """What the completions endpoint's logprobs tell of a request that was not kept."""
-
-    token_logprobs: list[Any] | None = None
-    text_offset: list[Any] | None = None
-
-
-_arrays_of = msgspec.json.Decoder(KeptArrays).decode
 
 
 class Converter:
@@ -263,25 +254,23 @@ def _model(fields: Fields) -> str:
         return NO_MODEL
 
 
-def _arrays(choice: Fields) -> KeptArrays:
-    """Return what a completions choice's arrays tell, nothing where it has none."""
+def _first_of(choice: Fields, name: str) -> tuple[Any, ...]:
+    """Return the first value of one of a completions choice's arrays, () where it has none."""
     try:
-        return _arrays_of(choice["logprobs"]) if "logprobs" in choice else KeptArrays()
-    except _REFUSED:
-        return KeptArrays()
+        return tuple(_values_of(_object(choice.get("logprobs"))[name])[:1])
+    except (*_REFUSED, KeyError):
+        return ()
 
 
 def _has_echo(choice: Fields) -> bool:
     """Say whether the arrays begin with a prompt: nothing precedes its first token to score it."""
-    numbers = _arrays(choice).token_logprobs
-    return numbers is not None and len(numbers) > 0 and numbers[0] is None
+    return _first_of(choice, "token_logprobs") == (None,)
 
 
 def _prompts(choices: list[Fields]) -> tuple[str | None, ...]:
     """Return texts as long as the prompts that were not kept: offsets count from their start."""
-    return tuple(_prompt(_arrays(choice).text_offset) for choice in choices)
-
-
-def _prompt(offsets: list[Any] | None) -> str | None:
-    first = offsets[0] if offsets else None
-    return " " * first if isinstance(first, int) and 0 < first <= LONGEST_PROMPT else None
+    firsts = [next(iter(_first_of(choice, "text_offset")), None) for choice in choices]
+    return tuple(
+        " " * first if isinstance(first, int) and 0 < first <= LONGEST_PROMPT else None
+        for first in firsts
+    )

@@ -141,7 +141,10 @@ class RowReader:
         request = _object(item["parameters"], "item.parameters") if "parameters" in item else {}
         request["messages"] = _input(item["input"])
         if sample.choices:
-            response: Fields = {"choices": Raw(_encode(_number_choices(sample.choices)))}
+            numbered: list[dict[str, Any]] = [
+                choice | {"index": at} for at, choice in enumerate(sample.choices)
+            ]
+            response: Fields = {"choices": Raw(_encode(numbered))}
         else:
             response = self._response(_message_of(sample), sample.finish_reason)
         if sample.model:
@@ -266,10 +269,6 @@ def _message_of(sample: _Sample) -> Fields:
     elif not sample.output_text:
         message["content"] = Raw(b'""')
     return message
-
-
-def _number_choices(choices: list[Fields]) -> list[dict[str, Any]]:
-    return [choice | {"index": at} for at, choice in enumerate(choices)]
 
 
 def _is_given(value: Raw | None) -> bool:
