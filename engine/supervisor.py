@@ -8,7 +8,6 @@ or out between a decision and its effect, so an unload cannot race with a reques
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final
@@ -206,9 +205,7 @@ class Supervisor:
         self._host.note_change()
 
     async def _be_stopped(self) -> Event:
-        if await _first(self._stop.wait(), self._wanted.wait()) == 0:
-            return "stop"
-        return "wanted"
+        return "stop" if await _first(self._stop.wait(), self._wanted.wait()) == 0 else "wanted"
 
     async def _be_starting(self) -> Event:
         self._wanted.clear()
@@ -303,8 +300,7 @@ class Supervisor:
     async def _end_itself(self, running: Running) -> Event:
         """Let an engine end that somebody else told to, as long as it may have open requests."""
         seconds = self.settings.shutdown_timeout if self.open else self.settings.grace
-        waiting = asyncio.wait_for(running.child.wait(), seconds)
-        await _first(self._stop.wait(), _quietly(waiting))
+        await _first(self._stop.wait(), running.child.wait(), asyncio.sleep(seconds))
         await self._host.down()
         event = self._count_end(self._explain_end(await self._over(running)))
         if event == "given_up":
@@ -392,11 +388,6 @@ async def _first(*awaited: Coroutine[Any, Any, object]) -> int:
         for failed in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(failed, Exception):
                 raise failed
-
-
-async def _quietly(waiting: Coroutine[Any, Any, object]) -> None:
-    with contextlib.suppress(TimeoutError):
-        await waiting
 
 
 def _lasting(seconds: float) -> str:

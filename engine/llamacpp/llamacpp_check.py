@@ -139,10 +139,8 @@ def _is_absent(file: Path) -> bool:
     """Say whether there is no such file; one in a folder that may not be searched may be there."""
     try:
         file.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, FileNotFoundError | NotADirectoryError)
     return False
 
 

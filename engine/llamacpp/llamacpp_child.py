@@ -47,14 +47,10 @@ def say(status: int, **fields: str) -> None:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="wellspoken-llamacpp")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--alias", required=True)
-    parser.add_argument("--socket", required=True)
-    parser.add_argument("--context", type=int, required=True)
-    parser.add_argument("--parallel", type=int, required=True)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--gpu-layers", type=int, required=True)
-    parser.add_argument("--verbosity", type=int, required=True)
+    for text in ("model", "alias", "socket"):
+        parser.add_argument(f"--{text}", required=True)
+    for number in ("context", "parallel", "threads", "gpu-layers", "verbosity"):
+        parser.add_argument(f"--{number}", type=int, required=True)
     parser.add_argument("--chat-template")
     parser.add_argument("--chat-template-file", type=Path)
     parser.add_argument("--mmproj")

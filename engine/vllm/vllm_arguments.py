@@ -6,7 +6,7 @@ of a repeated flag the last counts (vllm/utils/argparse_utils.py, 0.32.0).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 _SOCKET = "wellspoken serves vLLM on a private unix socket; `listen` says where clients connect"
@@ -50,7 +50,9 @@ def forbidden(arguments: Sequence[str]) -> str | None:
 
     Values are not looked at: the word after a flag is taken for one only if it begins with `-`.
     """
-    for written, flag in _flags(arguments):
+    for argument in arguments:
+        written = argument.partition("=")[0]
+        flag = _normal(written)
         for name, reason in FORBIDDEN.items():
             if _is(flag, name):
                 whole = "" if flag == name else f" (the beginning of {name})"
@@ -103,21 +105,11 @@ def has(arguments: Sequence[str], *names: str) -> bool:
 
 
 def _is(flag: str, name: str) -> bool:
-    return flag == name or _begins(flag, name)
-
-
-def _begins(flag: str, name: str) -> bool:
-    """Say whether `flag` is a beginning of `name` that the parser may take for it."""
+    """Say whether `flag` is `name`, or a beginning of it that the parser may take for it."""
+    if flag == name:
+        return True
     whole = flag in FORBIDDEN or flag in _WHOLE
     return flag.startswith("--") and len(flag) > 3 and name.startswith(flag) and not whole
-
-
-def _flags(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each flag: as it is written, and as it is spelled in vLLM's help."""
-    for argument in arguments:
-        if argument.startswith("-"):
-            written = argument.partition("=")[0]
-            yield written, _normal(written)
 
 
 def _normal(flag: str) -> str:

@@ -7,6 +7,7 @@ has free differs in containers, on WSL and Jetson, and with MIG, and `nvidia-smi
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -35,7 +36,6 @@ _DEVICES = (
     "nvidiactl", "nvidia[0-9]*", "kfd", "dri/renderD*", "dxg", "accel*", "nvhost-*", "nvgpu*",
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)?")
-_LOCAL = re.compile(r"\+(?P<local>.+)")
 _ELSEWHERE = ("RAY_ADDRESS", "VLLM_TARGET_DEVICE", "VLLM_PLUGINS")
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 _PAGE = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+)")
@@ -64,7 +64,7 @@ def check(
     `root`: where /proc, /sys and /dev are.
     """
     size = check_model(model, arguments)
-    if _is_for_cpu(version, arguments):
+    if "cpu" in version.partition("+")[2] or option(arguments, "--device") == "cpu":
         return check_memory(_in_memory(model, size), 0, root) if size else []
     gpus = visible(ask_nvidia(environ), environ)
     _check_device(version, arguments, environ, gpus, root)
@@ -178,15 +178,6 @@ def visible(gpus: list[Gpu] | None, environ: Mapping[str, str]) -> list[Gpu] | N
     return found
 
 
-def _is_for_cpu(version: str, arguments: Sequence[str]) -> bool:
-    return "cpu" in _local(version) or option(arguments, "--device") == "cpu"
-
-
-def _local(version: str) -> str:
-    found = _LOCAL.search(version)
-    return found["local"] if found is not None else ""
-
-
 def _hides(chosen: str) -> bool:
     """Say whether this CUDA_VISIBLE_DEVICES hides every GPU."""
     return chosen.split(",")[0].strip() in ("", "-1", "none", "void", "NoDevFiles")
@@ -200,7 +191,7 @@ def _check_device(
     root: Path,
 ) -> None:
     """Raise EngineError where a vLLM built for CUDA has surely no GPU."""
-    local = _local(version)
+    local = version.partition("+")[2]
     # Builds for other devices, and those for devices of plugins, have a local version.
     cuda = bool(version) and "dev" not in version and (not local or local.startswith("cu"))
     apart = option(arguments, "--distributed-executor-backend") == "ray" or any(
@@ -278,10 +269,7 @@ def _gpus_wanted(arguments: Sequence[str]) -> int:
         if has(arguments, "--data-parallel-size-local", "-dpl")
         else number(arguments, 1, "--data-parallel-size", "-dp"),
     )
-    product = 1
-    for size in sizes:
-        product *= max(1, int(size))
-    return product
+    return math.prod(max(1, int(size)) for size in sizes)
 
 
 def _gib(size: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast
 
@@ -106,23 +107,19 @@ def _same(one: TraceState, other: TraceState) -> bool:
     return one is other or list(one.items()) == list(other.items())
 
 
+@dataclass(slots=True, eq=False)
 class Asked:
     """One request to a backend; the answer's `Watch`."""
 
-    __slots__ = ("ask", "began", "ended", "error", "first", "lines", "operation", "span", "status")
-
-    def __init__(
-        self, span: Span, lines: bytes, ask: BackendRequest, operation: str = "", began: float = 0.0
-    ) -> None:
-        self.span = span
-        self.lines = lines  # of the request's head
-        self.ask = ask
-        self.operation = operation
-        self.began = began
-        self.first = 0.0
-        self.ended = 0.0
-        self.error = ""
-        self.status = 0
+    span: Span
+    lines: bytes  # of the request's head
+    ask: BackendRequest
+    operation: str = ""
+    began: float = 0.0
+    first: float = 0.0
+    ended: float = 0.0
+    error: str = ""
+    status: int = 0
 
     def note_answer(self, answer: UpstreamResponse) -> None:
         """Note an answer whose head has come, and watch the rest."""

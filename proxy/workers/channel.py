@@ -23,93 +23,89 @@ _CLOSING: Final = 2.0  # seconds for what was sent last to leave
 # what takes time is done in a task beside, and its answer goes by the number of the question.
 
 
-class Begin(Struct, frozen=True, tag=True, array_like=True):
+class _Message(Struct, frozen=True, tag=True, array_like=True):
+    """What is sent: an array, which begins with the name of its class."""
+
+
+class _Numbered(_Message, frozen=True):
+    """A question, or the answer to the one of this number."""
+
+    number: int
+
+
+class Begin(_Message, frozen=True):
     """To a worker: serve this. References to keys stay references, which it reads itself."""
 
     config: Config
 
 
-class StopWorker(Struct, frozen=True, tag=True, array_like=True):
+class StopWorker(_Message, frozen=True):
     """To a worker: one more signal to end has come."""
 
 
-class AskCounts(Struct, frozen=True, tag=True, array_like=True):
+class AskCounts(_Numbered, frozen=True):
     """To a worker: what do you count?"""
 
-    number: int
 
-
-class Sum(Struct, frozen=True, tag=True, array_like=True):
+class Sum(_Numbered, frozen=True):
     """To a worker: what all count, for the scrape of this number."""
 
-    number: int
     families: list[Family]
 
 
-class Prepare(Struct, frozen=True, tag=True, array_like=True):
+class Prepare(_Numbered, frozen=True):
     """To a worker: read all that this configuration needs, and change nothing yet."""
 
-    number: int
     config: Config
 
 
-class Take(Struct, frozen=True, tag=True, array_like=True):
+class Take(_Numbered, frozen=True):
     """To a worker: go over to what was prepared."""
 
-    number: int
 
-
-class Settle(Struct, frozen=True, tag=True, array_like=True):
+class Settle(_Numbered, frozen=True):
     """To a worker: write what you have to store. To the parent: all others shall, for a reader."""
 
-    number: int
 
-
-class Settled(Struct, frozen=True, tag=True, array_like=True):
+class Settled(_Numbered, frozen=True):
     """Both ways: it is written, as far as that is possible now."""
 
-    number: int
 
-
-class Listens(Struct, frozen=True, tag=True, array_like=True):
+class Listens(_Message, frozen=True):
     """To the parent: clients can connect."""
 
 
-class Started(Struct, frozen=True, tag=True, array_like=True):
+class Started(_Message, frozen=True):
     """To the parent: what to tell the user, now that the backends were looked at."""
 
     text: str
 
 
-class Counts(Struct, frozen=True, tag=True, array_like=True):
+class Counts(_Numbered, frozen=True):
     """To the parent: what is counted here, asked for by a number, or unasked with 0."""
 
-    number: int
     families: list[Family]
 
 
-class Alive(Struct, frozen=True, tag=True, array_like=True):
+class Alive(_Message, frozen=True):
     """To the parent: nothing has changed here."""
 
 
-class Scrape(Struct, frozen=True, tag=True, array_like=True):
+class Scrape(_Numbered, frozen=True):
     """To the parent: what do all count? With what is counted here."""
 
-    number: int
     families: list[Family]
 
 
-class Prepared(Struct, frozen=True, tag=True, array_like=True):
+class Prepared(_Numbered, frozen=True):
     """To the parent: it can be taken over, or why not."""
 
-    number: int
     error: str
 
 
-class Taken(Struct, frozen=True, tag=True, array_like=True):
+class Taken(_Numbered, frozen=True):
     """To the parent: the configuration that holds now, and what there is to say of it."""
 
-    number: int
     config: Config
     warnings: list[str]
     described: str

@@ -68,7 +68,7 @@ class Totals:
                 family.name,
                 family.kind,
                 family.text,
-                [(name, labels, value) for (name, labels), value in values.items()],
+                [(*key, value) for key, value in values.items()],
             )
             for family, values in self._families.values()
         ]

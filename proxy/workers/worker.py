@@ -98,11 +98,9 @@ class ParentLink:
 
         What is counted here alone would look like counters that went back.
         """
-
-        def send(number: int) -> None:
-            self._channel.send(messages.Scrape(number, self._collect()))
-
-        families = await self._scrapes.ask(send, SUM_SECONDS)
+        families = await self._scrapes.ask(
+            lambda number: self._channel.send(messages.Scrape(number, self._collect())), SUM_SECONDS
+        )
         if families is None:
             raise RequestError(
                 "The process that sums the workers' metrics does not answer. Try again; if that "
