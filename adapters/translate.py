@@ -159,9 +159,12 @@ class BackendAnswer:
         self.exchange = exchange
         self.reader = reader_of(exchange, dialect)
         self.stages = stages(exchange)
-        self.usage = next(x for x in self.stages if isinstance(x, UsageStage))
-        enforces = (x for x in self.stages if exchange.enforced and isinstance(x, StopStage))
-        self.stop = next(enforces, None)
+        self.stop: StopStage | None = None
+        for stage in self.stages:
+            if type(stage) is UsageStage:
+                self.usage = stage
+            elif type(stage) is StopStage and exchange.enforced:
+                self.stop = stage
         self.prelude = list(prelude)
         self.ended = False
         self.clean = False
@@ -169,7 +172,11 @@ class BackendAnswer:
     def feed(self, data: bytes) -> list[Event]:
         """Return the events of these bytes of a stream."""
         events = self.reader.feed(data)
-        events = self._cut_at_stop(events) if self.stop else through(self.stages, events)
+        if self.stop is not None:
+            events = self._cut_at_stop(events)
+        else:  # as `through`, without a call for each read
+            for stage in self.stages:
+                events = stage(events)
         if (not events or type(events[-1]) is not Text) and not self.ended:
             last = type(events[-1]) if events else None
             self.clean = last is End or self.usage.wanted is not None
@@ -256,24 +263,9 @@ class StreamTranslator:
         self.kept = body_writer(exchange) if exchange.stored and not fold else None
         self.given: bytes | None = None
         self.written = 0
-        self.ended = False
-
-    @property
-    def done(self) -> bool:
-        """Whether the last event was written."""
-        return self.ended if self.stream is None else self.stream.done
-
-    @property
-    def fault(self) -> Fault | None:
-        """What failed, if anything did."""
-        if self.stream is not None:
-            return self.stream.fault
-        return self.body.fault if self.body is not None else None
-
-    @property
-    def started(self) -> bool:
-        """Whether the client was given bytes."""
-        return self.stream is not None and self.stream.started
+        self.done = False
+        self.started = False
+        self.fault: Fault | None = None
 
     def feed(self, data: bytes, place: int = 0) -> bytes:
         """Return what the client gets for these bytes of the backend."""
@@ -290,7 +282,7 @@ class StreamTranslator:
         if not self.started:  # a whole answer that failed leaves as a status, not as its beginning
             events = [x for x in events if type(x) is Fault] or events
         out = self._write(events, place)
-        if self.passes and self.ended and self.exchange.notes.changes == before:
+        if self.passes and self.done and self.exchange.notes.changes == before:
             self.given = data if self.fault is None else None
         return out
 
@@ -333,13 +325,16 @@ class StreamTranslator:
         if self.stream is None:
             assert self.body is not None
             self.body(events)
-            self.ended = any(type(event) in (End, Fault) for event in events)
+            self.done = type(events[-1]) is End or self.body.fault is not None
+            self.fault = self.body.fault
             return b""
-        if self.kept is None:
-            return self.stream(events)
-        self.kept(events)
+        if self.kept is not None:
+            self.kept(events)
         out = self.stream(events)
         self.written += len(out)
+        self.done = self.stream.done
+        self.started = self.stream.started
+        self.fault = self.stream.fault
         return out
 
 

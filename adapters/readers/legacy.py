@@ -28,8 +28,10 @@ def logprobs(given: WireLogprobs, text: str, context: Context) -> Logprobs | Non
     tokens, numbers, tops = given.tokens, given.token_logprobs, given.top_logprobs
     table = context.exchange.tokens
     if isinstance(tops, list) and not isinstance(tokens, list) and not isinstance(numbers, list):
-        context.note("logprobs_top_only")
-        rows = [Entry("", UNKNOWN, NULL, _row(top, table)) for top in tops]
+        context.notes.add("logprobs_top_only")
+        rows = []
+        for top in tops:
+            rows.append(Entry("", UNKNOWN, NULL, _row(top, table)))
         return Logprobs(rows, False, False) if rows else None
     if not (
         isinstance(tokens, list)

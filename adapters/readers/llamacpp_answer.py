@@ -16,7 +16,8 @@ import msgspec
 
 from wellspoken.adapters.events import End, Entry, Event, Extra, Fault, Start, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.readers import framing, llamacpp_wire
+from wellspoken.adapters.readers import llamacpp_wire
+from wellspoken.adapters.readers.framing import Framed, is_text
 from wellspoken.adapters.readers.llamacpp_hybrid import Hybrid
 from wellspoken.adapters.readers.llamacpp_wire import FLAGS, KEYS, Native, event_of
 from wellspoken.adapters.readers.near_openai import NearOpenAI
@@ -48,7 +49,7 @@ class _NativeChoice:
         self.streamed = Streamed()
 
 
-class LlamaCppNative:
+class LlamaCppNative(Framed):
     """One answer's reader: `feed` and `close` for a stream, `body` for a whole answer."""
 
     def __init__(self, exchange: Exchange) -> None:
@@ -62,13 +63,9 @@ class LlamaCppNative:
         self.begun = False
         self.hybrid: Hybrid | None = None
 
-    def feed(self, data: bytes) -> list[Event]:
-        """Return the events of all server events that `data` completes."""
-        return framing.feed(self, data)
-
     def close(self) -> list[Event]:
         """Return what the end of the backend's bytes tells; counts `done_missing` if it is cut."""
-        framing.take(self, self.sse.finish())
+        self.take(self.sse.finish())
         if not self.pieces.ended:
             stopped = bool(self.choices) and all(x.stopped for x in self.choices.values())
             if not stopped and self.begun:
@@ -84,8 +81,6 @@ class LlamaCppNative:
             self._end(True)
         return self.pieces.take()
 
-    # One event's data (see `framing.Framed`)
-
     def data(self, data: bytes) -> None:
         """Read one event of a stream."""
         self._object(data, 200)
@@ -96,7 +91,7 @@ class LlamaCppNative:
 
     def _object(self, data: bytes, status: int) -> None:
         try:
-            if not framing.is_text(data):
+            if not is_text(data):
                 raise ValueError
             event = llamacpp_wire.decode(data)
             if not event.pure:

@@ -15,8 +15,8 @@ from msgspec import UNSET
 
 from wellspoken.adapters.events import End, Event, Extra, Fault, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.readers import framing, strict
-from wellspoken.adapters.readers.framing import is_text
+from wellspoken.adapters.readers import strict
+from wellspoken.adapters.readers.framing import Framed, is_text
 from wellspoken.adapters.readers.opening import Opening
 from wellspoken.adapters.readers.pieces import Pieces
 from wellspoken.adapters.readers.sse import SSEDecoder
@@ -36,7 +36,7 @@ _text_chunk = msgspec.json.Decoder(strict.WireTextChunk).decode
 _text_body = msgspec.json.Decoder(strict.WireTextBody).decode
 
 
-class NearOpenAI:
+class NearOpenAI(Framed):
     """One answer's reader: `feed` and `close` for a stream, `body` for a whole answer.
 
     `text`: the answer is the completions endpoint's.
@@ -57,13 +57,9 @@ class NearOpenAI:
         self.opening = Opening(self.pieces)
         self.begin = self.opening.begin
 
-    def feed(self, data: bytes) -> list[Event]:
-        """Return the events of all chunks that `data` completes."""
-        return framing.feed(self, data)
-
     def close(self) -> list[Event]:
         """Return what the end of the backend's bytes tells."""
-        framing.take(self, self.sse.finish())
+        self.take(self.sse.finish())
         if not self.pieces.ended:
             if self.opening.start is not None:
                 self.notes.add("done_missing")
@@ -91,8 +87,8 @@ class NearOpenAI:
             if not ordered:
                 self.pieces.refuse('its "choices" is an empty list')
             self._top(body)
-            for name in strict.TEXT_EXTRAS if self.text else strict.BODY_EXTRAS:
-                self.pieces.extra("answer", None, name, getattr(body, name))
+            names = strict.TEXT_EXTRAS if self.text else strict.BODY_EXTRAS
+            self.pieces.extras("answer", None, body, names)
             for choice in ordered:
                 self.emit(choice, None)
         self.pieces.out = repair_made_body(self.pieces.out, self.context)
@@ -106,7 +102,7 @@ class NearOpenAI:
 
     def data(self, data: bytes) -> None:
         """Read one chunk. Hot."""
-        if self.context.probabilities or not is_text(data):
+        if self.context.probabilities or not (data.isascii() or is_text(data)):
             self._tolerant(data, 200)
             return
         before = self.notes.changes

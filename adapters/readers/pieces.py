@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from msgspec import UNSET, Raw, UnsetType
@@ -126,7 +127,8 @@ class Pieces:
             or choice.matched_stop is not NONE
             or choice.routed_experts is not NONE
         ):
-            self._choice_extras(choice, ("stop_reason", "matched_stop", "routed_experts"))
+            names = ("stop_reason", "matched_stop", "routed_experts")
+            self.extras("choice", choice.index, choice, names)
         lp = self._logprobs(choice.logprobs, text)
         if raw is not None and self.notes.changes != before:
             raw = None
@@ -136,11 +138,13 @@ class Pieces:
     def _full(
         self, choice: strict.WireChoice, part: strict.WirePart, raw: bytes | None, before: int
     ) -> None:
-        self._choice_extras(choice)
+        self.extras("choice", choice.index, choice, strict.CHOICE_EXTRAS)
         index = choice.index
         text = part.content if isinstance(part.content, str) else ""
         lp = self._logprobs(choice.logprobs, text)
-        refused = self._refusal_entries(choice.logprobs)
+        refused = None
+        if isinstance(choice.logprobs, strict.WireLogprobs):
+            refused = self._refusal_entries(choice.logprobs)
         finish = choice.finish_reason
         if finish is UNSET:
             self.notes.add("finish_reason_absent")
@@ -149,9 +153,10 @@ class Pieces:
         if part.tool_calls is not UNSET or part.function_call is not UNSET:
             rows = self._rows(part)
         self.role(index, part.role)
-        reasoning = self._reasoning(part.reasoning, part.reasoning_content)
-        self.extra("message", index, "annotations", part.annotations)
-        self.extra("message", index, "audio", part.audio)
+        reasoning = ""
+        if part.reasoning is not UNSET or part.reasoning_content is not UNSET:
+            reasoning = self._reasoning(part.reasoning, part.reasoning_content)
+        self.extras("message", index, part, OBJECTS)
         refusal = part.refusal if isinstance(part.refusal, str) else ""
         if part.refusal == "":
             self.notes.add("refusal_empty")
@@ -206,6 +211,12 @@ class Pieces:
         elif len(out) == size:
             out.append(Open(index))
 
+    def extras(self, where: Where, choice: int | None, given: Any, names: Iterable[str]) -> None:
+        """Emit those of these keys of a Struct that came, as `extra` does."""
+        for name in names:
+            if (value := getattr(given, name)) is not NONE:
+                self.extra(where, choice, name, value)
+
     def extra(self, where: Where, choice: int | None, key: str, value: Raw) -> None:
         """Emit a key outside the contract if the client gets it, else count what is lost."""
         if value is NONE:
@@ -246,17 +257,11 @@ class Pieces:
             return None
         return Logprobs(entries, settle(entries, self.context), sampled)
 
-    def _choice_extras(
-        self, choice: strict.WireChoice, names: tuple[str, ...] = strict.CHOICE_EXTRAS
-    ) -> None:
-        for name in names:
-            self.extra("choice", choice.index, name, getattr(choice, name))
-
     def _reasoning(self, *given: str | UnsetType | None) -> str:
         """Return the reasoning under either name; with both (TensorRT-LLM) they are one text."""
         if None in given:
             self.notes.add("null_key_omitted")
-        found = next((text for text in given if isinstance(text, str) and text), "")
+        found = str(given[0] or given[1] or "")
         if isinstance(given[0], str):
             self.notes.add("reasoning_renamed")
         if "" in given:
@@ -325,11 +330,9 @@ class Pieces:
             return None
         return legacy.logprobs(given, text, self.context)
 
-    def _refusal_entries(self, given: Any) -> Logprobs | None:
+    def _refusal_entries(self, given: strict.WireLogprobs) -> Logprobs | None:
         """Return the refusal's own entries, trimmed here: they are not tiled."""
-        if not isinstance(given, strict.WireLogprobs) or not isinstance(given.refusal, list):
-            return None
-        if not self.exchange.logprobs:
+        if not isinstance(given.refusal, list) or not self.exchange.logprobs:
             return None
         for entry in given.refusal:
             if len(entry.top_logprobs) > self.exchange.k:

@@ -76,7 +76,7 @@ class SSEDecoder:
 
     def __init__(self, cap: int = CAP) -> None:
         self.cap = cap
-        self._between = False  # nothing of an event is held: a read may take the shortest way
+        self._between = True  # nothing of an event is held: a read may take the shortest way
         self._start: bytes | None = b""  # what came while a byte order mark was still possible
         self._skip_lf = False  # the last read ended in CR, already taken as a line end
         self._parts: list[bytes] = []  # the unfinished line, or lines, in pieces without LF
@@ -91,6 +91,7 @@ class SSEDecoder:
         if self._between and data.endswith(b"\n\n") and b"\r" not in data:
             values = self._plain(data)
             if values is not None:
+                self._start = None
                 return values
         self._between = False
         events = self._feed(data)

@@ -16,8 +16,7 @@ def text_choice(pieces: Pieces, choice: strict.WireTextChoice, raw: bytes | None
     """Emit a strict choice; `raw` is its chunk where that may go out as it is."""
     notes, index, text = pieces.notes, choice.index, choice.text
     before = notes.changes
-    for name in strict.TEXT_CHOICE_EXTRAS:
-        pieces.extra("choice", index, name, getattr(choice, name))
+    pieces.extras("choice", index, choice, strict.TEXT_CHOICE_EXTRAS)
     finish = choice.finish_reason
     if finish is UNSET:
         notes.add("finish_reason_absent")

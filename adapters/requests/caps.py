@@ -224,7 +224,7 @@ def _decode(value: Raw | None, kind: Any = Any) -> Any:
 
 def names_tokens(request: ChatRequest | CompletionRequest) -> bool:
     """Say whether a request holds token ids, so that the vocabulary's size matters."""
-    if request.logit_bias or any(name in request.fields for name in TOKEN_IDS):
+    if request.logit_bias or not request.fields.keys().isdisjoint(TOKEN_IDS):
         return True
     prompt = request.prompt if isinstance(request, CompletionRequest) else None
     return isinstance(prompt, list) and any(type(item) in (int, list) for item in prompt)

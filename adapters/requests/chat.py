@@ -57,7 +57,7 @@ def exchange_for(request: ChatRequest, **given: Unpack[Surroundings]) -> Exchang
         k=k if k >= 0 else ALL_ALTERNATIVES,
         n=request.n if request.n is not None else 1,
         max_tokens=limit if limit is not None and limit > 0 else None,
-        tools=_tool_names(request),
+        tools=_tool_names(request) if request.tools or request.functions else (),
         forced_tool=_forces_tool(request),
         functions=functions,
         parallel_calls=request.parallel_tool_calls is not False and not functions,
@@ -101,17 +101,13 @@ def _forces_tool(request: ChatRequest) -> bool:
 
 def stops_of(stop: str | list[str] | None) -> tuple[str, ...]:
     """Return the stop strings that can be found: all but the empty one."""
-    stops = [stop] if isinstance(stop, str) else stop or []
-    return tuple(stop for stop in stops if stop)
+    return tuple(filter(None, [stop] if isinstance(stop, str) else stop or ()))
 
 
 def switches_of(fields: dict[str, Raw], known: frozenset[str]) -> frozenset[str]:
     """Return the vendors' keys, those not `known`, that have a value other than null or false."""
-    return frozenset(
-        key
-        for key, value in fields.items()
-        if key not in known and key not in OUR_KEYS and bytes(value) not in OFF
-    )
+    vendors = fields.keys() - known - OUR_KEYS
+    return frozenset([key for key in vendors if bytes(fields[key]) not in OFF] if vendors else ())
 
 
 def prompt_size(messages: list[Message]) -> int:

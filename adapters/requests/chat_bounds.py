@@ -7,6 +7,7 @@ a route's `bounds = "openai"`; without it a value passes that only OpenAI itself
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 from wellspoken.adapters.requests.errors import (
@@ -83,9 +84,10 @@ def check(request: ChatRequest, *, strict: bool) -> None:
         raise no_model()
     if "messages" not in request.fields:
         raise missing("messages", "Send an array of message objects.")
-    for name, low, high in GUARDS:
-        number(request, name, "integer", low, high)
-    if strict or request.store:  # else nobody reads it: no backend is sent it
+    numbers(request, "integer", GUARDS)
+    if request.metadata is not None and (
+        strict or request.store
+    ):  # else nobody reads it: no backend is sent it
         metadata(request.metadata, strict=strict)
     stop(request, MAX_STOPS if strict else MAX_STOPS_ANY)
     if strict:
@@ -93,10 +95,8 @@ def check(request: ChatRequest, *, strict: bool) -> None:
 
 
 def _openai(request: ChatRequest) -> None:
-    for name, low, most in INTEGERS:
-        number(request, name, "integer", low, most)
-    for name, low, high in DECIMALS:
-        number(request, name, "decimal", low, high)
+    numbers(request, "integer", INTEGERS)
+    numbers(request, "decimal", DECIMALS)
     if request.top_logprobs is not None and not request.logprobs:
         raise not_allowed("top_logprobs", "'logprobs' is true")
     if request.stream_options is not None and not request.stream:
@@ -107,14 +107,25 @@ def _openai(request: ChatRequest) -> None:
         _response_format(request.response_format)
     if request.safety_identifier is not None and len(request.safety_identifier) > MAX_KEY:
         raise too_long("safety_identifier", "string", MAX_KEY, len(request.safety_identifier))
-    _tools(request)
-    _functions(request)
+    if request.tools or request.tool_choice is not None:
+        _tools(request)
+    if request.functions is not None or request.function_call is not None:
+        _functions(request)
     if not request.messages:
         raise empty("messages", "array")
     for index, message in enumerate(request.messages):
         plain = message.role in _PLAIN_ROLES and type(message.content) is str
         if not plain or message.tool_calls or message.function_call is not None:
             _message(message, f"messages[{index}]")
+
+
+def numbers(
+    request: ChatRequest | CompletionRequest, kind: str, rows: Iterable[tuple[str, int, int | None]]
+) -> None:
+    """Raise `RequestError` for the first of these numbers that is out of bounds."""
+    for name, low, high in rows:
+        if getattr(request, name) is not None:
+            number(request, name, kind, low, high)
 
 
 def number(

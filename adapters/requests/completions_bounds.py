@@ -16,6 +16,7 @@ from wellspoken.adapters.requests.chat_bounds import (
     MAX_STOPS_ANY,
     logit_bias,
     number,
+    numbers,
     stop,
 )
 from wellspoken.adapters.requests.errors import (
@@ -55,8 +56,7 @@ def check(request: CompletionRequest, *, strict: bool) -> None:
         count = 1  # llama.cpp's own forms of a prompt, for it to read
     else:
         count = _prompt(request.prompt)
-    for name, low, high in GUARDS:
-        number(request, name, "integer", low, high)
+    numbers(request, "integer", GUARDS)
     for name in NATIVE:
         number(request, name, "integer", -INT64, INT64 - 1, client_key(request, name))
     number(request, "best_of", "integer", 1, MAX_BEST_OF if strict else MAX_CHOICES)
@@ -75,8 +75,7 @@ def client_key(request: CompletionRequest, name: str) -> str:
 def _openai(request: CompletionRequest) -> None:
     number(request, "max_tokens", "integer", 0, None, client_key(request, "max_tokens"))
     number(request, "logprobs", "integer", 0, MAX_LOGPROBS, client_key(request, "logprobs"))
-    for name, low, high in DECIMALS:
-        number(request, name, "decimal", low, high)
+    numbers(request, "decimal", DECIMALS)
     if request.stream_options is not None and not request.stream:
         raise not_allowed("stream_options", "'stream' is true")
     if request.logit_bias is not None:

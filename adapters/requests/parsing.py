@@ -52,7 +52,7 @@ def parse(
         if not body.isascii():
             body.decode()  # the skipping of unread values does not look at their encoding
         nests = body.count(b"[") + body.count(b"{") > _RESERVE
-        fields = _fields_of(body, _RESERVE if nests else 0)
+        fields = _fields_of(body, _RESERVE) if nests else _decode_fields(body)
         if len(fields) > MOST_KEYS:
             raise RequestError(
                 f"The request's body has {len(fields)} keys. Send {MOST_KEYS} at most.",

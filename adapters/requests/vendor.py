@@ -26,6 +26,9 @@ Policy = Literal["pass", "strip", "reject"]
 UNKNOWN: Final = "unknown_parameter"
 """The code of a parameter that OpenAI does not know."""
 
+_CHAT: Final = OPENAI_KEYS | OUR_KEYS
+_COMPLETIONS: Final = COMPLETION_KEYS | OUR_KEYS
+_NATIVE: Final = _COMPLETIONS | NATIVE_KEYS
 _SPELLED: Final = OPENAI_KEYS | COMPLETION_KEYS | CAPPED
 
 EXTRA_BODY: Final = "extra_body"
@@ -37,10 +40,12 @@ def vendor_keys(request: ChatRequest | CompletionRequest) -> tuple[str, ...]:
 
     `n_predict` and `n_probs` count as OpenAI's where they are read as such, on /completion.
     """
-    known = OPENAI_KEYS
+    known = _CHAT
     if isinstance(request, CompletionRequest):
-        known = COMPLETION_KEYS | NATIVE_KEYS if request.native else COMPLETION_KEYS
-    return tuple(key for key in request.fields if key not in known and key not in OUR_KEYS)
+        known = _NATIVE if request.native else _COMPLETIONS
+    if request.fields.keys() <= known:  # the usual request
+        return ()
+    return tuple(key for key in request.fields if key not in known)
 
 
 def apply_policy(
@@ -59,7 +64,7 @@ def apply_policy(
         gone = frozenset(vendors)
         kept = {key: value for key, value in request.fields.items() if key not in gone}
         request = structs.replace(request, fields=kept)
-    else:
+    elif vendors:
         refuse_variants(vendors)
         if EXTRA_BODY in vendors:
             raise _extra_body()

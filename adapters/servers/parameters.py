@@ -123,7 +123,10 @@ _OFFERS: Final = frozenset(
 def find_rows(request: ChatRequest | CompletionRequest, table: Table) -> dict[str, str]:
     """Return the rows that a request needs, each with the `param` that an error would name."""
     found: dict[str, str] = {}
+    chat = "messages" in table
     for name in table:
+        if chat and name not in request.fields:  # as most are
+            continue
         value = getattr(request, name, None)
         if name == "logprobs" and value is False:  # unlike 0, which it equals
             continue
@@ -132,7 +135,7 @@ def find_rows(request: ChatRequest | CompletionRequest, table: Table) -> dict[st
         if value is not None and value not in ASKS_NOTHING.get(name, ()):
             found[name] = name
     prompt = getattr(request, "prompt", "")
-    if "messages" in table:
+    if chat:
         _chat_variants(cast(ChatRequest, request), found)
     elif not _is_text(prompt):
         found["prompt.ids"] = "prompt"

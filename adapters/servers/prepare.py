@@ -18,6 +18,7 @@ from wellspoken.adapters.requests.shapes import (
     OUR_KEYS,
     ChatRequest,
     CompletionRequest,
+    Message,
     Prompt,
 )
 from wellspoken.adapters.servers.backend import Backend
@@ -27,6 +28,7 @@ from wellspoken.adapters.servers.parameters import OURS, Table, find_rows, refus
 
 _encode = json.Encoder().encode
 _NULL: Final = b"null"
+_RAW_NULL: Final = Raw(_NULL)
 _OF_TOOLS: Final = ("tools", "tool_choice", "parallel_tool_calls")
 
 _CHATS: Final = (
@@ -74,22 +76,29 @@ def translate_chat(backend: Backend, request: ChatRequest) -> dict[str, Any]:
             continue
         if key not in OPENAI_KEYS:
             sent[key] = value
-        elif bytes(value) != _NULL and _is_sent(request, key, table, needed):
+        elif value != _RAW_NULL and _is_sent(request, key, table, needed):
             sent[table[key].key or key] = value
     if backend.no_limit is not None and not _has_limit(request):
         sent[table["max_tokens"].key or "max_tokens"] = backend.no_limit
     _ask_chat_logprobs(request, table, sent)
     if request.functions and not request.tools:
         _as_tools(request, sent)
-    if _of_functions(request):
+    of_functions = bool(request.functions) and not request.tools
+    lacks_arguments = False
+    for message in request.messages:
+        if message.function_call is not None or message.tool_calls:
+            of_functions = of_functions or message.function_call is not None
+            lacks_arguments = lacks_arguments or _lacks_arguments(message)
+    if of_functions:
         sent["messages"] = _messages_as_tools(messages_in(sent))
-    if _lacks_arguments(request):
+    if lacks_arguments:
         with_arguments(sent, lambda text: text or "{}")  # llama.cpp b11549 parses them: a 500
     for name in needed:
         form = table[name].form
         if form is not None:
             form(sent)
-    leave_empty_stops(request.stop, sent)
+    if request.stop is not None:
+        leave_empty_stops(request.stop, sent)
     return sent
 
 
@@ -110,29 +119,19 @@ def _is_sent(request: ChatRequest, key: str, table: Table, needed: dict[str, str
     return not (row.key or row.form or idle)
 
 
-def leave_empty_stops(stop: str | list[str] | None, sent: dict[str, Any]) -> None:
+def leave_empty_stops(stop: str | list[str], sent: dict[str, Any]) -> None:
     """Take empty stop strings out: vLLM refuses them, others end at once (Ollama, SGLang, TGI)."""
-    given = [stop] if isinstance(stop, str) else stop or []
+    given = [stop] if isinstance(stop, str) else stop
     if "stop" in sent and "" in given:
         sent["stop"] = [text for text in given if text]
         if not sent["stop"]:
             del sent["stop"]
 
 
-def _of_functions(request: ChatRequest) -> bool:
-    """Say whether the messages may hold calls by OpenAI's deprecated name."""
-    if request.functions and not request.tools:
-        return True
-    return any(message.function_call is not None for message in request.messages)
-
-
-def _lacks_arguments(request: ChatRequest) -> bool:
+def _lacks_arguments(message: Message) -> bool:
     """Say whether a past call has no arguments, not even an empty object."""
-    return any(
-        call is not None and call.arguments == ""
-        for message in request.messages
-        for call in (message.function_call, *(call.function for call in message.tool_calls or ()))
-    )
+    calls = [message.function_call, *(call.function for call in message.tool_calls or ())]
+    return any(call is not None and call.arguments == "" for call in calls)
 
 
 def _has_limit(request: ChatRequest) -> bool:
@@ -141,6 +140,8 @@ def _has_limit(request: ChatRequest) -> bool:
 
 def lacks_in_streams(backend: Backend, fields: dict[str, Raw]) -> bool:
     """Say whether a request asks for what the backend's streams lack."""
+    if not backend.apart and fields.keys().isdisjoint(backend.unstreamed):
+        return False
     on = {key for key, value in fields.items() if bytes(value) not in OFF}
     return not on.isdisjoint(backend.unstreamed) or any(keys <= on for keys in backend.apart)
 
@@ -271,7 +272,8 @@ def _translate_completion(
         form = table[name].form
         if form is not None:
             form(sent)
-    leave_empty_stops(request.stop, sent)
+    if request.stop is not None:
+        leave_empty_stops(request.stop, sent)
     return sent
 
 

@@ -51,8 +51,12 @@ class FinishStage:
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with exactly one `Finish` for each choice, or a `Fault` at the end."""
-        if len(events) == 1 and type(events[0]) is Text and self._plain(events[0]):
-            return events
+        if len(events) == 1 and type(event := events[0]) is Text:  # changes nothing, as a rule
+            state = self.states.get(event.choice)
+            if state is not None and not state.finished:
+                state.written = True
+                state.tokens += 1 if event.lp is None else len(event.lp.entries)
+                return events
         out: list[Event] = []
         for event in events:
             kind = type(event)
@@ -69,15 +73,6 @@ class FinishStage:
                     self.usage = event
                 out.append(event)
         return out
-
-    def _plain(self, event: Text) -> bool:
-        """Take a text that changes nothing; say whether it is one. Hot."""
-        state = self.states.get(event.choice)
-        if state is None or state.finished:
-            return False
-        state.written = True
-        state.tokens += 1 if event.lp is None else len(event.lp.entries)
-        return True
 
     def _state(self, choice: int) -> _State:
         state = self.states.get(choice)

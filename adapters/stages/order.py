@@ -61,7 +61,7 @@ class OrderStage:
             elif type(event) is Extra and event.choice is not None:
                 self._choice(event.choice, event, out)
             else:
-                if type(event) in (Usage, End, Fault):
+                if self.waiting and type(event) in (Usage, End, Fault):
                     self._flush(out)
                 elif type(event) is Start:
                     self.exchange.result.id = event.id
@@ -102,7 +102,8 @@ class OrderStage:
         opened = self.opens.pop(choice, None)
         if opened is not None:
             out.append(self._number(choice, opened))
-        out += [self._number(choice, event) for event in events]
+        for event in events:
+            out.append(self._number(choice, event))
 
     def _number(self, choice: int, event: Event) -> Event:
         number = self.numbers[choice]

@@ -110,7 +110,7 @@ class TilingStage:
         return run
 
     def _text(self, event: Text, out: list[Event]) -> None:
-        run = self._run(event.choice)
+        run = self.runs.get(event.choice) or self._run(event.choice)
         lp = event.lp
         if lp is None or not lp.entries:
             event.lp = None
@@ -307,23 +307,27 @@ class TilingStage:
             found, run.spelling = self._cover(run, run.bare.encode(), exact=True)
             if found is not None and found.pieces:
                 self._write(run, choice, run.bare, found, True, out)
-        rest, run.waiting = self._apart(run.waiting), []
+        rest = self._apart(run.waiting) if run.waiting else []
+        run.waiting = []
         if run.bare.strip("\ufffd") == "" != run.bare and (run.any or self.exchange.echo):
             # A token that only begins a character, of which llama.cpp tells nothing.
             self.notes.add("logprobs_unknown")
             rest.insert(0, Entry("", UNKNOWN, NULL, []))
             own_part(rest[0], run.bare.encode(), self.notes)
             run.bare = ""
-        self._emit(run, choice, "", rest, out)
+        if rest:
+            self._emit(run, choice, "", rest, out)
 
     def _end(self, out: list[Event]) -> None:
-        for choice in self.runs:
+        had = bare = lacking = False
+        for choice, run in self.runs.items():
             self._close(choice, out)
-        if any(run.any and run.bare for run in self.runs.values()):
+            had = had or run.any
+            bare = bare or run.bare != ""
+            lacking = lacking or (run.any and run.bare != "")
+        if lacking:
             self.notes.add("logprobs_incomplete")
-        if not any(run.any for run in self.runs.values()) and any(
-            run.bare for run in self.runs.values()
-        ):
+        if bare and not had:
             self.notes.add("logprobs_missing")
 
 
@@ -351,17 +355,17 @@ def _fits(text: str, lp: Logprobs) -> bool:
     """Say whether the entries are the text as they stand; choose the sampled one if it is plain."""
     entries = lp.entries
     if not lp.sampled:
-        return len(entries) == 1 and _choose(entries[0], text)
+        for row in entries[0].top_logprobs if len(entries) == 1 else ():
+            if row.token == text and row.bytes != NULL:
+                entries[0].token, entries[0].logprob, entries[0].bytes = (
+                    text,
+                    row.logprob,
+                    row.bytes,
+                )
+                return True
+        return False
     if not lp.plain:
         return False
     if len(entries) == 1:
         return entries[0].token == text
     return "".join([entry.token for entry in entries]) == text
-
-
-def _choose(entry: Entry, text: str) -> bool:
-    for row in entry.top_logprobs:
-        if row.token == text and row.bytes != NULL:
-            entry.token, entry.logprob, entry.bytes = text, row.logprob, row.bytes
-            return True
-    return False

@@ -123,12 +123,12 @@ class ToolCallStage:
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with every `ToolDelta` normal; a call without a name is a `Fault`."""
-        if not self.choices and (
-            type(events[0]) is not ToolDelta
-            if len(events) == 1
-            else not any(type(event) is ToolDelta for event in events)
-        ):
-            return events
+        if not self.choices:
+            for event in events:
+                if type(event) is ToolDelta:
+                    break
+            else:
+                return events
         out: list[Event] = []
         for event in events:
             if type(event) is ToolDelta:

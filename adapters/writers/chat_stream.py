@@ -58,7 +58,7 @@ class ChatStream(StreamWriter):
 
     def _other(self, event: Event, out: list[bytes]) -> None:
         if type(event) is Start:
-            self.start = event
+            self._begin(event)
         elif type(event) is Open:
             if event.now:
                 self._open(event.choice, out)
@@ -89,19 +89,15 @@ class ChatStream(StreamWriter):
         return True
 
     def _head(self, choice: int) -> bytes:
-        start = self.start
-        assert start is not None
-        if start.system_fingerprint != self.fingerprint or not self.top:
-            self.fingerprint = start.system_fingerprint
-            self.heads.clear()
-            self.top = self._top(start)
-        head = self.heads.get(choice)
-        if head is None:
-            head = self.top + b'"choices":[{"index":%d,"delta":' % choice
-            self.heads[choice] = head
+        head = self.heads[choice] = self.top + b'"choices":[{"index":%d,"delta":' % choice
         return head
 
-    def _top(self, start: Start) -> bytes:
+    def _begin(self, start: Start) -> None:
+        """Take the envelope of all chunks; of a later one its fingerprint alone is new."""
+        if start.system_fingerprint == self.fingerprint and self.top:
+            return
+        self.fingerprint = start.system_fingerprint
+        self.heads.clear()
         top = (
             b'data: {"id":'
             + _encode(start.id)
@@ -113,7 +109,7 @@ class ChatStream(StreamWriter):
             top += b'"service_tier":"default",'
         if start.system_fingerprint is not None:
             top += b'"system_fingerprint":' + _encode(start.system_fingerprint) + b","
-        return top
+        self.top = top
 
     def _open(self, choice: int, out: list[bytes], call: bool = False) -> None:
         """Write the role chunk of a choice once, as its first: content null before a call."""
@@ -134,11 +130,7 @@ class ChatStream(StreamWriter):
         if event.raw is not None and not self.extras:
             out.append(b"data: " + event.raw + b"\n\n")
             return
-        delta = b'{"content":' + _encode(event.text) + b"}"
-        if event.lp is None and not self.extras:
-            out.append(self._head(choice) + delta + self.tail)
-        else:
-            self._delta(choice, delta, out, event.lp)
+        self._delta(choice, b'{"content":' + _encode(event.text) + b"}", out, event.lp)
 
     def _delta(
         self, choice: int, delta: bytes, out: list[bytes], lp: Logprobs | None = None
@@ -146,11 +138,11 @@ class ChatStream(StreamWriter):
         if self.extras:
             self._with_extras(choice, delta, lp, b"null", out)
         elif lp is None:
-            out.append(self._head(choice) + delta + self.tail)
+            out.append((self.heads.get(choice) or self._head(choice)) + delta + self.tail)
         else:
             entries = _encode(lp.entries)
-            parts = (self._head(choice), delta, b',"logprobs":{"content":', entries, self.lp_tail)
-            out.append(b"".join(parts))
+            head = self.heads.get(choice) or self._head(choice)
+            out.append(head + delta + b',"logprobs":{"content":' + entries + self.lp_tail)
 
     def _with_extras(
         self, choice: int, delta: bytes, lp: Logprobs | None, reason: bytes, out: list[bytes]
@@ -232,7 +224,6 @@ class ChatStream(StreamWriter):
         if event.raw is not None and not self.extras:
             self._raw(event.raw, out)
             return
-        self._head(0)
         extras = extra_keys([extra for extra in self.extras if extra.where == "answer"], line=True)
         self.extras = [extra for extra in self.extras if extra.where != "answer"]
         usage = _encode(usage_object(event))
