@@ -121,8 +121,12 @@ def unknown_headers(text: str) -> list[str]:
 def unknown_metrics(text: str) -> list[str]:
     """Return the metrics that do not exist; wellspoken_store_ stands for all that begin so."""
     found = (name.removeprefix("wellspoken_") for name in _METRIC.findall(text))
+    known = families()
     return [
-        name for name in found if name.removesuffix("_total").removesuffix("_") not in families()
+        name
+        for name in found
+        if name.removesuffix("_total").removesuffix("_") not in known
+        and not (name.endswith("_") and any(each.startswith(name) for each in known))
     ]
 
 

@@ -14,42 +14,11 @@ from typing import Any, NamedTuple
 from wellspoken.proxy.config.checks import NO_BACKEND, check_rules
 from wellspoken.proxy.config.layers import Layers
 from wellspoken.proxy.config.problems import Origin, Problem, is_covered
-from wellspoken.proxy.config.tables import (
-    Auth,
-    Backend,
-    Config,
-    Endpoints,
-    Engine,
-    Limits,
-    Log,
-    Server,
-    Store,
-    Streams,
-    Timeouts,
-    Traces,
-)
+from wellspoken.proxy.config.tables import Config, Store
 from wellspoken.proxy.config.types import convert_all
 from wellspoken.proxy.config.values import ConfigError, store_url
 
-__all__ = [
-    "Auth",
-    "Backend",
-    "Config",
-    "Endpoints",
-    "Engine",
-    "Examined",
-    "Limits",
-    "Log",
-    "Server",
-    "Store",
-    "Streams",
-    "Timeouts",
-    "Traces",
-    "check",
-    "examine",
-    "load",
-    "store_url",
-]
+__all__ = ["Config", "Examined", "Store", "check", "examine", "load", "store_url"]
 
 
 class Examined(NamedTuple):

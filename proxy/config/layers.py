@@ -12,38 +12,20 @@ from pathlib import Path as File
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from wellspoken.proxy.config.durations import seconds
 from wellspoken.proxy.config.engine_keys import DURATIONS
 from wellspoken.proxy.config.places import Path, Place, places, position
 from wellspoken.proxy.config.problems import Origin, Problem, nearest
-from wellspoken.proxy.config.tables import (
-    REMOVED,
-    Engine,
-    Limits,
-    Log,
-    Server,
-    Store,
-    Timeouts,
-    Traces,
-)
-from wellspoken.proxy.config.types import choice, hints_of
+from wellspoken.proxy.config.tables import REMOVED, Config
+from wellspoken.proxy.config.types import choice, hints_of, tables_in
 from wellspoken.proxy.config.values import ConfigError
 
 LARGEST: Final = 64 * 1024 * 1024
 """Bytes of a file; what has more, as /dev/zero, is none."""
 
 ENV_PREFIX: Final = "WELLSPOKEN_"
-SECTIONS: Final[dict[str, type[Struct]]] = {
-    "server": Server,
-    "timeouts": Timeouts,
-    "limits": Limits,
-    "store": Store,
-    "log": Log,
-    "traces": Traces,
-    "engine": Engine,
-}
+_SECTIONS: Final = ("server", "timeouts", "limits", "store", "log", "traces", "engine")
 """The tables that variables exist for."""
 
 _TABLES: Final = frozenset({"caps", "environment"})  # keys that no variable can hold
@@ -143,17 +125,14 @@ class Layers:
 
     def stands(self, path: Path) -> bool:
         """Say whether a file, a variable or a flag gives a value to `path` itself."""
-        if any(path[:size] in self._over for size in range(1, len(path) + 1)):
-            return self._has_value(path)
-        return path in self._where()
-
-    def _has_value(self, path: Path) -> bool:
+        if not any(path[:size] in self._over for size in range(1, len(path) + 1)):
+            return path in self._where()
         here: Any = self.raw
-        for part in path:
-            try:
+        try:
+            for part in path:
                 here = here[part]
-            except (KeyError, IndexError, TypeError):
-                return False
+        except (KeyError, IndexError, TypeError):
+            return False
         return True
 
     def _in_file(self, path: Path, at_key: bool) -> Origin:
@@ -245,7 +224,9 @@ def _variables() -> Iterator[tuple[str, str, str, Any]]:
 
     Those alone are read: Kubernetes sets some by itself for a service of this name.
     """
-    for section, kind in SECTIONS.items():
+    tables = hints_of(Config)
+    for section in _SECTIONS:
+        (kind,) = tables_in(tables[section])
         middle = "" if section == "server" else section.upper() + "_"
         for key, hint in hints_of(kind).items():
             if key not in _TABLES:

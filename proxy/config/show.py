@@ -10,11 +10,12 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from msgspec import UNSET, Struct, structs
 
-from wellspoken.proxy.config import Engine, Examined
+from wellspoken.proxy.config import Examined
 from wellspoken.proxy.config.engine_keys import LLAMACPP, VLLM
 from wellspoken.proxy.config.places import Path
 from wellspoken.proxy.config.problems import Origin, path_text
 from wellspoken.proxy.config.secrets import HIDDEN
+from wellspoken.proxy.config.tables import Engine
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _SECRET: Final = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from msgspec import Raw, Struct, json
+from msgspec import Raw, json
 
 from wellspoken.proxy.store.rows import Row
 
@@ -28,22 +28,13 @@ _ORDER = (
 )  # fmt: skip
 """OpenAI's keys of a stored completion, in its order."""
 
+_SENT = (
+    "tool_choice", "seed", "top_p", "temperature", "presence_penalty", "frequency_penalty",
+    "tools", "response_format",
+)  # fmt: skip
+"""The parameters among them, under their own names."""
+
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
-
-
-class _Sent(Struct):
-    """The parameters that a stored completion shows; `user` is shown as `input_user`."""
-
-    tool_choice: Raw = NULL
-    seed: Raw = NULL
-    top_p: Raw = NULL
-    temperature: Raw = NULL
-    presence_penalty: Raw = NULL
-    frequency_penalty: Raw = NULL
-    tools: Raw = NULL
-    response_format: Raw = NULL
-    user: Raw = NULL
-    safety_identifier: Raw = NULL
 
 
 class Messages(NamedTuple):
@@ -55,29 +46,18 @@ class Messages(NamedTuple):
 
 
 _fields_of = json.Decoder(dict[str, Raw]).decode
-_sent_of = json.Decoder(_Sent).decode
 _items_of = json.Decoder(list[Raw]).decode
 _encode = json.Encoder().encode
 
 
 def completion(row: Row) -> bytes:
     """Return a row as OpenAI's stored chat completion, JSON. A thread's work on a large one."""
-    answer, sent = _fields_of(row.answer), _sent_of(row.parameters)
-    user = sent.user if bytes(sent.user) != b"null" else sent.safety_identifier
-    beside: dict[str, Any] = {
-        "request_id": row.request_id,
-        "tool_choice": sent.tool_choice,
-        "seed": sent.seed,
-        "top_p": sent.top_p,
-        "temperature": sent.temperature,
-        "presence_penalty": sent.presence_penalty,
-        "frequency_penalty": sent.frequency_penalty,
-        "input_user": user,  # OpenAI replaced `user` by `safety_identifier`, and not this name
-        "tools": sent.tools,
-        "metadata": row.metadata,
-        "response_format": sent.response_format,
-    }
-    known = answer | beside
+    answer, sent = _fields_of(row.answer), _fields_of(row.parameters)
+    user = sent.get("user", NULL)
+    if bytes(user) == b"null":  # OpenAI replaced `user` by `safety_identifier`, and not this name
+        user = sent.get("safety_identifier", NULL)
+    known: dict[str, Any] = answer | {key: sent.get(key, NULL) for key in _SENT}
+    known |= {"request_id": row.request_id, "input_user": user, "metadata": row.metadata}
     shown = {key: known[key] for key in _ORDER if key in known}
     return _encode(shown | {key: value for key, value in answer.items() if key not in shown})
 

@@ -19,7 +19,7 @@ from typing import Final
 from multidict import CIMultiDictProxy
 
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.proxy.config import Auth, Config
+from wellspoken.proxy.config.tables import Auth, Config
 from wellspoken.proxy.config.values import ConfigError
 
 LONGEST: Final = 1024

@@ -14,7 +14,7 @@ from wellspoken.adapters.servers import registry
 from wellspoken.adapters.servers.versions import for_version
 from wellspoken.engine.settings import Settings
 from wellspoken.engine.supervisor import Supervisor
-from wellspoken.proxy.config import Auth, Config, Engine
+from wellspoken.proxy.config.tables import Auth, Config, Engine
 from wellspoken.proxy.config.values import ConfigError, read_key
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.upstream.client import Upstream

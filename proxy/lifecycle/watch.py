@@ -8,6 +8,7 @@ import logging
 import stat
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
@@ -31,28 +32,17 @@ async def aside(work: Callable[[], Found]) -> Found:
 
     An executor's threads would be waited for at the end of the process.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Found] = loop.create_future()
-
-    def settle(error: BaseException | None, found: Found | None) -> None:
-        if future.done():  # nobody waits any more
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(found)  # type: ignore[arg-type]
+    future: Future[Found] = Future()
+    future.set_running_or_notify_cancel()  # from now on it is the thread's: nobody cancels it
 
     def run() -> None:
-        error, found = None, None
         try:
-            found = work()
-        except BaseException as caught:
-            error = caught
-        with suppress(RuntimeError):  # the loop is over
-            loop.call_soon_threadsafe(settle, error, found)
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
 
     threading.Thread(target=run, name="wellspoken-reload", daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(future)
 
 
 class Watcher:

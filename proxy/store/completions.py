@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from wellspoken.proxy import config as configuration
-from wellspoken.proxy.config import store_url
+from wellspoken.proxy.config.values import store_url
 from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store.database import Database, StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.failover import Failover

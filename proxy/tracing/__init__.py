@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from wellspoken.proxy.config import Traces
+from wellspoken.proxy.config.tables import Traces
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.relay.call import Hooks
 

@@ -20,7 +20,7 @@ from aiohttp import ClientPayloadError
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from multidict import CIMultiDictProxy
 
-from wellspoken.proxy.config import Timeouts
+from wellspoken.proxy.config.tables import Timeouts
 from wellspoken.proxy.upstream.failures import (
     Peer,
     UpstreamError,

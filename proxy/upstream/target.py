@@ -16,7 +16,7 @@ from wellspoken.adapters.requests.vendor import Policy
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.detection import Found
 from wellspoken.adapters.tokens.table import TokenTable
-from wellspoken.proxy.config import Streams
+from wellspoken.proxy.config.tables import Streams
 from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.detector import Detector

@@ -13,7 +13,7 @@ import pytest
 from tests.deploy.sandbox import Ran, asked, running, status
 from tests.deploy.tools import DEPLOY, run, system_tool
 from tests.postgres import free_port
-from wellspoken.proxy.config import Config, Engine
+from wellspoken.proxy.config.tables import Config, Engine
 
 UNIT = DEPLOY / "systemd" / "wellspoken.service"
 ENGINE = DEPLOY / "systemd" / "engine.conf"

@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from wellspoken.adapters.requests.caps import DANGEROUS, Caps
-from wellspoken.proxy.config import (
+from wellspoken.proxy.config import Config, load
+from wellspoken.proxy.config.engine_keys import LLAMACPP, VLLM
+from wellspoken.proxy.config.tables import (
     Auth,
     Backend,
-    Config,
     Engine,
     Limits,
     Log,
@@ -22,9 +23,7 @@ from wellspoken.proxy.config import (
     Store,
     Timeouts,
     Traces,
-    load,
 )
-from wellspoken.proxy.config.engine_keys import LLAMACPP, VLLM
 from wellspoken.proxy.config.values import ConfigError, normal_url, parse_listen, read_key
 from wellspoken.proxy.lifecycle.build import build
 

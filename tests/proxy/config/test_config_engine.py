@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from wellspoken.proxy.config import Engine, load
+from wellspoken.proxy.config import load
 from wellspoken.proxy.config.durations import seconds
 from wellspoken.proxy.config.engine_keys import LLAMACPP, VLLM, check_arguments, names_of_models
+from wellspoken.proxy.config.tables import Engine
 from wellspoken.proxy.config.values import ConfigError
 
 GGUF = {"kind": "llamacpp", "model": "folder/m.gguf"}

@@ -29,7 +29,8 @@ from tests.proxy.endpoints.test_chat_stream import EVENTS
 from tests.proxy.lifecycle.test_run import Running
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.cli.main import main
-from wellspoken.proxy.config import Auth, Config, load
+from wellspoken.proxy.config import Config, load
+from wellspoken.proxy.config.tables import Auth
 from wellspoken.proxy.config.values import ConfigError, is_loopback, parse_listen
 from wellspoken.proxy.http.auth import LONGEST, Keys, owner_of
 

@@ -25,7 +25,8 @@ from wellspoken.adapters.servers.versions import for_version
 from wellspoken.engine.attempt import attempt
 from wellspoken.engine.failure import EngineError
 from wellspoken.engine.kind import Command, Facts
-from wellspoken.proxy.config import Config, Engine, load
+from wellspoken.proxy.config import Config, load
+from wellspoken.proxy.config.tables import Engine
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.lifecycle.hosted import kind_of
 

@@ -20,7 +20,7 @@ from tests.fakes.upstream import (
     stream,
     whole,
 )
-from wellspoken.proxy.config import Timeouts
+from wellspoken.proxy.config.tables import Timeouts
 from wellspoken.proxy.upstream.client import SETTLE
 from wellspoken.proxy.upstream.client import Upstream as Client
 from wellspoken.proxy.upstream.failures import UpstreamError
