@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wellspoken.proxy.cli.options import Parser, bare_parser, nearest_command
 from wellspoken.proxy.cli.serve import flags_of, serve_options, split_arguments
-from wellspoken.proxy.config import Examined
-from wellspoken.proxy.config.problems import Problem
 from wellspoken.proxy.lifecycle.colour import Colour
+
+if TYPE_CHECKING:  # loaded when a configuration is looked at, so that --help is quick
+    from wellspoken.proxy.config import Examined
+    from wellspoken.proxy.config.problems import Problem
 
 _CHECK: Final = """\
 examples:
