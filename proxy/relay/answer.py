@@ -311,6 +311,11 @@ class Relay:
         """End the answer: count it, suspect an engine that broke off, store it, let it leave."""
         call, translator, stream = self.call, self.translator, self.stream
         exchange, fault = self.plan.exchange, self.translator.fault
+        body = b""
+        if stream is None and fault is None:
+            began = perf_counter()
+            body = await self._body()  # before the count, since folding repairs too
+            call.worked += perf_counter() - began
         counting.count_answer(call, self.plan)
         if fault is not None:
             suspect_engine(self.target, fault)
@@ -319,7 +324,6 @@ class Relay:
                     stream.stop()
                 return call.fault(fault, explain_headers(exchange, fault.retry, self.failed))
         if stream is None:
-            body = await self._body()
             await keep(call, body)
             return call.reply(200, body, explain_headers(exchange, None, None))
         out = self.last

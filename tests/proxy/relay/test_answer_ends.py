@@ -114,3 +114,22 @@ async def test_an_untouched_stream_that_fails_in_the_proxy_is_a_status(
     async with asyncio.timeout(5):
         status, data = await post(proxy, stream=True, oai_compat=False)
     assert status == 500 and list(json.loads(data)) == ["error"]
+
+
+async def test_what_only_the_folding_repairs_is_counted(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """Alternatives of the same text become one key where the arrays are made."""
+    twice = [{"token": "a", "logprob": value, "bytes": [97]} for value in (-0.25, -1.75)]
+    content = [{**twice[0], "top_logprobs": twice}]
+    choice = {**body()["choices"][0], "text": "a", "logprobs": {"content": content}}
+    upstream.scripts = [whole(body(choice))]
+    proxy = await start_proxy(upstream, adapter="general")
+    asked = {"model": "m", "prompt": "Hi", "logprobs": 2}
+    async with proxy.session.post(proxy.url(PATH), json=asked) as response:
+        await response.read()
+        named = response.headers["x-wellspoken-repairs"].split(", ")
+    assert "logprobs_alternative_merged" in named
+    scraped = await proxy.metrics()
+    for rule in named:
+        assert scraped[f'wellspoken_repairs_total{{backend="default",rule="{rule}"}}'] == 1
