@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +96,20 @@ def _serve(model: Path) -> Iterator[str]:
     server = xllamacpp.Server(params)
     yield str(server.listening_address).rstrip("/")
     del server
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Let a report leave its worker: half a pair of surrogates, which a test logs, is no UTF-8."""
+    return _writable((yield))
+
+
+def _writable(data: Any) -> Any:
+    match data:
+        case str():
+            return data.encode(errors="backslashreplace").decode()
+        case dict():
+            return {_writable(key): _writable(value) for key, value in data.items()}
+        case list() | tuple():
+            return type(data)(map(_writable, data))
+    return data
