@@ -48,8 +48,8 @@ async def generate(call: Call, generation: Generation[Wanted]) -> Reply | EventS
 
     Raises what `respond` does: then nothing was sent.
     """
-    router = call.state.router
     body = await call.read_body()
+    router = call.state.router  # only now: a reload may have come while the body did
     wanted = generation.decode(call, body, router.bounds)
     target = router.find(wanted.model)
     bounds = target.settings.bounds
