@@ -104,80 +104,51 @@ class Hooks:
     tap: Callable[[Call], Tap | None] | None = None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Call:
     """One request on its way: its id, what is known of it so far, and the ways to answer it."""
 
-    __slots__ = (
-        "backend",
-        "began",
-        "engine",
-        "exchange",
-        "failure",
-        "first",
-        "gaps",
-        "hide",
-        "hooks",
-        "id",
-        "kept",
-        "label",
-        "last",
-        "model",
-        "owner",
-        "path",
-        "phase",
-        "refusal",
-        "request",
-        "route",
-        "sent",
-        "started",
-        "state",
-        "streamed",
-        "streams",
-        "stripped",
-        "tap",
-        "told",
-        "trace",
-        "usage",
-        "waited",
-        "warning",
-        "worked",
-    )
+    state: State
+    hooks: Hooks
+    request: BaseRequest
+    id: str = field(init=False)
+    path: str = field(init=False)
+    started: float = field(init=False)
+    began: float = field(init=False)  # the same moment; the loop's own clock counts milliseconds
+    waited: float = 0.0  # seconds for the client's body or an engine, before a backend was asked
+    sent: float = 0.0  # when the backend was first asked, 0.0 before
+    worked: float = 0.0  # seconds of the proxy's own work on the answer
+    first: float = 0.0  # when the first piece of a streamed answer was ready to leave
+    last: float = 0.0  # when the latest one was
+    gaps: Times | None = None
+    route: str = "other"
+    backend: str = ""
+    hide: Callable[[bytes], bytes] = bytes  # takes the backend's key out of an error
+    model: str = ""  # as the client calls it
+    label: str = OTHER  # the same in metrics, where clients must not choose names
+    streams: bool = False
+    streamed: bool = False
+    stripped: bytes = b""  # the header line that names the keys taken out of the request
+    owner: str = ""  # whose stored completions the client may see (auth.owner_of)
+    kept: bytes | None = None  # the request, while its answer is to be stored
+    warning: str = ""  # why it was not stored
+    phase: str = "request"  # what a client that leaves now did not wait for
+    engine: Supervisor | None = None  # what counts this request as open
+    exchange: Exchange | None = None  # of the answer, once that is translated
+    usage: Usage | None = None  # of an answer that passed through; else the exchange's
+    trace: Trace | None = None  # its spans, once one was begun
+    failure: str = ""  # why a backend could not be asked or broke off: `UpstreamError.reason`
+    told: Fault | None = None  # the failure that the client is told of, also in a stream
+    refusal: bool = False  # the proxy itself refused the request
+    tap: Tap | None = None  # notes the bodies for the log, where these are wanted
 
-    def __init__(self, state: State, hooks: Hooks, request: BaseRequest) -> None:
-        self.state = state
-        self.hooks = hooks
-        self.request = request
-        self.id = request_id(request)
-        self.path = request.raw_path.partition("?")[0]
-        self.started = state.loop.time()
-        self.began = perf_counter()  # the same moment; the loop's own clock counts milliseconds
-        self.waited = 0.0  # seconds for the client's body or an engine, before a backend was asked
-        self.sent = 0.0  # when the backend was first asked, 0.0 before
-        self.worked = 0.0  # seconds of the proxy's own work on the answer
-        self.first = 0.0  # when the first piece of a streamed answer was ready to leave
-        self.last = 0.0  # when the latest one was
-        self.gaps: Times | None = None
-        self.route = "other"
-        self.backend = ""
-        self.hide: Callable[[bytes], bytes] = bytes  # takes the backend's key out of an error
-        self.model = ""  # as the client calls it
-        self.label = OTHER  # the same in metrics, where clients must not choose names
-        self.streams = False
-        self.streamed = False
-        self.stripped = b""  # the header line that names the keys taken out of the request
-        self.owner = ""  # whose stored completions the client may see (auth.owner_of)
-        self.kept: bytes | None = None  # the request, while its answer is to be stored
-        self.warning = ""  # why it was not stored
-        self.phase = "request"  # what a client that leaves now did not wait for
-        self.engine: Supervisor | None = None  # what counts this request as open
-        self.exchange: Exchange | None = None  # of the answer, once that is translated
-        self.usage: Usage | None = None  # of an answer that passed through; else the exchange's
-        self.trace: Trace | None = None  # its spans, once one was begun
-        self.failure = ""  # why a backend could not be asked or broke off: `UpstreamError.reason`
-        self.told: Fault | None = None  # the failure that the client is told of, also in a stream
-        self.refusal = False  # the proxy itself refused the request
-        # Notes the bodies for the log, where these are wanted.
-        self.tap = hooks.tap(self) if hooks.tap is not None else None
+    def __post_init__(self) -> None:
+        self.id = request_id(self.request)
+        self.path = self.request.raw_path.partition("?")[0]
+        self.started = self.state.loop.time()
+        self.began = perf_counter()
+        if self.hooks.tap is not None:
+            self.tap = self.hooks.tap(self)
 
     def routed(self, target: Target, model: str, streams: bool) -> None:
         """Note where the request goes."""
