@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from aiohttp.web_protocol import RequestPayloadError
 from aiohttp.web_request import BaseRequest
-from aiohttp.web_response import StreamResponse
 
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.adapters.requests.errors import RequestError
@@ -178,7 +177,7 @@ class Service:
             if upstream is not None:
                 await upstream.close()
 
-    async def handle(self, request: BaseRequest) -> StreamResponse:
+    async def handle(self, request: BaseRequest) -> Response:
         """Answer one request (aiohttp calls this), whatever happens on the way."""
         call = Call(self.state, self.hooks, request)
         self.state.inflight += 1
@@ -188,7 +187,7 @@ class Service:
             answer = await self._answer(call)
             await answer.write_eof()
             code = answer.status
-            return answer.response()
+            return answer
         except (asyncio.CancelledError, ConnectionError):
             if not self.state.draining:
                 self.state.metrics.disconnects.labels(call.phase).inc()
@@ -257,9 +256,12 @@ class Service:
         """
         method = call.request.method
         found = ROUTES.get(call.path)
-        routes: tuple[Route, ...] = ()
-        if found is None or method != found.method:
-            routes = stored.routes(call.path)
+        if found is not None and method == found.method:
+            call.route = found.label
+            if found.needs_key:
+                call.owner = self.state.keys.owner(call.request.headers)
+            return found
+        routes = stored.routes(call.path)
         if found is None and not routes:
             found = self._elsewhere(call.path, method)
         if found is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_writer import StreamWriter
@@ -155,7 +155,8 @@ class Connection(RequestHandler):
             body = error_body(text, "invalid_request_error")
             identity = self._listener.refused(request, status)
         lines = identifying(identity, 0)
-        return Reply(request, status, body, extra=lines, close=True).response()
+        answer = Reply(request, status, body, extra=lines, close=True)
+        return cast("StreamResponse", answer)  # of which aiohttp asks no more than it has
 
 
 class Listener(Server):

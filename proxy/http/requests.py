@@ -7,6 +7,7 @@ import ipaddress
 import re
 import secrets
 from collections.abc import Collection, Iterable
+from itertools import chain
 from typing import Final
 
 from aiohttp.web_request import BaseRequest
@@ -17,6 +18,7 @@ from wellspoken.adapters.requests.errors import RequestError
 
 TRACE_PARENT: Final = "traceparent"
 TRACE_STATE: Final = "tracestate"
+JSON: Final = "application/json"
 EXTENSIONS: tuple[Extensions, ...] = ("none", "known", "all")
 
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
@@ -61,11 +63,13 @@ def refuse(request: BaseRequest, hosts: Collection[str] | None) -> None:
         )
     if _DOTS.search(target.partition("?")[0]):
         raise RequestError("The path holds dot segments. Write it without them.")
-    for name, value in request.raw_headers:
+    ascii_alone = b"".join(chain.from_iterable(request.raw_headers)).isascii()
+    for name, value in () if ascii_alone else request.raw_headers:
         if not value.isascii():
             shown = name.decode("ascii", "replace")
             raise RequestError(f"The header {shown} holds bytes that are not ASCII. Remove them.")
-    _check_framing(request)
+    if "Transfer-Encoding" in request.headers or "Content-Encoding" in request.headers:
+        _check_framing(request)
     if hosts is not None and not _local(request.headers.get("Host", ""), hosts):
         raise RequestError(
             "The Host header names no address of this server. Use http://localhost, or add the "
@@ -115,7 +119,7 @@ async def read_body(request: BaseRequest, limit: int, idle: float) -> bytes:
     """
     kind = request.headers.get("Content-Type", "" if "Origin" in request.headers else None)
     # A page of another site may send a request without a type unasked, a program may leave it out.
-    if kind is not None and kind.partition(";")[0].strip().lower() != "application/json":
+    if kind is not None and kind != JSON and kind.partition(";")[0].strip().lower() != JSON:
         raise RequestError(
             f"The content type {kind.partition(';')[0].strip()[:80]!r} is not accepted. Send JSON "
             "with the header Content-Type: application/json.",
@@ -124,7 +128,8 @@ async def read_body(request: BaseRequest, limit: int, idle: float) -> bytes:
     announced = request.headers.get("Content-Length")
     if announced is not None and int(announced) > limit:
         raise _too_large(limit)
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
+    expected = request.headers["Expect"] if "Expect" in request.headers else ""
+    if expected and expected.lower() == "100-continue" and request.transport:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     content = request.content
     if content.is_eof() and announced is not None:
@@ -201,5 +206,8 @@ def context_lines(headers: CIMultiDictProxy[str], names: Iterable[str]) -> bytes
     Field"); several lines of a state mean what one with commas would. Their values were parsed by
     aiohttp and are ASCII (`refuse`), so no line can be smuggled in.
     """
-    lines = [f"{name}: {value}\r\n" for name in names for value in headers.getall(name, ())]
-    return "".join(lines).encode("ascii")
+    lines = ""
+    for name in names:
+        for value in headers.getall(name) if name in headers else ():
+            lines += f"{name}: {value}\r\n"
+    return lines.encode("ascii")

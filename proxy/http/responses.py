@@ -13,10 +13,9 @@ from collections.abc import Callable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 from aiohttp.web_request import BaseRequest
-from aiohttp.web_response import StreamResponse
 
 from wellspoken.adapters.requests.errors import error_json
 
@@ -110,10 +109,6 @@ class Reply:
             close=not self.keep_alive,
         )
 
-    def response(self) -> StreamResponse:
-        """Return itself as what aiohttp's types ask for; it uses the three members named above."""
-        return cast("StreamResponse", self)
-
     async def prepare(self, request: BaseRequest) -> None:
         """Do nothing: head and body leave together."""
 
@@ -179,10 +174,6 @@ class EventStream:
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
         self._timer = self._loop.call_later(heartbeat, self._beat) if heartbeat else None
-
-    def response(self) -> StreamResponse:
-        """Return itself as what aiohttp's types ask for."""
-        return cast("StreamResponse", self)
 
     async def write(self, data: bytes) -> None:
         """Write whole events; waits while the client reads slower than they come.

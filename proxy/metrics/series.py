@@ -91,13 +91,15 @@ class _Family(Collector, Generic[One]):
         self._name = name
         self._text = text
         self._labels = tuple(labels)
-        self._series: dict[tuple[str, ...], One] = {}
+        self._series: dict[tuple[object, ...], One] = {}
         registry.register(self)
 
     def labels(self, *values: object) -> One:
         """Return the series of these values, which is 0 if it was not there."""
-        key = tuple(map(str, values))
-        found = self._series.get(key)
+        found = self._series.get(values)  # the values, as a rule, are texts
+        if found is None:
+            key = tuple(map(str, values))
+            found = self._series.get(key)
         if found is None:
             labels = dict(zip(self._labels, key, strict=True))
             found = self._series[key] = self._make(labels)

@@ -219,26 +219,23 @@ def no_endpoint(target: Target, path: str) -> RequestError:
 class Router:
     """Model name -> target. With one target every name passes, else only known ones."""
 
-    __slots__ = ("_by_name", "_only", "targets")
+    __slots__ = ("_by_name", "_only", "bounds", "targets")
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self.targets = tuple(targets)
         self._only = self.targets[0] if len(self.targets) == 1 else None
         self._by_name: dict[str, Target] = {}
+        self.bounds: Bounds = "openai"  # what every request meets before its backend is known
         for target in self.targets:
             target.renamed = self._index
+            if target.settings.bounds != "openai":
+                self.bounds = "backend"
         self._index()
 
     def _index(self) -> None:
         # What an engine calls its models is not configured, so it takes no configured name away.
         ordered = sorted(self.targets, key=lambda target: target.engine is None)
         self._by_name = {name: target for target in ordered for name in target.names}
-
-    @property
-    def bounds(self) -> Bounds:
-        """The bounds that every request meets, before its backend is known."""
-        strict = all(target.settings.bounds == "openai" for target in self.targets)
-        return "openai" if strict else "backend"
 
     def find(self, model: str) -> Target:
         """Return the target of `model`. Raises RequestError 404 model_not_found."""
