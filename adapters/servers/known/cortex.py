@@ -43,17 +43,9 @@ from typing import Final
 
 from wellspoken.adapters.servers import forms
 from wellspoken.adapters.servers import forms_narrow as narrow
+from wellspoken.adapters.servers import parameters as usual
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.parameters import (
-    AS_SYSTEM,
-    AS_TOOLS,
-    FIRST_CALL,
-    ONE_EACH,
-    OURS,
-    WITHOUT_TOOLS,
-    Support,
-    rows,
-)
+from wellspoken.adapters.servers.parameters import Support, rows
 
 WORDS: Final = "It only asks the model in words. Offer the tool alone, with tool_choice 'auto'."
 CHAT: Final = (
@@ -61,12 +53,12 @@ CHAT: Final = (
     | rows("logprobs top_logprobs", note="since 2024-11 (0.1.37)")
     | rows("response_format", note="since 2024-12 (0.1.40)")
     | rows("response_format.json_object response_format.json_schema", note="since 2024-12 (0.1.40)")
-    | OURS
-    | AS_TOOLS
+    | usual.OURS
+    | usual.AS_TOOLS
     | {
         "messages": Support("native", note="texts joined", form=narrow.join_texts),
         "stream": Support("native", form=narrow.ask_usage),
-        "n": ONE_EACH,
+        "n": usual.ONE_EACH,
         "stop": Support("native", form=narrow.texts_to_stop),
         "seed": Support("native", note="its lowest 31 bits", form=narrow.small_seed),
         "logit_bias": Support("native", note="since 2024-10 (0.1.37)", form=narrow.bias_by_id),
@@ -76,14 +68,14 @@ CHAT: Final = (
             "native", note="cortex.cpp 1.0.1 to 1.0.12, in words; a stream is made of a body"
         ),
         "tool_choice": Support("native"),
-        "tool_choice.none": WITHOUT_TOOLS,
+        "tool_choice.none": usual.WITHOUT_TOOLS,
         "tool_choice.allowed_tools": Support(
             "emulated",
             note="only these are offered; mode auto alone",
             form=forms.offer_allowed,
         ),
-        "parallel_tool_calls": FIRST_CALL,
-        "messages.developer": AS_SYSTEM,
+        "parallel_tool_calls": usual.FIRST_CALL,
+        "messages.developer": usual.AS_SYSTEM,
     }
     | rows("tool_choice.required tool_choice.function", "refused", note=WORDS)
     | rows("reasoning_effort", "refused", note="Its templates take no variables: leave it out.")

@@ -30,18 +30,9 @@ from typing import Final
 
 from wellspoken.adapters.servers import forms
 from wellspoken.adapters.servers import forms_narrow as narrow
+from wellspoken.adapters.servers import parameters as usual
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.parameters import (
-    AS_SYSTEM,
-    AS_TOOLS,
-    BEST_OF,
-    FIRST_CALL,
-    ONE_EACH,
-    ONLY_ALLOWED,
-    OURS,
-    Support,
-    rows,
-)
+from wellspoken.adapters.servers.parameters import Support, rows
 
 NO_SAMPLING: Final = "Its sampler has none: leave it out"
 CHAT: Final = (
@@ -58,21 +49,21 @@ CHAT: Final = (
         note="without response_format, which is refused beside it",
         form=narrow.call_without_format,
     )
-    | OURS
-    | AS_TOOLS
+    | usual.OURS
+    | usual.AS_TOOLS
     | {
-        "n": ONE_EACH,
+        "n": usual.ONE_EACH,
         "top_p": Support("native", form=narrow.above_zero),
         "max_completion_tokens": Support("native", "max_tokens"),
         "stream_options": Support("native", form=forms.usage_alone),
-        "tool_choice.allowed_tools": ONLY_ALLOWED,
-        "parallel_tool_calls": FIRST_CALL,
+        "tool_choice.allowed_tools": usual.ONLY_ALLOWED,
+        "parallel_tool_calls": usual.FIRST_CALL,
         "reasoning_effort": Support(
             "native",
             note="low, medium or high for gpt-oss, else a variable of the template",
             form=narrow.nearest_effort,
         ),
-        "messages.developer": AS_SYSTEM,
+        "messages.developer": usual.AS_SYSTEM,
         "messages.image_url": Support("native", note="400 for a model that reads text alone"),
     }
     | rows("seed logit_bias", "refused", note=f"{NO_SAMPLING}.")
@@ -89,8 +80,8 @@ CHAT: Final = (
 COMPLETIONS: Final = (
     rows("model prompt prompt.ids stream stop max_tokens temperature logprobs")
     | {
-        "n": ONE_EACH,
-        "best_of": BEST_OF,
+        "n": usual.ONE_EACH,
+        "best_of": usual.BEST_OF,
         "top_p": Support("native", form=narrow.above_zero),
         "stream_options": Support("native", form=forms.usage_alone),
     }

@@ -40,20 +40,9 @@ from typing import Final
 
 from wellspoken.adapters.servers import forms
 from wellspoken.adapters.servers import forms_narrow as narrow
+from wellspoken.adapters.servers import parameters as usual
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.parameters import (
-    AS_SYSTEM,
-    AS_TOOLS,
-    BEST_OF,
-    COUNTED,
-    FIRST_CALL,
-    ONE_EACH,
-    ONLY_ALLOWED,
-    OURS,
-    WITHOUT_TOOLS,
-    Support,
-    rows,
-)
+from wellspoken.adapters.servers.parameters import Support, rows
 from wellspoken.adapters.tokens.tokenize import Tokenize
 
 AUTO: Final = (
@@ -64,27 +53,27 @@ CHAT: Final = (
     rows("model stream max_tokens temperature top_p logit_bias frequency_penalty presence_penalty")
     | rows("tool_choice response_format response_format.json_object")
     | rows("logprobs top_logprobs", note="with --logits_all true")
-    | OURS
-    | AS_TOOLS
+    | usual.OURS
+    | usual.AS_TOOLS
     | {
         "messages": Support("native", note="texts joined", form=narrow.plain_messages),
-        "n": ONE_EACH,
+        "n": usual.ONE_EACH,
         "stop": Support("native", form=narrow.texts_to_stop),
         "seed": SEED,
         "max_completion_tokens": Support("native", "max_tokens"),
-        "stream_options": COUNTED,
+        "stream_options": usual.COUNTED,
         "response_format.json_schema": Support(
             "native", note="since 0.2.34, as json_object with a schema", form=forms.schema_in_object
         ),
         "tools": Support("native", note=AUTO, form=narrow.auto_tools),
-        "tool_choice.none": WITHOUT_TOOLS,
+        "tool_choice.none": usual.WITHOUT_TOOLS,
         "tool_choice.function": Support("native", note="in every chat format"),
         "tool_choice.required": Support(
             "emulated", note="one tool by its name; 400 for several", form=narrow.only_tool_named
         ),
-        "tool_choice.allowed_tools": ONLY_ALLOWED,
-        "parallel_tool_calls": FIRST_CALL,
-        "messages.developer": AS_SYSTEM,
+        "tool_choice.allowed_tools": usual.ONLY_ALLOWED,
+        "parallel_tool_calls": usual.FIRST_CALL,
+        "messages.developer": usual.AS_SYSTEM,
         "messages.image_url": Support(
             "native", note="with the --chat_format of a model that reads images"
         ),
@@ -101,8 +90,8 @@ COMPLETIONS: Final = (
     | rows("logprobs echo", note="logprobs with --logits_all true")
     | {"stop": Support("native", form=narrow.texts_to_stop), "seed": SEED}
     | rows("user", "accepted")
-    | {"n": ONE_EACH, "best_of": BEST_OF}
-    | {"stream_options": COUNTED}
+    | {"n": usual.ONE_EACH, "best_of": usual.BEST_OF}
+    | {"stream_options": usual.COUNTED}
     | rows("prompt.ids", "refused", note="Send its text.")
     | rows(
         "suffix",

@@ -41,17 +41,9 @@ import re
 from typing import Final
 
 from wellspoken.adapters.servers import forms, forms_narrow
+from wellspoken.adapters.servers import parameters as usual
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.parameters import (
-    AS_SYSTEM,
-    AS_TOOLS,
-    BEST_OF,
-    ONE_EACH,
-    ONLY_ALLOWED,
-    OURS,
-    Support,
-    rows,
-)
+from wellspoken.adapters.servers.parameters import Support, rows
 from wellspoken.adapters.tokens.tokenize import COMMON, Tokenize
 
 PAGE: Final = re.compile(
@@ -66,10 +58,10 @@ CHAT: Final = (
     | rows("logprobs top_logprobs tool_choice tool_choice.required response_format")
     | rows("response_format.json_object response_format.json_schema", form=forms.schema_of_object)
     | rows("messages.image_url messages.input_audio")
-    | OURS
-    | AS_TOOLS
+    | usual.OURS
+    | usual.AS_TOOLS
     | {
-        "n": ONE_EACH,
+        "n": usual.ONE_EACH,
         "seed": Support("native", form=forms.never_random),
         "max_completion_tokens": Support("native", "max_tokens"),
         "stream_options": Support("native", form=forms.usage_alone),
@@ -78,8 +70,8 @@ CHAT: Final = (
         "tool_choice.none": Support("native", form=forms.no_tools_beside_format),
         "parallel_tool_calls": Support("native", note="further calls are dropped at false"),
         "tool_choice.function": Support("emulated", form=forms.only_named_tool),
-        "tool_choice.allowed_tools": ONLY_ALLOWED,
-        "messages.developer": AS_SYSTEM,
+        "tool_choice.allowed_tools": usual.ONLY_ALLOWED,
+        "messages.developer": usual.AS_SYSTEM,
         "reasoning_effort": Support("native", form=forms.effort_for_template),
     }
     | rows("messages.file tools.custom verbosity modalities audio web_search_options", "refused")
@@ -87,7 +79,7 @@ CHAT: Final = (
 COMPLETIONS: Final = (
     rows("model prompt prompt.ids stream stop max_tokens temperature top_p logprobs")
     | rows("frequency_penalty presence_penalty", note="over the last 64 tokens, the prompt's too")
-    | {"n": ONE_EACH, "best_of": BEST_OF}
+    | {"n": usual.ONE_EACH, "best_of": usual.BEST_OF}
     | {
         "seed": Support("native", form=forms.never_random),
         "echo": Support("emulated", note="computed from the prompt's tokens"),

@@ -39,19 +39,10 @@ from wellspoken.adapters.requests.shapes import (
     CompletionRequest,
 )
 from wellspoken.adapters.servers import forms, forms_narrow
+from wellspoken.adapters.servers import parameters as usual
 from wellspoken.adapters.servers.backend import Backend, Endpoint
 from wellspoken.adapters.servers.known.llamacpp import PAGE, PASSES, TOKENIZE
-from wellspoken.adapters.servers.parameters import (
-    AS_SYSTEM,
-    BEST_OF,
-    ONE_EACH,
-    OURS,
-    WITHOUT_TOOLS,
-    Support,
-    find_rows,
-    refuse,
-    rows,
-)
+from wellspoken.adapters.servers.parameters import Support, find_rows, refuse, rows
 from wellspoken.adapters.servers.prepare import translate_chat
 
 if TYPE_CHECKING:
@@ -68,18 +59,18 @@ CHAT: Final = (
     | rows("model stream stop temperature top_p seed logit_bias")
     | rows("frequency_penalty presence_penalty", note="over the last 64 tokens, the prompt's too")
     | rows("response_format.json_object response_format.json_schema", form=forms.schema_of_object)
-    | OURS
+    | usual.OURS
     | {
-        "n": ONE_EACH,
+        "n": usual.ONE_EACH,
         "max_tokens": Support("native", "n_predict"),
         "max_completion_tokens": Support("native", "n_predict"),
         "logprobs": Support("native", "n_probs"),
         "top_logprobs": Support("native", "n_probs"),
         "response_format": Support("native", note="as json_schema"),
         "stream_options": Support("emulated", note="from the answer's counts"),
-        "tool_choice.none": WITHOUT_TOOLS,
+        "tool_choice.none": usual.WITHOUT_TOOLS,
         "parallel_tool_calls": Support("accepted", note="there are no calls"),
-        "messages.developer": AS_SYSTEM,
+        "messages.developer": usual.AS_SYSTEM,
         "reasoning_effort": Support("native", form=forms.effort_for_template),
     }
     | rows("tools tool_choice tool_choice.required tool_choice.function", "refused", note=_CALLS)
@@ -97,7 +88,7 @@ COMPLETIONS: Final = (
         "echo": Support("emulated", note="computed from the prompt's tokens"),
         "stream_options": Support("emulated", note="from the answer's counts"),
     }
-    | {"n": ONE_EACH, "best_of": BEST_OF}
+    | {"n": usual.ONE_EACH, "best_of": usual.BEST_OF}
     | rows("user", "accepted")
     | rows("suffix", "refused", note="Leave it out; llama.cpp fills in at POST /infill.")
 )

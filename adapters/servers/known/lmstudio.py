@@ -24,18 +24,9 @@ from __future__ import annotations
 from typing import Final
 
 from wellspoken.adapters.servers import forms
+from wellspoken.adapters.servers import parameters as usual
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.parameters import (
-    AS_SYSTEM,
-    AS_TOOLS,
-    ECHOED,
-    FIRST_CALL,
-    ONE_EACH,
-    ONLY_ALLOWED,
-    OURS,
-    Support,
-    rows,
-)
+from wellspoken.adapters.servers.parameters import Support, rows
 
 UNNAMED: Final = "LM Studio's documentation does not name it. Leave it out."
 SILENT: Final = "LM Studio tells none. Leave it out."
@@ -46,22 +37,22 @@ CHAT: Final = (
     rows("model messages stream stop max_tokens temperature top_p logit_bias")
     | rows("frequency_penalty presence_penalty tools tool_choice tool_choice.none")
     | rows("tool_choice.required response_format.json_schema")
-    | OURS
-    | AS_TOOLS
+    | usual.OURS
+    | usual.AS_TOOLS
     | {
-        "n": ONE_EACH,
+        "n": usual.ONE_EACH,
         "seed": SEED,
         "max_completion_tokens": Support("native", "max_tokens"),
         "stream_options": Support("native", form=forms.usage_alone),
         "response_format": Support("native", form=forms.object_by_schema),
         "response_format.json_object": Support("emulated", note="as a schema of any object"),
         "tool_choice.function": Support("emulated", form=forms.only_named_tool),
-        "tool_choice.allowed_tools": ONLY_ALLOWED,
-        "messages.developer": AS_SYSTEM,
+        "tool_choice.allowed_tools": usual.ONLY_ALLOWED,
+        "messages.developer": usual.AS_SYSTEM,
         "messages.image_url": Support("native", note="data: URLs"),
     }
     | rows("logprobs top_logprobs", "refused", note=SILENT)
-    | {"parallel_tool_calls": FIRST_CALL}
+    | {"parallel_tool_calls": usual.FIRST_CALL}
     | rows("reasoning_effort", "refused", note=UNNAMED)
     | rows("messages.input_audio messages.file tools.custom", "refused")
     | rows("verbosity modalities audio web_search_options", "refused")
@@ -70,10 +61,10 @@ COMPLETIONS: Final = (
     rows("model prompt stream stop max_tokens temperature top_p logit_bias")
     | rows("frequency_penalty presence_penalty")
     | {
-        "n": ONE_EACH,
+        "n": usual.ONE_EACH,
         "seed": SEED,
         "stream_options": Support("native", form=forms.usage_alone),
-        "echo": ECHOED,
+        "echo": usual.ECHOED,
     }
     | rows("user", "accepted")
     | rows("prompt.ids", "refused", note="Send its text.")

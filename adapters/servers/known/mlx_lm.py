@@ -29,18 +29,9 @@ from __future__ import annotations
 from typing import Final
 
 from wellspoken.adapters.servers import forms
+from wellspoken.adapters.servers import parameters as usual
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.parameters import (
-    AS_SYSTEM,
-    AS_TOOLS,
-    ECHOED,
-    FIRST_CALL,
-    ONE_EACH,
-    OURS,
-    WITHOUT_TOOLS,
-    Support,
-    rows,
-)
+from wellspoken.adapters.servers.parameters import Support, rows
 
 UNREAD: Final = "mlx-lm does not read it. Leave it out."
 NO_LIMIT: Final = 32_768
@@ -51,10 +42,10 @@ SEED: Final = Support("native", form=forms.natural_seed, since="0.28.0")
 
 CHAT: Final = (
     rows("model messages stream stop max_tokens temperature top_p logit_bias logprobs tool_choice")
-    | OURS
-    | AS_TOOLS
+    | usual.OURS
+    | usual.AS_TOOLS
     | {
-        "n": ONE_EACH,
+        "n": usual.ONE_EACH,
         "max_completion_tokens": Support("native", "max_tokens"),
         "seed": SEED,
         "frequency_penalty": PENALTY,
@@ -68,13 +59,13 @@ CHAT: Final = (
             since="0.31.0",
         ),
         "tools": Support("native", form=forms.describe_tools),
-        "tool_choice.none": WITHOUT_TOOLS,
+        "tool_choice.none": usual.WITHOUT_TOOLS,
         "tool_choice.allowed_tools": Support("emulated", form=forms.offer_allowed_if_auto),
-        "messages.developer": AS_SYSTEM,
+        "messages.developer": usual.AS_SYSTEM,
         "messages.image_url": Support("native", since="0.32.0"),
     }
     | rows("tool_choice.required tool_choice.function", "refused", note='Send "auto".')
-    | {"parallel_tool_calls": FIRST_CALL}
+    | {"parallel_tool_calls": usual.FIRST_CALL}
     | rows("response_format response_format.json_object", "refused", note=UNREAD)
     | rows("response_format.json_schema", "refused", note=UNREAD)
     | rows("messages.input_audio messages.file tools.custom", "refused")
@@ -83,12 +74,12 @@ CHAT: Final = (
 COMPLETIONS: Final = (
     rows("model prompt stream stop max_tokens temperature top_p logit_bias")
     | {
-        "n": ONE_EACH,
+        "n": usual.ONE_EACH,
         "seed": SEED,
         "frequency_penalty": PENALTY,
         "presence_penalty": PENALTY,
         "stream_options": Support("native", form=forms.usage_alone),
-        "echo": ECHOED,
+        "echo": usual.ECHOED,
     }
     | rows("user", "accepted")
     | rows("prompt.ids", "refused", note="Send its text.")

@@ -38,19 +38,9 @@ from __future__ import annotations
 from typing import Final
 
 from wellspoken.adapters.servers import forms
+from wellspoken.adapters.servers import parameters as usual
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.parameters import (
-    AS_SYSTEM,
-    AS_TOOLS,
-    COUNTED,
-    ECHOED,
-    FIRST_CALL,
-    ONE_EACH,
-    OURS,
-    WITHOUT_TOOLS,
-    Support,
-    rows,
-)
+from wellspoken.adapters.servers.parameters import Support, rows
 
 UNREAD: Final = "Ollama does not read it. Leave it out."
 PENALTY: Final = "Ollama's own engine ignores it from 0.6 to 0.29"
@@ -62,16 +52,16 @@ USAGE: Final = Support(
     "native",
     form=forms.usage_alone,
     since="0.5.2",
-    older=COUNTED,
+    older=usual.COUNTED,
 )
 
 CHAT: Final = (
     rows("model messages stream stop max_tokens temperature top_p")
     | rows("response_format response_format.json_object")
-    | OURS
-    | AS_TOOLS
+    | usual.OURS
+    | usual.AS_TOOLS
     | {
-        "n": ONE_EACH,
+        "n": usual.ONE_EACH,
         "seed": SEED,
         "max_completion_tokens": Support("native", "max_tokens"),
         "frequency_penalty": Support("native", note=PENALTY),
@@ -83,29 +73,29 @@ CHAT: Final = (
         "response_format.json_schema": Support("native", since="0.5.0"),
         "tools": Support("native", form=forms.describe_tools, since="0.2.6"),
         "tool_choice": Support("native", note='"auto" is what it does, whatever it is told'),
-        "tool_choice.none": WITHOUT_TOOLS,
+        "tool_choice.none": usual.WITHOUT_TOOLS,
         "tool_choice.allowed_tools": Support("emulated", form=forms.offer_allowed_if_auto),
-        "messages.developer": AS_SYSTEM,
+        "messages.developer": usual.AS_SYSTEM,
         "messages.image_url": Support(
             "native", note="data: URLs of jpeg, png or webp alone", since="0.2.6"
         ),
         "messages.input_audio": Support("native", since="0.20.0"),
     }
     | rows("tool_choice.required tool_choice.function", "refused", note='Send "auto".')
-    | {"parallel_tool_calls": FIRST_CALL}
+    | {"parallel_tool_calls": usual.FIRST_CALL}
     | rows("logit_bias", "refused", note=UNREAD)
     | rows("messages.file tools.custom verbosity modalities audio web_search_options", "refused")
 )
 COMPLETIONS: Final = (
     rows("model prompt stream stop max_tokens temperature top_p")
     | {
-        "n": ONE_EACH,
+        "n": usual.ONE_EACH,
         "seed": SEED,
         "frequency_penalty": CHAT["frequency_penalty"],
         "presence_penalty": PRESENCE,
         "suffix": Support("native", note="models whose template has a place for it", since="0.2.6"),
         "stream_options": USAGE,
-        "echo": ECHOED,
+        "echo": usual.ECHOED,
     }
     | rows("user", "accepted")
     | rows("prompt.ids", "refused", note="Send its text.")

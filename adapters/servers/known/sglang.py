@@ -37,17 +37,9 @@ from __future__ import annotations
 from typing import Final
 
 from wellspoken.adapters.servers import forms
+from wellspoken.adapters.servers import parameters as usual
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.parameters import (
-    AS_SYSTEM,
-    AS_TOOLS,
-    BEST_OF,
-    FIRST_CALL,
-    ONLY_ALLOWED,
-    OURS,
-    Support,
-    rows,
-)
+from wellspoken.adapters.servers.parameters import Support, rows
 from wellspoken.adapters.tokens.tokenize import COMMON, Tokenize
 
 SEED: Final = Support("native", note="with --enable-deterministic-inference", since="0.5.9")
@@ -58,8 +50,8 @@ CHAT: Final = (
     | rows("frequency_penalty presence_penalty logprobs top_logprobs tools tool_choice")
     | rows("response_format response_format.json_object response_format.json_schema")
     | rows("tool_choice.none messages.image_url")
-    | OURS
-    | AS_TOOLS
+    | usual.OURS
+    | usual.AS_TOOLS
     | {
         "max_completion_tokens": Support("native", "max_tokens"),
         "seed": SEED,
@@ -69,7 +61,7 @@ CHAT: Final = (
         "parallel_tool_calls": Support(
             "native",
             since="0.5.12",
-            older=FIRST_CALL,
+            older=usual.FIRST_CALL,
         ),
         "reasoning_effort": Support(
             "native",
@@ -78,8 +70,8 @@ CHAT: Final = (
             older=Support("native", form=forms.effort_for_template, since="0.4.7"),
         ),
         "stream_options": Support("native", form=forms.usage_alone),
-        "tool_choice.allowed_tools": ONLY_ALLOWED,
-        "messages.developer": AS_SYSTEM,
+        "tool_choice.allowed_tools": usual.ONLY_ALLOWED,
+        "messages.developer": usual.AS_SYSTEM,
         "messages.input_audio": Support(
             "native", note="as audio_url", form=forms.audio_as_url, since="0.4.6"
         ),
@@ -92,7 +84,7 @@ COMPLETIONS: Final = (
     | {
         "seed": SEED,
         "logit_bias": BIAS,
-        "best_of": BEST_OF,
+        "best_of": usual.BEST_OF,
         "stream_options": Support("native", form=forms.usage_alone),
     }
     | rows("user", "accepted")

@@ -40,19 +40,9 @@ from __future__ import annotations
 from typing import Final
 
 from wellspoken.adapters.servers import forms
+from wellspoken.adapters.servers import parameters as usual
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.parameters import (
-    AS_SYSTEM,
-    AS_TOOLS,
-    COUNTED,
-    ECHOED,
-    ONE_EACH,
-    ONLY_ALLOWED,
-    OURS,
-    WITHOUT_TOOLS,
-    Support,
-    rows,
-)
+from wellspoken.adapters.servers.parameters import Support, rows
 from wellspoken.adapters.tokens.tokenize import Tokenize
 
 UNREAD: Final = "TGI does not read it. Leave it out."
@@ -74,12 +64,12 @@ TOP_P: Final = Support(
 
 CHAT: Final = (
     rows("model stream temperature logprobs tool_choice tool_choice.function")
-    | OURS
-    | AS_TOOLS
+    | usual.OURS
+    | usual.AS_TOOLS
     | {
         "messages": Support("native", form=forms.calls_alone),
         "seed": SEED,
-        "n": ONE_EACH,
+        "n": usual.ONE_EACH,
         "stop": STOP,
         "top_p": TOP_P,
         "frequency_penalty": FREQUENCY,
@@ -90,16 +80,16 @@ CHAT: Final = (
             "native",
             form=forms.usage_alone,
             since="2.3.0",
-            older=COUNTED,
+            older=usual.COUNTED,
         ),
         "response_format": Support("native", form=forms.schema_as_grammar),
         "response_format.json_schema": Support("native", note="not beside tools", since="2.1.0"),
         "tools": Support("native", form=forms.describe_tools, since="1.4.3"),
-        "tool_choice.none": WITHOUT_TOOLS,
+        "tool_choice.none": usual.WITHOUT_TOOLS,
         "tool_choice.required": Support("native", since="2.4.1"),
-        "tool_choice.allowed_tools": ONLY_ALLOWED,
+        "tool_choice.allowed_tools": usual.ONLY_ALLOWED,
         "parallel_tool_calls": Support("accepted", note="it makes one call at most"),
-        "messages.developer": AS_SYSTEM,
+        "messages.developer": usual.AS_SYSTEM,
         "messages.image_url": Support("native", since="2.0.2"),
     }
     | rows("presence_penalty", "refused", note=OTHER)
@@ -112,11 +102,11 @@ COMPLETIONS: Final = (
     rows("model prompt stream max_tokens temperature")
     | {
         "seed": SEED,
-        "n": ONE_EACH,
+        "n": usual.ONE_EACH,
         "stop": STOP,
         "top_p": TOP_P,
         "frequency_penalty": FREQUENCY,
-        "echo": ECHOED,
+        "echo": usual.ECHOED,
         "stream_options": Support("emulated", note="its last chunk tells the usage, asked or not"),
     }
     | rows("user", "accepted")

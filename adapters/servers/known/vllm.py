@@ -60,18 +60,9 @@ from __future__ import annotations
 from typing import Final
 
 from wellspoken.adapters.servers import forms
+from wellspoken.adapters.servers import parameters as usual
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.parameters import (
-    AS_SYSTEM,
-    AS_TOOLS,
-    BEST_OF,
-    COUNTED,
-    ONLY_ALLOWED,
-    OURS,
-    WITHOUT_TOOLS,
-    Support,
-    rows,
-)
+from wellspoken.adapters.servers.parameters import Support, rows
 from wellspoken.adapters.tokens.tokenize import Tokenize
 
 CALLS_DROPPED: Final = "the calls after the first are dropped, as vLLM does from 0.12 on"
@@ -115,7 +106,7 @@ USAGE: Final = Support(
     note="include_obfuscation is not sent",
     form=forms.usage_alone,
     since="0.5.0",
-    older=COUNTED,
+    older=usual.COUNTED,
 )
 USER: Final = Support("native", note="taken and ignored")
 
@@ -123,8 +114,8 @@ CHAT: Final = (
     rows("model messages stream n stop max_tokens temperature top_p")
     | rows("frequency_penalty presence_penalty tool_choice tool_choice.function")
     | rows("messages.image_url messages.input_audio", note="400 for a model that reads text alone")
-    | OURS
-    | AS_TOOLS
+    | usual.OURS
+    | usual.AS_TOOLS
     | {
         "user": USER,
         "seed": Support("native", since="0.3.2"),
@@ -137,10 +128,10 @@ CHAT: Final = (
         "tool_choice.none": Support(
             "native",
             since="0.6.4",
-            older=WITHOUT_TOOLS,
+            older=usual.WITHOUT_TOOLS,
         ),
         "tool_choice.required": Support("native", since="0.8.3"),
-        "tool_choice.allowed_tools": ONLY_ALLOWED,
+        "tool_choice.allowed_tools": usual.ONLY_ALLOWED,
         "parallel_tool_calls": Support(
             "native", since="0.12.0", older=Support("emulated", note=CALLS_DROPPED)
         ),
@@ -156,7 +147,7 @@ CHAT: Final = (
             "native",
             note="as system, for a template that does not know it",
             since="0.28.0",
-            older=AS_SYSTEM,
+            older=usual.AS_SYSTEM,
         ),
     }
     | rows("messages.file tools.custom verbosity modalities audio web_search_options", "refused")
@@ -169,7 +160,7 @@ COMPLETIONS: Final = (
         "seed": Support("native", since="0.3.2"),
         "logit_bias": Support("native", since="0.3.3"),
         "echo": Support("native", since="0.3.0"),
-        "best_of": BEST_OF,
+        "best_of": usual.BEST_OF,
         "stream_options": USAGE,
         "suffix": Support(
             "native", note="400 by vLLM for a model that fills no gaps, and by older versions"
