@@ -17,15 +17,12 @@ Kind = Literal["chat", "completions"]
 """Which of OpenAI's two shapes the client gets."""
 
 
-class Notes:
+class Notes(Struct, eq=False):
     """The repairs and drops of one answer, by name, with how often each was needed."""
 
-    __slots__ = ("changes", "counts", "fields")
-
-    def __init__(self) -> None:
-        self.changes = 0  # grows with every note: whether a span of work noted anything
-        self.counts: dict[str, int] = {}
-        self.fields: dict[str, int] = {}
+    changes: int = 0  # grows with every note: whether a span of work noted anything
+    counts: dict[str, int] = {}
+    fields: dict[str, int] = {}
 
     def add(self, name: str, times: int = 1) -> None:
         """Count a named repair."""

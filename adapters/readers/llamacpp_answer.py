@@ -13,6 +13,7 @@ import re
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from wellspoken.adapters.events import End, Entry, Event, Extra, Fault, Start, Usage
 from wellspoken.adapters.exchange import Exchange
@@ -38,15 +39,12 @@ UNDECIDED = 65_536  # bytes without an event after which it is not waited for on
 _FIRST = re.compile(rb"^data:[^\r\n]+[\r\n]", re.MULTILINE)
 
 
-class _NativeChoice:
+class _NativeChoice(Struct, eq=False):
     """What is known of one choice: whether it stopped, and the entries that it streamed."""
 
-    __slots__ = ("held", "stopped", "streamed")
-
-    def __init__(self) -> None:
-        self.held = native.Held()
-        self.stopped = False
-        self.streamed = Streamed()
+    held: native.Held = field(default_factory=native.Held)
+    stopped: bool = False
+    streamed: Streamed = field(default_factory=Streamed)
 
 
 class LlamaCppNative(Framed):

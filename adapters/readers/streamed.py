@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
+
 from wellspoken.adapters.events import Entry
 
 Mark = tuple[str, float, Any]
 """What tells one entry from another: token, logprob, id."""
 
 
-class Streamed:
+class Streamed(Struct, eq=False):
     """The entries that one choice's chunks brought so far: how many, the first, the last."""
 
-    __slots__ = ("first", "last", "size")
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.first: Mark | None = None
-        self.last: Mark | None = None
+    size: int = 0
+    first: Mark | None = None
+    last: Mark | None = None
 
     def again(self, entries: list[Entry], text: str) -> bool:
         """Say whether these begin with all that came so far, and are more than their own `text`."""

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct
 
 from wellspoken.adapters.events import Alternative, Entry, Reason, Usage
 from wellspoken.adapters.repairs.context import Context
@@ -79,7 +79,7 @@ def byte_texts(entries: list[Entry], context: Context) -> None:
                 _set(row, bytes([int(found[1], 16)]))
 
 
-class Held:
+class Held(Struct, eq=False):
     """One choice's tokens whose text the server holds back, since it may begin a stop string.
 
     llama.cpp writes as an entry's token and bytes what it sends at that moment: nothing while it
@@ -88,11 +88,8 @@ class Held:
     where nothing tells them. `owed`: bytes of the last token given out that were not sent yet.
     """
 
-    __slots__ = ("owed", "waiting")
-
-    def __init__(self) -> None:
-        self.owed = b""
-        self.waiting: list[tuple[Entry, bytes | None]] = []
+    owed: bytes = b""
+    waiting: list[tuple[Entry, bytes | None]] = []
 
     def take(self, entries: list[Entry], context: Context) -> list[Entry]:
         """Return the entries whose text was sent, each with its own token's text and bytes.

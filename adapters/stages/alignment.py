@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 PART = (b"", b"")  # the texts of a part of a character
 PARTIAL = 3
 WIDTH = 256  # states kept after a row; where the split is certain there is one
@@ -71,13 +73,10 @@ class Cover(NamedTuple):
 Rows = Sequence[Sequence[Option]]
 
 
-class Budget:
+class Budget(Struct, eq=False):
     """States that may still be looked at, so that a hostile answer cannot stall the loop."""
 
-    __slots__ = ("left",)
-
-    def __init__(self, left: int = STEPS) -> None:
-        self.left = left
+    left: int = STEPS
 
     def spend(self, states: int) -> bool:
         """Take some; say whether any were left."""

@@ -13,6 +13,8 @@ or the end, since servers that put one there may put it on every chunk.
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from wellspoken.adapters.events import (
     End,
     Event,
@@ -29,15 +31,12 @@ from wellspoken.adapters.events import (
 from wellspoken.adapters.exchange import Exchange
 
 
-class _State:
-    __slots__ = ("called", "finished", "kept", "tokens", "written")
-
-    def __init__(self) -> None:
-        self.written = False
-        self.called = False
-        self.finished = False
-        self.kept: Finish | None = None
-        self.tokens = 0  # logprob entries, else pieces of text
+class _State(Struct, eq=False):
+    written: bool = False
+    called: bool = False
+    finished: bool = False
+    kept: Finish | None = None
+    tokens: int = 0  # logprob entries, else pieces of text
 
 
 class FinishStage:

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from itertools import islice
 
+from msgspec import Struct
+
 from wellspoken.adapters.events import (
     UNKNOWN,
     End,
@@ -57,20 +59,17 @@ LEADING = 16  # characters of leading white space that wait for what follows
 BUDGET = 400_000  # states that all alignments of an answer may look at, about half a second
 
 
-class Run:
+class Run(Struct, eq=False):
     """What one choice has that is not written yet, and what was learned of its spelling."""
 
-    __slots__ = ("any", "bare", "begun", "held", "late", "reasoning", "spelling", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: list[Entry] = []  # entries that have no text yet
-        self.held = ""  # text held back: the first waiting entry reaches over its end
-        self.bare = ""  # text written without entries since the last covered piece
-        self.reasoning = ""
-        self.spelling: Spelling = None
-        self.late = LATE
-        self.begun = False  # entries were written
-        self.any = False  # entries came
+    waiting: list[Entry] = []  # entries that have no text yet
+    held: str = ""  # text held back: the first waiting entry reaches over its end
+    bare: str = ""  # text written without entries since the last covered piece
+    reasoning: str = ""
+    spelling: Spelling = None
+    late: int = LATE
+    begun: bool = False  # entries were written
+    any: bool = False  # entries came
 
 
 class TilingStage:

@@ -13,54 +13,22 @@ that is met in one of those did not cut what is kept.
 
 from __future__ import annotations
 
+from msgspec import Struct, field
+
 from wellspoken.adapters.events import End, Event, Fault, Finish, ToolDelta
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs.tools import Unfilled
 
 
-class _ToolCall:
-    """One call: what the backend said of it, and what of that was written.
-
-    `n` is our index, -1 until it is open; `given` the backend's own id; `waiting` the arguments
-    until then. `unfilled`: its arguments were an empty object, and nothing followed yet. `dropped`:
-    the client does not get it.
-    """
-
-    __slots__ = ("arguments", "dropped", "given", "index", "n", "name", "unfilled", "waiting")
-
-    def __init__(self, index: int | None) -> None:
-        self.index = index
-        self.given: str | None = None
-        self.name: str | None = None
-        self.n = -1
-        self.waiting: list[str] = []
-        self.unfilled = False
-        self.dropped = False
-        self.arguments = _Json()
-
-    def take(self, text: str) -> str:
-        """Return what these arguments add, and remember them."""
-        if isinstance(text, Unfilled):
-            self.unfilled = self.unfilled or self.arguments.empty
-            return ""
-        if text:
-            self.unfilled = False
-            self.arguments.pieces.append(text)
-        return text
-
-
-class _Json:
+class _Json(Struct, eq=False):
     """Arguments as they come; looks at each piece once, and only when asked for `complete`."""
 
-    __slots__ = ("began", "depth", "looked", "pieces", "quoted", "slash")
-
-    def __init__(self) -> None:
-        self.pieces: list[str] = []
-        self.looked = 0
-        self.began = False
-        self.depth = 0
-        self.quoted = False
-        self.slash = False
+    pieces: list[str] = []
+    looked: int = 0
+    began: bool = False
+    depth: int = 0
+    quoted: bool = False
+    slash: bool = False
 
     @property
     def empty(self) -> bool:
@@ -91,18 +59,43 @@ class _Json:
                 self.depth -= 1
 
 
-class _ChoiceCalls:
+class _ToolCall(Struct, eq=False):
+    """One call: what the backend said of it, and what of that was written.
+
+    `n` is our index, -1 until it is open; `given` the backend's own id; `waiting` the arguments
+    until then. `unfilled`: its arguments were an empty object, and nothing followed yet. `dropped`:
+    the client does not get it.
+    """
+
+    index: int | None
+    given: str | None = None
+    name: str | None = None
+    n: int = -1
+    waiting: list[str] = []
+    unfilled: bool = False
+    dropped: bool = False
+    arguments: _Json = field(default_factory=_Json)
+
+    def take(self, text: str) -> str:
+        """Return what these arguments add, and remember them."""
+        if isinstance(text, Unfilled):
+            self.unfilled = self.unfilled or self.arguments.empty
+            return ""
+        if text:
+            self.unfilled = False
+            self.arguments.pieces.append(text)
+        return text
+
+
+class _ChoiceCalls(Struct, eq=False):
     """The calls of one choice: `by_index` the last of each index, `size` how many there are."""
 
-    __slots__ = ("by_index", "ids", "last", "opened", "size", "unfilled")
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.unfilled: list[_ToolCall] = []
-        self.by_index: dict[int, _ToolCall] = {}
-        self.ids: set[str] = set()
-        self.last: _ToolCall | None = None
-        self.opened = 0
+    size: int = 0
+    unfilled: list[_ToolCall] = []
+    by_index: dict[int, _ToolCall] = {}
+    ids: set[str] = set()
+    last: _ToolCall | None = None
+    opened: int = 0
 
     def new(self, index: int | None) -> _ToolCall:
         """Return a call that was not known before."""

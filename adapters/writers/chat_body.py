@@ -67,31 +67,17 @@ class ChatAnswer(Struct, gc=False):
     system_fingerprint: str | UnsetType = UNSET
 
 
-class _ChatFold:
-    __slots__ = (
-        "arguments",
-        "calls",
-        "entries",
-        "extras",
-        "opened_by_call",
-        "reason",
-        "reasoning",
-        "refusal",
-        "refused",
-        "text",
-    )
-
-    def __init__(self) -> None:
-        self.text: list[str] = []
-        self.reasoning: list[str] = []
-        self.entries: list[Entry] | None = None
-        self.refusal: str | None = None
-        self.refused: list[Entry] | None = None
-        self.calls: list[ChatToolCall] = []
-        self.arguments: list[list[str]] = []
-        self.opened_by_call: bool | None = None
-        self.reason: Reason | None = None
-        self.extras: list[Extra] = []
+class _ChatFold(Struct, eq=False):
+    text: list[str] = []
+    reasoning: list[str] = []
+    entries: list[Entry] | None = None
+    refusal: str | None = None
+    refused: list[Entry] | None = None
+    calls: list[ChatToolCall] = []
+    arguments: list[list[str]] = []
+    opened_by_call: bool | None = None
+    reason: Reason | None = None
+    extras: list[Extra] = []
 
 
 class ChatBody(BodyWriter):

@@ -42,14 +42,11 @@ class CompletionAnswer(Struct, gc=False):
     system_fingerprint: str | UnsetType = UNSET
 
 
-class _CompletionFold:
-    __slots__ = ("entries", "extras", "reason", "text")
-
-    def __init__(self) -> None:
-        self.text: list[str] = []
-        self.entries: list[Entry] = []
-        self.reason: TextReason | None = None
-        self.extras: list[Extra] = []
+class _CompletionFold(Struct, eq=False):
+    text: list[str] = []
+    entries: list[Entry] = []
+    reason: TextReason | None = None
+    extras: list[Extra] = []
 
 
 class CompletionBody(BodyWriter):
