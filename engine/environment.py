@@ -69,6 +69,4 @@ def pass_environment(
 
 
 def _matches(name: str, pattern: str) -> bool:
-    if pattern.endswith("*"):
-        return name.startswith(pattern[:-1])
-    return name == pattern
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern

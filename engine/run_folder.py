@@ -182,12 +182,12 @@ def _bases() -> list[Path]:
     """Return where a root may be: a folder of this user's, then those that everybody has."""
     found = []
     own = os.environ.get("XDG_RUNTIME_DIR", "")
-    if own.startswith("/") and _is_private(Path(own)):
-        found.append(Path(own))
-    try:
+    if own.startswith("/"):
+        with contextlib.suppress(OSError):
+            _check_private(os.lstat(own))
+            found.append(Path(own))
+    with contextlib.suppress(FileNotFoundError):  # none that can be written to
         found.append(Path(tempfile.gettempdir()))
-    except FileNotFoundError:
-        pass  # none that can be written to
     found.append(Path("/tmp"))
     room = PATH_BYTES - NAME_BYTES - RANDOM_BYTES - 1
     return [base for base in dict.fromkeys(found) if len(os.fsencode(_root(base))) <= room]
@@ -199,14 +199,6 @@ def _root(base: Path) -> Path:
     return base / f"wellspoken-{os.geteuid()}"
 
 
-def _is_private(folder: Path) -> bool:
-    try:
-        _check_private(os.lstat(folder))
-    except OSError:
-        return False
-    return True
-
-
 def _check_private(entry: os.stat_result) -> None:
     if not stat.S_ISDIR(entry.st_mode) or entry.st_mode & 0o077 or entry.st_uid != os.geteuid():
         raise PermissionError("it is not a folder of this user alone")
@@ -215,10 +207,8 @@ def _check_private(entry: os.stat_result) -> None:
 def _open_private(root: Path, *, make: bool) -> int:
     """Return a file descriptor of a folder that only this user can enter. Raises OSError."""
     if make:
-        try:
+        with contextlib.suppress(FileExistsError):
             root.mkdir(0o700)
-        except FileExistsError:
-            pass
     held = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         _check_private(os.fstat(held))
