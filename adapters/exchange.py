@@ -44,7 +44,7 @@ SWITCHED = {
 """Extension key -> the request key that asks for it (contract, "Extensions in answers")."""
 
 
-class Result(Struct):
+class AnswerResult(Struct):
     """What was answered, each set by one stage, or where answers are merged to one.
 
     `id`: the answer's. `reasons`: choice -> why it ended. `usage_source`: one of the usage stage's
@@ -123,7 +123,7 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
     pairs_best: bool = False
     origin: str = ""
     notes: Notes = field(default_factory=Notes)
-    result: Result = field(default_factory=Result)
+    result: AnswerResult = field(default_factory=AnswerResult)
 
     @property
     def keeps_stop(self) -> bool:
@@ -147,7 +147,7 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
             switches=self.switches - {"n_cmpl"},  # it is one choice, whatever that says
             prompts=(prompt,),
             prompt_size=self.prompt_size // max(len(self.prompts), 1),
-            result=Result(),
+            result=AnswerResult(),
             **facts,
         )
 

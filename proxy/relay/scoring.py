@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 from msgspec import Meta, Raw, ValidationError, json
 from msgspec.structs import replace
 
-from wellspoken.adapters import probes
+from wellspoken.adapters import prompt_scores
 from wellspoken.adapters.events import UNKNOWN, Entry, Event, Extra, Finish, Logprobs, Text
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs.context import Context
@@ -69,9 +69,11 @@ async def ask_backend(
 async def split(call: Call, target: Target, exchange: Exchange, prompt: Prompt) -> Scored:
     """Return a prompt's tokens and its text, without logprobs."""
     if isinstance(prompt, str):
-        path = probes.TOKENIZE
-        data = await ask_backend(call, target, exchange, path, probes.tokenize_request(prompt))
-        tokens = _understood(path, probes.read_tokens, data)
+        path = prompt_scores.TOKENIZE
+        data = await ask_backend(
+            call, target, exchange, path, prompt_scores.tokenize_request(prompt)
+        )
+        tokens = _understood(path, prompt_scores.read_tokens, data)
         return Scored([token for token, _ in tokens], [piece for _, piece in tokens], prompt)
     text = await _text(call, target, exchange, list(prompt))
     first = await _text(call, target, exchange, [prompt[0]])
@@ -88,9 +90,11 @@ async def spell_prompt(call: Call, target: Target, exchange: Exchange, prompt: P
 
 async def _text(call: Call, target: Target, exchange: Exchange, ids: list[int]) -> str:
     """Return the text of a prompt's ids. Raises RequestError 400 for ids that are no tokens."""
-    path = probes.DETOKENIZE
+    path = prompt_scores.DETOKENIZE
     try:
-        data = await ask_backend(call, target, exchange, path, probes.detokenize_request(ids))
+        data = await ask_backend(
+            call, target, exchange, path, prompt_scores.detokenize_request(ids)
+        )
     except RequestError as error:
         if error.status not in (400, 500):  # llama.cpp answers 500 to an id beyond its vocabulary
             raise
@@ -99,7 +103,7 @@ async def _text(call: Call, target: Target, exchange: Exchange, ids: list[int]) 
             param="prompt",
             code="invalid_value",
         ) from error
-    return _understood(path, probes.read_text, data)
+    return _understood(path, prompt_scores.read_text, data)
 
 
 async def texts(
@@ -118,13 +122,13 @@ async def texts(
             path, ids = target.backend.detokenize, list(prompt)
             try:
                 told = await ask_backend(
-                    call, target, exchange, path, probes.detokenize_request(ids, model)
+                    call, target, exchange, path, prompt_scores.detokenize_request(ids, model)
                 )
-                text = _understood(path, probes.read_text, told)
+                text = _understood(path, prompt_scores.read_text, told)
             except RequestError:
                 text = None  # the answer itself tells what is wrong, if anything is
         if text is None:
-            probes.prompt_text_unknown(exchange.notes)
+            prompt_scores.prompt_text_unknown(exchange.notes)
         found.append(text)
     return tuple(found)
 
@@ -146,7 +150,7 @@ async def score(
             param=param,
             code="prompt_too_long",
         )
-    probes.prompt_logprobs_computed(exchange.notes)
+    prompt_scores.prompt_logprobs_computed(exchange.notes)
     async with bound_of(call.state, target):
         for place in range(1, len(found.ids)):
             found.entries[place] = await _probe(call, target, exchange, found, place, k)
@@ -181,12 +185,12 @@ async def _probe(
     prefix, token = found.ids[:place], found.ids[place]
     context = Context(exchange.apart())  # what llama.cpp's own form needs is no repair here
     forced = token
-    for deeper in probes.DEEPER:
+    for deeper in prompt_scores.DEEPER:
         if deeper and forced == token:
             forced = await _whole(call, target, exchange)
-        payload = probes.probe(prefix, forced, max(k, deeper))
-        data = await ask_backend(call, target, exchange, probes.PROBE, payload)
-        entry = _understood(probes.PROBE, probes.read_probe, data, token, context)
+        payload = prompt_scores.probe(prefix, forced, max(k, deeper))
+        data = await ask_backend(call, target, exchange, prompt_scores.PROBE, payload)
+        entry = _understood(prompt_scores.PROBE, prompt_scores.read_probe, data, token, context)
         if entry is not None:
             del entry.top_logprobs[max(k, 1) :]
             return entry
@@ -196,9 +200,11 @@ async def _probe(
 
 async def _whole(call: Call, target: Target, exchange: Exchange) -> int:
     """Return a token that is whole characters, after which an answer holds probabilities."""
-    path = probes.TOKENIZE
-    data = await ask_backend(call, target, exchange, path, probes.tokenize_request("a", alone=True))
-    return _understood(path, probes.read_whole, data)
+    path = prompt_scores.TOKENIZE
+    data = await ask_backend(
+        call, target, exchange, path, prompt_scores.tokenize_request("a", alone=True)
+    )
+    return _understood(path, prompt_scores.read_whole, data)
 
 
 def echo_prompt(exchange: Exchange, found: Scored) -> list[Event]:
@@ -210,7 +216,7 @@ def echo_prompt(exchange: Exchange, found: Scored) -> list[Event]:
     if not exchange.logprobs:
         return [Text(0, found.text)]
     entries: list[Entry] = []
-    lead = probes.before_text(found.pieces, found.text)
+    lead = prompt_scores.before_text(found.pieces, found.text)
     for entry, piece in zip(found.entries[lead:], found.pieces[lead:], strict=True):
         row = Entry("", UNKNOWN, NULL, [])
         if entry is not None and entries:
@@ -241,8 +247,8 @@ def count_of(given: Raw) -> int:
 
 def prompt_logprobs(exchange: Exchange, found: Scored, k: int) -> Extra:
     """Return the answer's or choice's `prompt_logprobs`."""
-    rows = probes.prompt_logprobs(found.entries, found.ids, found.pieces, k)
-    return probes.as_extra("answer" if exchange.kind == "chat" else "choice", rows)
+    rows = prompt_scores.prompt_logprobs(found.entries, found.ids, found.pieces, k)
+    return prompt_scores.as_extra("answer" if exchange.kind == "chat" else "choice", rows)
 
 
 def _understood(path: str, read: Callable[..., _T], *arguments: object) -> _T:

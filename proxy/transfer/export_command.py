@@ -32,7 +32,7 @@ from wellspoken.proxy.transfer.jsonl import (
     UsageError,
     run_command,
 )
-from wellspoken.proxy.transfer.opening import (
+from wellspoken.proxy.transfer.open_store import (
     StoreRunner,
     open_for_command,
     owner,

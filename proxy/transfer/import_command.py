@@ -28,7 +28,7 @@ from wellspoken.proxy.transfer.jsonl import (
     run_command,
     use_lines,
 )
-from wellspoken.proxy.transfer.opening import (
+from wellspoken.proxy.transfer.open_store import (
     StoreRunner,
     open_for_command,
     owner,

@@ -13,7 +13,7 @@ import pytest
 
 from tests.answers import body, entry, scored
 from tests.sending import GONE, USER, Json, chat, differs, refused, text, tool
-from wellspoken.adapters.probes import read_text
+from wellspoken.adapters.prompt_scores import read_text
 from wellspoken.adapters.servers.known.sglang import SGLANG
 from wellspoken.adapters.servers.registry import GENERAL
 from wellspoken.adapters.servers.versions import for_version

@@ -12,7 +12,7 @@ import pytest
 
 from tests.text_events import asked
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
-from wellspoken.adapters.probes import (
+from wellspoken.adapters.prompt_scores import (
     DEEPER,
     FORCING,
     as_extra,
