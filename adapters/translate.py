@@ -325,7 +325,8 @@ class StreamTranslator:
         if self.stream is None:
             assert self.body is not None
             self.body(events)
-            self.done = type(events[-1]) is End or self.body.fault is not None
+            ended = bool(events) and type(events[-1]) is End  # a merge may hold all of them back
+            self.done = ended or self.body.fault is not None
             self.fault = self.body.fault
             return b""
         if self.kept is not None:
