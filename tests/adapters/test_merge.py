@@ -205,3 +205,19 @@ def test_a_part_whose_end_comes_with_its_stop_string_ends_once() -> None:
     assert b'"text":"a"' in body and b'"text":"c"' in body
     # each: the counts of the chunk that completed the stop string, not of what was made behind it
     assert b'"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}' in body
+
+
+def test_an_answer_whose_choices_all_wait_is_not_over() -> None:
+    """A later part's bytes give the client nothing yet: neither its body nor an end."""
+    exchange = asked(n=2, logprobs=False)
+    parts = parts_of(exchange)
+    sources = [BackendAnswer(part, "completions") for part in parts]
+    merge = Best(exchange, parts, 2)
+    translator = StreamTranslator(exchange, "completions", sources=sources, merge=merge, fold=True)
+    for place, text in ((1, "b"), (0, "a")):
+        assert translator.feed(chunk(text), place) == b"" and not translator.done
+    for place in (1, 0):
+        translator.feed(chunk("", "stop") + DONE, place)
+    assert translator.done and translator.fault is None
+    body = translator.answer().body
+    assert b'"text":"a"' in body and b'"text":"b"' in body
