@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,12 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the folders, where several are run; the files in them stay in order."""
     items.sort(key=_folder)
+
+
+def pytest_configure() -> None:
+    """Let children be interrupted: a shell that runs this behind `&` has SIGINT ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _folder(item: pytest.Item) -> int:
