@@ -60,10 +60,15 @@ class Signals:
         Else one more would have its own effect in what is left of the process, whose orderly end
         then looked like a failure.
         """
-        for number in (*ENDS, signal.SIGHUP):
-            self._loop.remove_signal_handler(number)
-            if self._own and number in ENDS:
-                signal.signal(number, signal.SIG_IGN)
+        # The loop gives a signal its default back: one that came just then would end the process.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+        try:
+            for number in (*ENDS, signal.SIGHUP):
+                self._loop.remove_signal_handler(number)
+                if self._own and number in ENDS:
+                    signal.signal(number, signal.SIG_IGN)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _has_terminal() -> bool:
