@@ -69,7 +69,7 @@ bench-store: install ## stored completions: latency, rows/s, losses, a million r
 
 live-vllm: install .venv-vllm/.installed ## the tests in front of a real vLLM on the CPU (minutes)
 	@WELLSPOKEN_LIVE_VLLM=.venv-vllm/bin/vllm $(BIN)/python -m pytest tests/live/vllm \
-		--durations=10 $(or $(ARGS),-n 2 --dist loadgroup)
+		--durations=10 $(ARGS)
 
 # VLLM=PATH takes a vllm that is installed already.
 live-gpu: install ## the engine on a GPU: vLLM, its memory, its end (VLLM=PATH, or .venv-gpu is made)

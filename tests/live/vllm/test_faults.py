@@ -147,7 +147,9 @@ async def test_a_server_ended_meanwhile_is_an_error(
     if own.reasons:
         assert own.reasons == {"abort"} and own.data.endswith(b"data: [DONE]\n\n")
         assert json.loads(own_body[1])["choices"][0]["finish_reason"] == "abort"
-        assert status == 502 and error["code"] == told["code"] == "upstream_abort"
+        codes = {error["code"], told["code"]}  # either may have met the silence, and its limit
+        assert "upstream_abort" in codes <= {"upstream_abort", "backend_timeout"}
+        assert status == (502 if told["code"] == "upstream_abort" else 504)
     else:
         assert status in (502, 504) and "abort" not in told["message"]
 
