@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from wellspoken.proxy.cli.options import Parser, bare_parser, nearest_command
+from wellspoken.proxy.cli.options import Parser, add_options, bare_parser, nearest_command
 from wellspoken.proxy.cli.serve import flags_of, serve_options, split_arguments
 from wellspoken.proxy.lifecycle.colour import Colour
 
@@ -38,6 +38,9 @@ value: a flag, a variable, a line of the file, or the default. schema prints the
 a file. What is wrong with a configuration, wellspoken check says.
 Exit code: 0, 1 if the configuration cannot be used, 2 for wrong usage.
 """
+_FILE_ONLY: Final = {
+    "--file-only": "not whether keys, tokenizers, models, the database and the port are there"
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -88,18 +91,13 @@ def _examine(parser: Parser, arguments: Sequence[str]) -> tuple[Any, Examined | 
 
 def _parser(prog: str, usage: str, text: str) -> Parser:
     parser = serve_options(prog, usage, text)
-    parser.add_argument("file", nargs="?", metavar="FILE", help="a TOML file, as --config")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    add_options(parser, {"[FILE]": "a TOML file, as --config", "--json": "for programs"})
     return parser
 
 
 def _check(arguments: Sequence[str]) -> int:
     parser = _parser("wellspoken check", "wellspoken check [options] [FILE]", _CHECK)
-    parser.add_argument(
-        "--file-only",
-        action="store_true",
-        help="not whether keys, tokenizers, models, the database and the port are there",
-    )
+    add_options(parser, _FILE_ONLY)
     options, examined = _examine(parser, arguments)
     if examined is None:
         return 2

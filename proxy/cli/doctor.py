@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from wellspoken.proxy.cli.options import bare_parser
+from wellspoken.proxy.cli.options import add_options, bare_parser
 
 if TYPE_CHECKING:
     from wellspoken.proxy.doctor.diagnose import DoctorOptions
@@ -25,54 +25,36 @@ each: pass (it does as OpenAI says), repaired (the proxy makes it so), fails (th
 skipped (the server lacks it and says so, or it cannot be told). Costs about a thousand tokens.
 Exit code: 0, 1 if something fails, 2 if the server cannot be reached, or for wrong usage.
 """
+_MORE: Final = "; repeat, or separate by commas; stream* is all that begin so"
+_OPTIONS: Final = {
+    "[URL]": "the server's address, with or without /v1, or unix:/path",
+    "--key, --upstream-key env:NAME": "the key that the server wants: env:NAME or file:PATH, never "
+    "the key itself",
+    "--model NAME": "what to ask for (default: its first one)",
+    "--adapter NAME": "what server it is: auto (default), openai, vllm, ...",
+    "--tokenizer NAME_OR_FILE": "the model's tokenizer, for the proxy",
+    "--timeout SECONDS": "for one answer (default 30); three in a row without one end it",
+    "--only NAME...": f"run this probe{_MORE}",
+    "--skip NAME...": f"leave this one out{_MORE}",
+    "--list": "name the probes, and end",
+}
+_FORMS: Final = {
+    "--json": "one JSON object on stdout",
+    "--markdown": "a Markdown document on stdout",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `doctor` with what stands after it; return the exit code."""
-    options = _parser().parse_args(arguments)
+    """Run `doctor`, the first argument; return the exit code."""
+    options = _parser().parse_args(arguments[1:])
     return _list_probes() if options.list else _run(options)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = bare_parser("wellspoken doctor", "wellspoken doctor URL [options]", _HELP)
-    parser.add_argument(
-        "url",
-        nargs="?",
-        metavar="URL",
-        help="the server's address, with or without /v1, or unix:/path",
-    )
-    parser.add_argument(
-        "--key",
-        "--upstream-key",
-        metavar="env:NAME",
-        help="the key that the server wants: env:NAME or file:PATH, never the key itself",
-    )
-    parser.add_argument("--model", metavar="NAME", help="what to ask for (default: its first one)")
-    parser.add_argument(
-        "--adapter", metavar="NAME", help="what server it is: auto (default), openai, vllm, ..."
-    )
-    parser.add_argument(
-        "--tokenizer", metavar="NAME_OR_FILE", help="the model's tokenizer, for the proxy"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=_parse_seconds,
-        default=30.0,
-        metavar="SECONDS",
-        help="for one answer (default 30); three in a row without one end it",
-    )
-    for flag, text in (("--only", "run this probe"), ("--skip", "leave this one out")):
-        parser.add_argument(
-            flag,
-            action="append",
-            default=[],
-            metavar="NAME",
-            help=f"{text}; repeat, or separate by commas; stream* is all that begin so",
-        )
-    parser.add_argument("--list", action="store_true", help="name the probes, and end")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    form.add_argument("--markdown", action="store_true", help="a Markdown document on stdout")
+    add_options(parser, _OPTIONS, {"SECONDS": _parse_seconds})
+    parser.set_defaults(timeout=30.0, only=[], skip=[])
+    add_options(parser.add_mutually_exclusive_group(), _FORMS)
     return parser
 
 

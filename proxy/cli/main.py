@@ -9,11 +9,12 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, Final
 
 from wellspoken.proxy.cli.options import (
     COMMANDS,
-    bare_parser,
+    add_options,
     nearest_command,
     serving_flags,
     serving_parser,
@@ -39,19 +40,14 @@ examples:
 Makes a self-hosted LLM server speak OpenAI's chat-completions contract exactly. Each command has a
 --help of its own.
 """
-_CONVERT_HELP: Final = """\
-examples:
-  wellspoken convert legacy.jsonl > chat.jsonl
-  zcat legacy.jsonl.gz | wellspoken convert --rejects bad.jsonl > chat.jsonl
-  wellspoken convert --to chat completions.jsonl > chat.jsonl
-  wellspoken convert --adapter llamacpp native.jsonl > chat.jsonl
-
-Makes stored answers conform, one JSON object a line, in their order: bare answers of any server,
-records {"request": ..., "response": ...}, lines of OpenAI's batch output. What wraps an answer
-stays. Without its request an answer keeps all it holds: every alternative, prompt_logprobs and
-token_ids. An id or a created time that is none is replaced, the latter by the time of conversion.
-Exit code: 0, 1 if lines were rejected, 2 for wrong usage.
-"""
+_URL_OPTIONS: Final = {
+    "URL": "the server's address, with or without /v1, or unix:/path",
+    "--adapter ADAPTER": "what server it is: auto (default), openai, vllm, llamacpp, ...",
+    "--upstream-key env:NAME": "the key that the server wants: env:NAME or file:PATH, never the "
+    "key itself",
+    "--tokenizer NAME_OR_FILE": "the model's tokenizer, for exact token bytes: a tiktoken "
+    "encoding, a .tiktoken file or a tokenizer.json",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,24 +103,10 @@ def _command(arguments: list[str]) -> int:
     command = arguments[0] if arguments else ""
     if command == "help":
         return _command([*arguments[1:2], "--help"])
-    if command == "convert":
-        return _convert(arguments[1:])
-    if command in ("export", "import"):
-        from wellspoken.proxy.cli import transfer as cli_transfer
-
-        return cli_transfer.main(arguments)
-    if command == "serve":
-        from wellspoken.proxy.cli import serve as cli_serve
-
-        return cli_serve.main(arguments[1:])
-    if command in ("check", "config"):
-        from wellspoken.proxy.cli import config as cli_config
-
-        return cli_config.main(arguments)
-    if command == "doctor":
-        from wellspoken.proxy.cli import doctor as cli_doctor
-
-        return cli_doctor.main(arguments[1:])
+    if command in COMMANDS:
+        module = import_module(f"wellspoken.proxy.cli.{COMMANDS[command]}")
+        code: int = module.main(arguments)
+        return code
     parser = _url_parser()
     if not arguments:
         parser.print_help()
@@ -161,27 +143,6 @@ def _no_url(word: str) -> str:
     return f"{word} is no command. Did you mean wellspoken {near}? {host}." if near else ""
 
 
-def _convert(arguments: Sequence[str]) -> int:
-    options = _convert_parser().parse_args(arguments)
-    if sys.stdout is None:
-        print("wellspoken: stdout is closed. Write > NEW behind the command.", file=sys.stderr)
-        return 2
-    try:
-        from wellspoken.proxy.transfer.convert_command import ConvertOptions, run
-
-        return run(
-            ConvertOptions(
-                file=options.file,
-                adapter=options.adapter,
-                rejects=options.rejects,
-                chat=options.to == "chat",
-                max_line=options.max_line,
-            )
-        )
-    except KeyboardInterrupt:
-        return 130  # while it was being loaded
-
-
 class _Version(argparse.Action):
     """Looks the version up only when asked: that takes as long as all of --help."""
 
@@ -193,72 +154,11 @@ class _Version(argparse.Action):
 
 
 def _url_parser() -> argparse.ArgumentParser:
-    parser = serving_parser(
-        "wellspoken",
-        "wellspoken URL [options] | wellspoken COMMAND ...",
-        _URL_HELP,
-    )
-    parser.add_argument(
-        "url", metavar="URL", help="the server's address, with or without /v1, or unix:/path"
-    )
-    parser.add_argument(
-        "--adapter",
-        default=None,
-        help="what server it is: auto (default), openai, vllm, llamacpp, ...",
-    )
-    parser.add_argument(
-        "--upstream-key",
-        metavar="env:NAME",
-        help="the key that the server wants: env:NAME or file:PATH, never the key itself",
-    )
-    parser.add_argument(
-        "--tokenizer",
-        metavar="NAME_OR_FILE",
-        help="the model's tokenizer, for exact token bytes: a tiktoken encoding, a .tiktoken file "
-        "or a tokenizer.json",
-    )
+    usage = "wellspoken URL [options] | wellspoken COMMAND ..."
+    parser = serving_parser("wellspoken", usage, _URL_HELP)
+    add_options(parser, _URL_OPTIONS)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     return parser
-
-
-def _convert_parser() -> argparse.ArgumentParser:
-    usage = "wellspoken convert [options] [FILE] > NEW"
-    parser = bare_parser("wellspoken convert", usage, _CONVERT_HELP)
-    parser.add_argument(
-        "file", nargs="?", metavar="FILE", help="answers, one a line; - or none: stdin"
-    )
-    parser.add_argument(
-        "--adapter",
-        default="auto",
-        help="what server gave the answers, where their shape does not tell: llamacpp, vllm, ...",
-    )
-    parser.add_argument(
-        "--rejects",
-        metavar="FILE",
-        help='write {"line", "reason", "input"} of each rejected line here, not to stderr',
-    )
-    parser.add_argument(
-        "--to",
-        choices=("chat",),
-        help="make chat completions of /v1/completions answers too (default: they stay)",
-    )
-    parser.add_argument(
-        "--max-line",
-        type=_size,
-        default="256M",
-        metavar="SIZE",
-        help="reject longer lines: bytes, or with K, M or G (default 256M)",
-    )
-    return parser
-
-
-def _size(text: str) -> int:
-    """Return the bytes that `text` says."""
-    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper())
-    number = text if unit is None else text[:-1]
-    if not (number.isascii() and number.isdigit() and 0 < len(number) < 16 and int(number)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size. Write it like 64M.")
-    return int(number) * (unit or 1)
 
 
 def _url_flags(options: argparse.Namespace) -> dict[str, Any]:

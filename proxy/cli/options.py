@@ -6,13 +6,36 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 if TYPE_CHECKING:
     from socket import socket
 
-COMMANDS: Final = ("serve", "check", "config", "doctor", "convert", "export", "import")
+COMMANDS: Final = {
+    "serve": "serve",
+    "check": "config",
+    "config": "config",
+    "doctor": "doctor",
+    "convert": "transfer",
+    "export": "transfer",
+    "import": "transfer",
+}
+"""Each command's module, whose `main` takes it with what stands after it."""
+
+_SERVING: Final = {
+    "--listen HOST:PORT": "where to listen (default 127.0.0.1:8010)",
+    "--workers N": "processes that answer (default 1)",
+    "--log-format {auto,text,json}": "auto: text on a terminal, else json",
+    "--log-level {debug,info,warning,error}": "info",
+    "--watch": "read the file again when it changes, as SIGHUP does",
+}
+_WHO: Final = {
+    "--key env:NAME...": "the key that clients need: env:NAME, or file:PATH with one a line; "
+    "repeat for more",
+    "--auth none": "none: clients need no key, also from other machines",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -55,35 +78,39 @@ def bare_parser(prog: str, usage: str, description: str) -> Parser:
     )
 
 
+def add_options(
+    parser: argparse._ActionsContainer,
+    table: Mapping[str, str],
+    types: Mapping[str, Callable[[str], object]] = MappingProxyType({"N": int}),
+) -> None:
+    """Add the options of a table: how each is written, as `-f, --flag VALUE`, and its help.
+
+    A flag alone is a switch, `{a,b}` a choice, `VALUE...` may be repeated, and what has no flag
+    stands for itself, `[VALUE]` if it may be left out. `types`: what reads which VALUE.
+    """
+    for written, text in table.items():
+        names, _, value = written.rpartition(" ")
+        shown = value.strip("[.]")
+        if value.startswith("-"):
+            parser.add_argument(value, action="store_true", help=text)
+        elif value.startswith("{"):
+            parser.add_argument(names, choices=value[1:-1].split(","), help=text)
+        elif not names:
+            nargs = "?" if value.startswith("[") else None
+            parser.add_argument(shown.lower(), nargs=nargs, metavar=shown, help=text)
+        else:
+            action = "append" if value.endswith("...") else "store"
+            kind: Any = types.get(shown)
+            flags = names.split(", ")
+            parser.add_argument(*flags, action=action, type=kind, metavar=shown, help=text)
+
+
 def serving_parser(prog: str, usage: str, description: str) -> Parser:
     """Return a parser with the options of whatever listens."""
     parser = bare_parser(prog, usage, description)
-    parser.add_argument(
-        "--listen", metavar="HOST:PORT", help="where to listen (default 127.0.0.1:8010)"
-    )
-    parser.add_argument(
-        "--workers", type=int, metavar="N", help="processes that answer (default 1)"
-    )
-    parser.add_argument(
-        "--log-format", choices=("auto", "text", "json"), help="auto: text on a terminal, else json"
-    )
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="info")
-    parser.add_argument(
-        "--watch",
-        action="store_true",
-        default=None,
-        help="read the file again when it changes, as SIGHUP does",
-    )
-    who = parser.add_mutually_exclusive_group()
-    who.add_argument(
-        "--key",
-        metavar="env:NAME",
-        action="append",
-        help="the key that clients need: env:NAME, or file:PATH with one a line; repeat for more",
-    )
-    who.add_argument(
-        "--auth", metavar="none", help="none: clients need no key, also from other machines"
-    )
+    add_options(parser, _SERVING)
+    parser.set_defaults(watch=None)
+    add_options(parser.add_mutually_exclusive_group(), _WHO)
     return parser
 
 
@@ -109,13 +136,6 @@ def serving_flags(options: argparse.Namespace) -> dict[str, Any]:
 
 def start(file: str | None, flags: dict[str, Any]) -> int:
     """Load the configuration and serve; return the exit code (2: it cannot be used)."""
-    try:
-        return _load_and_serve(file, flags)
-    except KeyboardInterrupt:
-        return 130  # while it was being loaded; later it is one of the signals that are handled
-
-
-def _load_and_serve(file: str | None, flags: dict[str, Any]) -> int:
     from pathlib import Path
 
     from wellspoken.proxy.config.layers import doubtful_variables

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from wellspoken.engine.vllm.vllm_arguments import forbidden
-from wellspoken.proxy.cli.options import COMMANDS, Parser, serving_flags, serving_parser, start
+from wellspoken.proxy.cli.options import (
+    COMMANDS,
+    Parser,
+    add_options,
+    serving_flags,
+    serving_parser,
+    start,
+)
 
 _HELP: Final = """\
 examples:
@@ -23,8 +30,21 @@ examples:
 Serves what a configuration file says, and an engine that it starts, watches and ends itself. What
 stands behind -- goes to vllm serve as it is. Flags win over the file's [engine].
 """
-_LLAMACPP: Final = ("context", "threads", "gpu_layers", "parallel", "chat_template", "mmproj")
-_ENGINE: Final = ("model", "alias", "idle_unload", "start_timeout", *_LLAMACPP)
+_ANY_ENGINE: Final = {
+    "--engine {llamacpp,vllm}": "start this one, and end it",
+    "--model MODEL": "a .gguf file; for vllm ORG/NAME, or a folder",
+    "--alias NAME": "the model's name for clients",
+    "--idle-unload TIME": "unload it after so long without a request (15m); the next one loads it",
+    "--start-timeout TIME": "how long a start may take (default: as is usual)",
+}
+_LLAMACPP: Final = {
+    "--context N": "tokens shared by the slots (0: the model's own)",
+    "--threads N": "0: llama.cpp chooses",
+    "--gpu-layers N": "layers on a GPU (-1: llama.cpp chooses)",
+    "--parallel N": "slots (default 4)",
+    "--chat-template FILE": "a Jinja file, in place of the model's own",
+    "--mmproj FILE": "the projector of a multimodal model",
+}
 _EXAMPLES: Final = {
     "llamacpp": "wellspoken serve --engine llamacpp --model FILE.gguf",
     "vllm": "wellspoken serve --engine vllm --model ORG/NAME",
@@ -37,11 +57,12 @@ _IN_VLLM: Final = {
     "chat_template": "-- --chat-template FILE",
     "mmproj": "--, since vLLM finds that in the model itself",
 }
+_ENGINE: Final = ("model", "alias", "idle_unload", "start_timeout", *_IN_VLLM)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `serve` with what stands after it; return the exit code."""
-    ours, theirs = split_arguments(arguments)
+    """Run `serve`, the first argument; return the exit code."""
+    ours, theirs = split_arguments(arguments[1:])
     usage = "wellspoken serve [options] [-- FLAGS OF VLLM SERVE]"
     parser = serve_options("wellspoken serve", usage, _HELP)
     options, unknown = parser.parse_known_args(ours)
@@ -63,36 +84,9 @@ def split_arguments(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[s
 def serve_options(prog: str, usage: str, description: str) -> Parser:
     """Return a parser with the options of `serve`, which other commands look at as well."""
     parser = serving_parser(prog, usage, description)
-    parser.add_argument("--config", metavar="FILE", help="a TOML file, see config.example.toml")
-    engine = parser.add_argument_group("an engine of its own")
-    engine.add_argument("--engine", choices=("llamacpp", "vllm"), help="start this one, and end it")
-    engine.add_argument(
-        "--model",
-        metavar="MODEL",
-        help="a .gguf file; for vllm ORG/NAME, or a folder",
-    )
-    engine.add_argument("--alias", metavar="NAME", help="the model's name for clients")
-    engine.add_argument(
-        "--idle-unload",
-        metavar="TIME",
-        help="unload it after so long without a request (15m); the next one loads it",
-    )
-    engine.add_argument(
-        "--start-timeout", metavar="TIME", help="how long a start may take (default: as is usual)"
-    )
-    llamacpp = parser.add_argument_group("llamacpp")
-    llamacpp.add_argument(
-        "--context", type=int, metavar="N", help="tokens shared by the slots (0: the model's own)"
-    )
-    llamacpp.add_argument("--threads", type=int, metavar="N", help="0: llama.cpp chooses")
-    llamacpp.add_argument(
-        "--gpu-layers", type=int, metavar="N", help="layers on a GPU (-1: llama.cpp chooses)"
-    )
-    llamacpp.add_argument("--parallel", type=int, metavar="N", help="slots (default 4)")
-    llamacpp.add_argument(
-        "--chat-template", metavar="FILE", help="a Jinja file, in place of the model's own"
-    )
-    llamacpp.add_argument("--mmproj", metavar="FILE", help="the projector of a multimodal model")
+    add_options(parser, {"--config FILE": "a TOML file, see config.example.toml"})
+    add_options(parser.add_argument_group("an engine of its own"), _ANY_ENGINE)
+    add_options(parser.add_argument_group("llamacpp"), _LLAMACPP)
     return parser
 
 
@@ -113,38 +107,38 @@ def _unknown(parser: Parser, kind: str | None, words: Sequence[str]) -> str:
 
 def _mistaken(options: argparse.Namespace, theirs: Sequence[str]) -> str:
     """Return what is wrong with options that do not go together, "" for nothing."""
-    kind = options.engine
+    kind, engine = options.engine, _engine_of(options)
+    own = [key for key in _IN_VLLM if key in engine]
     if kind == "llamacpp" and theirs:
-        names = ", ".join("--" + name.replace("_", "-") for name in _LLAMACPP)
+        names = ", ".join(map(_flag, _IN_VLLM))
         return f"what stands behind -- goes to vllm serve. llama.cpp's settings are {names}."
-    if kind == "vllm":
-        for name in _LLAMACPP:
-            if getattr(options, name) is not None:
-                flag = "--" + name.replace("_", "-")
-                return f"{flag} is llama.cpp's. Write {_EXAMPLES['vllm']} {_IN_VLLM[name]}"
+    if kind == "vllm" and own:
+        return f"{_flag(own[0])} is llama.cpp's. Write {_EXAMPLES['vllm']} {_IN_VLLM[own[0]]}"
     if options.config is not None or any(
         f"WELLSPOKEN_ENGINE_{key}" in os.environ for key in ("KIND", "MODEL")
     ):
         return ""  # what is missing may stand there
-    given = bool(theirs) or any(getattr(options, name) is not None for name in _ENGINE)
-    if (kind is not None or given) and (kind is None or options.model is None):
-        example = _EXAMPLES[kind or _probable_kind(options, theirs)]
-        return f"--engine and --model go together: {example}"
+    if (engine or theirs) and (kind is None or options.model is None):
+        file = (options.model or "").endswith(".gguf")
+        probable = "llamacpp" if (file or own) and not theirs else "vllm"
+        return f"--engine and --model go together: {_EXAMPLES[kind or probable]}"
     return ""
 
 
-def _probable_kind(options: argparse.Namespace, theirs: Sequence[str]) -> str:
-    """Return the kind of engine that options without --engine are probably for."""
-    file = (options.model or "").endswith(".gguf")
-    own = any(getattr(options, name) is not None for name in _LLAMACPP)
-    return "llamacpp" if (file or own) and not theirs else "vllm"
+def _flag(key: str) -> str:
+    return "--" + key.replace("_", "-")
 
 
 def flags_of(options: argparse.Namespace, theirs: Sequence[str]) -> dict[str, Any]:
     """Return what the options of `serve` say, shaped like a configuration file."""
-    given = {"kind": options.engine, **{name: getattr(options, name) for name in _ENGINE}}
-    engine = {key: value for key, value in given.items() if value is not None}
+    engine = _engine_of(options)
     if theirs:
         engine["arguments"] = list(theirs)
     flags = serving_flags(options)
     return {**flags, "engine": engine} if engine else flags
+
+
+def _engine_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what is given of [engine]."""
+    given = {"kind": options.engine, **{key: getattr(options, key) for key in _ENGINE}}
+    return {key: value for key, value in given.items() if value is not None}

@@ -1,13 +1,28 @@
-"""The commands `wellspoken export` and `wellspoken import` on the command line."""
+"""The commands `wellspoken convert`, `wellspoken export` and `wellspoken import`."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
-_EXPORT_HELP = """\
+from wellspoken.proxy.cli.options import add_options, bare_parser
+
+_CONVERT_HELP: Final = """\
+examples:
+  wellspoken convert legacy.jsonl > chat.jsonl
+  zcat legacy.jsonl.gz | wellspoken convert --rejects bad.jsonl > chat.jsonl
+  wellspoken convert --to chat completions.jsonl > chat.jsonl
+  wellspoken convert --adapter llamacpp native.jsonl > chat.jsonl
+
+Makes stored answers conform, one JSON object a line, in their order: bare answers of any server,
+records {"request": ..., "response": ...}, lines of OpenAI's batch output. What wraps an answer
+stays. Without its request an answer keeps all it holds: every alternative, prompt_logprobs and
+token_ids. An id or a created time that is none is replaced, the latter by the time of conversion.
+Exit code: 0, 1 if lines were rejected, 2 for wrong usage.
+"""
+_EXPORT_HELP: Final = """\
 examples:
   wellspoken export --config wellspoken.toml > train.jsonl
   wellspoken export --store chats.db --since 7d --metadata team=search > train.jsonl
@@ -26,7 +41,7 @@ formats:
 A completion that cannot be read, since the database is damaged, is told and left out.
 Exit code: 0, 1 if the store, a completion or the disk failed, 2 for wrong usage.
 """
-_IMPORT_HELP = """\
+_IMPORT_HELP: Final = """\
 examples:
   wellspoken import --store chats.db backup.jsonl
   zcat backup.jsonl.gz | wellspoken import --store env:DATABASE_URL
@@ -40,45 +55,98 @@ Exit code: 0, 1 if lines were rejected or the store failed, 2 for wrong usage.
 """
 
 
+_REJECTS: Final = {
+    "--rejects FILE": 'write {"line", "reason", "input"} of each rejected line here, not to stderr',
+}
+_CONVERT: Final = {
+    "[FILE]": "answers, one a line; - or none: stdin",
+    "--adapter ADAPTER": "what server gave the answers, where their shape does not tell: "
+    "llamacpp, vllm, ...",
+    **_REJECTS,
+    "--to {chat}": "make chat completions of /v1/completions answers too (default: they stay)",
+    "--max-line SIZE": "reject longer lines: bytes, or with K, M or G (default 256M)",
+}
+_STORE: Final = {
+    "--config FILE": "the proxy's TOML file, with its [store]",
+    "--store PATH_OR_URL": "a SQLite file, or postgresql://..., better as env:NAME or file:PATH of "
+    "where it stands (default: WELLSPOKEN_STORE_PATH or WELLSPOKEN_STORE_URL)",
+}
+_EXPORT: Final = {
+    "--format {chat,evals,full}": "default: chat",
+    "--since WHEN": "from then on: a date, a time (2026-01-31T18:00:00Z; UTC) or an age (90m, 12h, "
+    "7d, 4w)",
+    "--until WHEN": "before then",
+    "--metadata KEY=VALUE...": "only what has this pair; repeat for more",
+    "--model NAME": "only this model's answers",
+    "--key env:NAME": "only what this client key stored; or file:PATH",
+    "--all": "chat: answers that were cut or are empty, too",
+    "-o, --output FILE": "write here, not to stdout",
+}
+_IMPORT: Final = {
+    "[FILE]": "lines; - or none: stdin",
+    "--key env:NAME": "the client key that may see them; or file:PATH (default: whose they were, "
+    "else everybody where no keys are configured)",
+    "--model NAME": "of lines that name none (default unknown)",
+    **_REJECTS,
+}
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Run `export` or `import`, the first argument; return the exit code."""
-    if sys.stderr is None:  # closed by who started it: what goes wrong is in the exit code
-        sys.stderr = open(os.devnull, "w")
-    try:
-        return (_export if arguments[0] == "export" else _import)(arguments[1:])
-    except KeyboardInterrupt:
-        return 130  # while it was being loaded
+    """Run `convert`, `export` or `import`, the first argument; return the exit code."""
+    command, *rest = arguments
+    return {"convert": _convert, "export": _export, "import": _import}[command](rest)
+
+
+def _convert(arguments: Sequence[str]) -> int:
+    usage = "wellspoken convert [options] [FILE] > NEW"
+    parser = bare_parser("wellspoken convert", usage, _CONVERT_HELP)
+    add_options(parser, _CONVERT, {"SIZE": _size})
+    parser.set_defaults(adapter="auto", max_line="256M")
+    options = parser.parse_args(arguments)
+    if sys.stdout is None:
+        print("wellspoken: stdout is closed. Write > NEW behind the command.", file=sys.stderr)
+        return 2
+    from wellspoken.proxy.transfer.convert_command import ConvertOptions, run
+
+    return run(ConvertOptions(**vars(options)))
+
+
+def _size(text: str) -> int:
+    """Return the bytes that `text` says."""
+    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper())
+    number = text if unit is None else text[:-1]
+    if not (number.isascii() and number.isdigit() and 0 < len(number) < 16 and int(number)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size. Write it like 64M.")
+    return int(number) * (unit or 1)
 
 
 def _export(arguments: Sequence[str]) -> int:
-    options = _export_parser().parse_args(arguments)
+    parser = _store_parser("export", "[options] > FILE", _EXPORT_HELP)
+    add_options(parser, _EXPORT, _TEXTS)
+    parser.set_defaults(format="chat", metadata=[])
+    options = parser.parse_args(arguments)
     from wellspoken.proxy.transfer.export_command import ExportOptions, run
 
     return run(ExportOptions(**vars(options)))
 
 
 def _import(arguments: Sequence[str]) -> int:
-    options = _import_parser().parse_args(arguments)
+    parser = _store_parser("import", "[options] [FILE]", _IMPORT_HELP)
+    add_options(parser, _IMPORT, _TEXTS)
+    options = parser.parse_args(arguments)
     from wellspoken.proxy.transfer.import_command import ImportOptions, run
 
     return run(ImportOptions(**vars(options)))
 
 
-def _parser(command: str, usage: str, description: str) -> argparse.ArgumentParser:
+def _store_parser(command: str, usage: str, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"wellspoken {command}",
         usage=f"wellspoken {command} {usage}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--config", metavar="FILE", help="the proxy's TOML file, with its [store]")
-    which.add_argument(
-        "--store",
-        metavar="PATH_OR_URL",
-        help="a SQLite file, or postgresql://..., better as env:NAME or file:PATH of where it "
-        "stands (default: WELLSPOKEN_STORE_PATH or WELLSPOKEN_STORE_URL)",
-    )
+    add_options(parser.add_mutually_exclusive_group(), _STORE)
     return parser
 
 
@@ -89,53 +157,4 @@ def _text(given: str) -> str:
     return given
 
 
-def _export_parser() -> argparse.ArgumentParser:
-    parser = _parser("export", "[options] > FILE", _EXPORT_HELP)
-    parser.add_argument(
-        "--format", choices=("chat", "evals", "full"), default="chat", help="default: chat"
-    )
-    when = "a date, a time (2026-01-31T18:00:00Z; UTC) or an age (90m, 12h, 7d, 4w)"
-    parser.add_argument("--since", metavar="WHEN", help=f"from then on: {when}")
-    parser.add_argument("--until", metavar="WHEN", help="before then")
-    parser.add_argument(
-        "--metadata",
-        metavar="KEY=VALUE",
-        type=_text,
-        action="append",
-        default=[],
-        help="only what has this pair; repeat for more",
-    )
-    parser.add_argument("--model", metavar="NAME", type=_text, help="only this model's answers")
-    parser.add_argument(
-        "--key", metavar="env:NAME", help="only what this client key stored; or file:PATH"
-    )
-    parser.add_argument(
-        "--all",
-        dest="everything",
-        action="store_true",
-        help="chat: answers that were cut or are empty, too",
-    )
-    parser.add_argument(
-        "-o", "--output", dest="out", metavar="FILE", help="write here, not to stdout"
-    )
-    return parser
-
-
-def _import_parser() -> argparse.ArgumentParser:
-    parser = _parser("import", "[options] [FILE]", _IMPORT_HELP)
-    parser.add_argument("file", nargs="?", metavar="FILE", help="lines; - or none: stdin")
-    parser.add_argument(
-        "--key",
-        metavar="env:NAME",
-        help="the client key that may see them; or file:PATH (default: whose they were, else "
-        "everybody where no keys are configured)",
-    )
-    parser.add_argument(
-        "--model", metavar="NAME", type=_text, help="of lines that name none (default unknown)"
-    )
-    parser.add_argument(
-        "--rejects",
-        metavar="FILE",
-        help='write {"line", "reason", "input"} of each rejected line here, not to stderr',
-    )
-    return parser
+_TEXTS: Final = {"KEY=VALUE": _text, "NAME": _text}

@@ -36,7 +36,7 @@ class ConvertOptions(Struct, frozen=True):
     file: str | None = None
     adapter: str = "auto"
     rejects: str | None = None
-    chat: bool = False
+    to: str | None = None
     max_line: int = 256 << 20
 
 
@@ -104,5 +104,5 @@ def _converter(options: ConvertOptions) -> Converter:
         now=int(time.time()),
         new_id=lambda: secrets.token_hex(12),
         backend=backend,
-        chat=options.chat,
+        chat=options.to == "chat",
     )

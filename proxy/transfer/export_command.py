@@ -53,7 +53,7 @@ _TIME: Final = re.compile(
 
 
 class ExportOptions(Struct, frozen=True):
-    """What the command line says; `out` None or "-" is stdout."""
+    """What the command line says; `output` None or "-" is stdout."""
 
     config: str | None = None
     store: str | None = None
@@ -63,8 +63,8 @@ class ExportOptions(Struct, frozen=True):
     model: str | None = None
     format: Format = "chat"
     key: str | None = None
-    everything: bool = False
-    out: str | None = None
+    all: bool = False
+    output: str | None = None
 
 
 class Exports(Tally):
@@ -104,7 +104,7 @@ class Exports(Tally):
 
 def run(options: ExportOptions) -> int:
     """Export; return the exit code: 0, 1 if the store, a row or the disk failed, 2: wrong usage."""
-    to_stdout = options.out in (None, "-")
+    to_stdout = options.output in (None, "-")
     seen = not (to_stdout and sys.stdout and sys.stdout.isatty())
     tally = Exports(options.format)
     work = partial(_run, options, tally)
@@ -115,9 +115,9 @@ def _run(options: ExportOptions, tally: Exports, terminal: Terminal) -> int:
     with ExitStack() as stack:
         wanted = settings(options.config, options.store, made=False)
         query = _query(options)
-        refuse_overwriting(wanted, "--output", None if options.out == "-" else options.out)
+        refuse_overwriting(wanted, "--output", None if options.output == "-" else options.output)
         source = stack.enter_context(open_for_command(wanted))
-        out = LineWriter(stack.enter_context(_out(options.out)), tally)
+        out = LineWriter(stack.enter_context(_out(options.output)), tally)
         _export(source, query, out, options, terminal, tally)
     return tally.lost
 
@@ -141,9 +141,7 @@ def _export(
         if not rows:
             return
         for row in rows:
-            for line in lines_of(
-                row, options.format, tally.leave_out, everything=options.everything
-            ):
+            for line in lines_of(row, options.format, tally.leave_out, everything=options.all):
                 out.add(line)
         out.flush()
         tally.completions += len(rows)
