@@ -15,8 +15,7 @@ from wellspoken.engine.run_folder import RunFolder
 from wellspoken.engine.unix_http import Client, Silent
 
 if TYPE_CHECKING:
-    from wellspoken.engine.kind import Command, Facts, Kind
-    from wellspoken.engine.settings import Host, Settings
+    from wellspoken.engine.kind import Command, Facts, Host, Kind, Settings
 
 POLL_SECONDS = (0.02, 0.5)
 """Between two looks at whether it answers: at first, and at most."""
@@ -188,7 +187,7 @@ class _Start:
         facts = await self._kind.facts(self.client, command.argv, tuple(child.tail))
         self.say("warming up")
         path, body = self._kind.warm_up(facts)
-        status, answer = await self.client.post(path, body, WARM_UP_SECONDS)
+        status, answer = await self.client.request(path, WARM_UP_SECONDS, body)
         if status >= 400:
             text = answer[:300].decode("utf-8", "replace")
             log(f"{self._kind.name}: not warmed up, since POST {path} answered {status}: {text}")
@@ -209,7 +208,7 @@ class _Start:
         pause, longest = POLL_SECONDS
         while True:
             try:
-                status, _ = await self.client.get("/health", HEALTH_SECONDS)
+                status, _ = await self.client.request("/health", HEALTH_SECONDS)
                 if status == 200:
                     return
             except Silent:

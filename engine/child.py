@@ -32,12 +32,6 @@ SHIM_SECONDS = 12.0
 """How long the shim may take to end everything: it waits 10 s for what does not die."""
 
 
-def log_to_stderr(line: str) -> None:
-    """Write one relayed line to this process's stderr."""
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
-
-
 class Inlet:
     """The read end of a pipe that a child writes into, read through `stream`.
 

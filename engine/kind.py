@@ -1,4 +1,4 @@
-"""What a supervisor needs to know of the engine it runs: one object of each kind of engine."""
+"""What a supervisor is given: a kind of engine, how it is to be run, and for whom."""
 
 from __future__ import annotations
 
@@ -50,10 +50,6 @@ class Kind(Protocol):
         """Its name in sentences."""
 
     @property
-    def model(self) -> str:
-        """The model, as it was configured."""
-
-    @property
     def start_timeout(self) -> float:
         """Seconds a start may take unless that is configured."""
 
@@ -99,3 +95,43 @@ class Kind(Protocol):
 
         b"" where the answer itself proves it, since the computing loop gives it.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How an engine is run; times in seconds, and 0 turns off what may be off.
+
+    `start_timeout`: None for the kind's own. `grace`: from SIGTERM to the kill, when nothing is
+    open. `shutdown_timeout`: in which its own streams may end where somebody else ends it. `wait`:
+    how long a request waits for a restart, `queue`: how many may. `health_failures` unanswered
+    health checks in a row, or `stall_timeout` without any sign of work while requests are open, and
+    it is ended and started again. `restarts`: so many ends within ten minutes, and it stays down.
+    """
+
+    start_timeout: float | None = None
+    grace: float = 15.0
+    shutdown_timeout: float = 300.0
+    wait: float = 60.0
+    queue: int = 256
+    idle_unload: float = 0.0
+    health_interval: float = 10.0
+    health_timeout: float = 5.0
+    health_failures: int = 6
+    stall_timeout: float = 300.0
+    restarts: int = 5
+
+
+class Host(Protocol):
+    """Who sends requests to the engine."""
+
+    async def up(self, socket: Path, facts: Facts) -> None:
+        """It answers on this unix socket; requests come as soon as this returns."""
+
+    async def down(self) -> None:
+        """It is gone or about to end: close every connection to it."""
+
+    def last_heard(self) -> float:
+        """Return the loop's time at which the last byte of an answer came, 0.0 before the first."""
+
+    def note_change(self) -> None:
+        """The state or the phase of a start is another one."""

@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from wellspoken.engine.attempt import Running, attempt
 from wellspoken.engine.failure import EngineError, NotReady, ending
-from wellspoken.engine.kind import Facts, Kind
+from wellspoken.engine.kind import Facts, Host, Kind, Settings
 from wellspoken.engine.log_relay import Log
 from wellspoken.engine.run_folder import sweep
-from wellspoken.engine.settings import Host, Settings
 from wellspoken.engine.states import TABLE, Event, State
 from wellspoken.engine.watchdog import Watchdog
 

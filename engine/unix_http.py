@@ -24,26 +24,23 @@ class Client:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    async def get(self, target: str, seconds: float) -> tuple[int, bytes]:
-        """Return status and body of GET `target`. Raises Silent, after `seconds` at most."""
-        return await self._ask("GET", target, None, seconds)
-
-    async def post(self, target: str, body: bytes, seconds: float) -> tuple[int, bytes]:
-        """Return status and body of a POST of JSON. Raises Silent, after `seconds` at most."""
-        return await self._ask("POST", target, body, seconds)
-
     async def json(self, target: str, seconds: float) -> dict[str, Any]:
         """Return the JSON object that GET `target` answers with a 200; {} for anything else."""
         try:
-            status, body = await self.get(target, seconds)
+            status, body = await self.request(target, seconds)
             decoded = json.loads(body)
         except (Silent, ValueError, RecursionError):
             return {}
         return decoded if status == 200 and isinstance(decoded, dict) else {}
 
-    async def _ask(
-        self, method: str, target: str, body: bytes | None, seconds: float
+    async def request(
+        self, target: str, seconds: float, body: bytes | None = None
     ) -> tuple[int, bytes]:
+        """Return status and body of GET `target`, or of a POST of the JSON `body`.
+
+        Raises Silent, after `seconds` at most.
+        """
+        method = "GET" if body is None else "POST"
         wire = _Wire(self.path, seconds)
         asking = asyncio.create_task(asyncio.to_thread(_send_request, wire, method, target, body))
         try:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from wellspoken.engine.unix_http import Client, Silent
 
 if TYPE_CHECKING:
-    from wellspoken.engine.kind import Facts, Kind
-    from wellspoken.engine.settings import Settings
+    from wellspoken.engine.kind import Facts, Kind, Settings
 
 TICK = 10.0
 """Seconds between two looks where only stalls are watched."""
@@ -93,7 +92,7 @@ class Watchdog:
     async def _health(self) -> None:
         settings = self._settings
         try:
-            status, _ = await self._client.get("/health", settings.health_timeout)
+            status, _ = await self._client.request("/health", settings.health_timeout)
         except Silent as error:
             if _ours(error):
                 return
@@ -121,7 +120,7 @@ class Watchdog:
             self._counters = b""
             return
         try:
-            _, metrics = await self._client.get("/metrics", longest / QUIET)
+            _, metrics = await self._client.request("/metrics", longest / QUIET)
         except Silent as error:
             # It is too busy with others to answer this, or could not be asked.
             self._moved = self._loop.time() if _ours(error) else max(self._moved, self._heard())
@@ -143,7 +142,7 @@ class Watchdog:
         client does not read, and the engine has nothing to do."""
         path, body = self._kind.warm_up(self._facts)
         try:
-            status, _ = await self._client.post(path, body, seconds)
+            status, _ = await self._client.request(path, seconds, body)
         except Silent:
             return False
         return status < 500

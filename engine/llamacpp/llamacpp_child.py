@@ -20,6 +20,7 @@ from typing import Any
 
 IMPORTING = "importing llama.cpp"
 LOADING = "loading the model"
+NUMBERS = ("context", "parallel", "threads", "gpu-layers", "verbosity")
 
 
 def end_on_sigterm() -> None:
@@ -49,7 +50,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="wellspoken-llamacpp")
     for text in ("model", "alias", "socket"):
         parser.add_argument(f"--{text}", required=True)
-    for number in ("context", "parallel", "threads", "gpu-layers", "verbosity"):
+    for number in NUMBERS:
         parser.add_argument(f"--{number}", type=int, required=True)
     parser.add_argument("--chat-template")
     parser.add_argument("--chat-template-file", type=Path)

@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,81 +90,66 @@ _BUILD = re.compile(r"(b[1-9]\d*)(?:-|$)", re.ASCII)  # b0-unknown: built withou
 _WHEEL_BUILD = re.compile(r"20\d\d\.\d+\.([1-9]\d*)", re.ASCII)  # year, month, build
 
 
+@dataclass(slots=True)
 class LlamaCpp:
     """llama.cpp with one model, on a unix socket: its settings, and what its output means.
 
-    `context` tokens are shared by `parallel` slots; 0 takes the model's own, cut down to what
-    memory holds. `threads` 0 and `gpu_layers` -1 leave the choice to llama.cpp. `alias` is the
-    model's name in /v1/models (the file's stem if None). `chat_template` is the path of a jinja
-    file, or the template itself, in place of the model's; `mmproj` the GGUF file with which it sees
-    images or hears. `inherit`, `environment` and `own`: see `pass_environment`. `verbosity` is
-    llama.cpp's: 1 errors, 3 each request.
+    `model`: its file. `context` tokens are shared by `parallel` slots; 0 takes the model's own, cut
+    down to what memory holds. `threads` 0 and `gpu_layers` -1 leave the choice to llama.cpp.
+    `alias` is the model's name in /v1/models (the file's stem if None). `chat_template` is the path
+    of a jinja file, or the template itself, in place of the model's; `mmproj` the GGUF file with
+    which it sees images or hears. `inherit`, `environment` and `own`: see `pass_environment`.
+    `verbosity` is llama.cpp's: 1 errors, 3 each request.
     """
 
     name = "llamacpp"
     title = "llama.cpp"
     start_timeout = 600.0
 
-    def __init__(
-        self,
-        model: Path,
-        *,
-        context: int = 0,
-        parallel: int = 4,
-        threads: int = 0,
-        gpu_layers: int = -1,
-        alias: str | None = None,
-        chat_template: str | None = None,
-        mmproj: Path | None = None,
-        inherit: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
-        own: Sequence[str] = (),
-        verbosity: int = 1,
-    ) -> None:
-        self.model = str(model)
-        self.alias = alias if alias is not None else model.stem
-        self._file = _home(model)
-        self._gpu_layers = gpu_layers
-        self._chat_template = chat_template
-        self._mmproj = _home(mmproj) if mmproj is not None else None
-        self._inherit, self._own = tuple(inherit), tuple(own)
-        self._environment = dict(environment or {})
-        self._numbers = {
-            "context": context,
-            "parallel": parallel,
-            "threads": threads,
-            "gpu-layers": gpu_layers,
-            "verbosity": verbosity,
-        }
+    model: Path
+    _: KW_ONLY
+    context: int = 0
+    parallel: int = 4
+    threads: int = 0
+    gpu_layers: int = -1
+    alias: str | None = None
+    chat_template: str | None = None
+    mmproj: Path | None = None
+    inherit: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    own: Sequence[str] = ()
+    verbosity: int = 1
 
     def check(self) -> list[str]:
         """See Kind. Names the model file, the wheel, the template or the memory that is missing."""
-        size = check_model(self._file)
-        if self._mmproj is not None:
-            size += check_gguf(self._mmproj, "mmproj")
-        if self._chat_template is not None:
-            check_template(self._chat_template)
+        size = check_model(_home(self.model))
+        if self.mmproj is not None:
+            size += check_gguf(_home(self.mmproj), "mmproj")
+        if self.chat_template is not None:
+            check_template(self.chat_template)
         if importlib.util.find_spec(WHEEL) is None:
             raise lasting_error(_REMEDY["missing"])
-        return check_memory(size, self._gpu_layers)
+        return check_memory(size, self.gpu_layers)
 
     def command(self, socket: Path, folder: Path, shutdown_timeout: float) -> Command:
         """See Kind. It knows no draining: SIGTERM ends it, so its requests have to end before."""
         # -P: a file named like a library in the working directory must not be imported.
         argv = [sys.executable, "-P", "-m", llamacpp_child.__name__]
-        argv += [f"--model={self._file.absolute()}", f"--alias={self.alias}", f"--socket={socket}"]
-        argv += [f"--{key}={value}" for key, value in self._numbers.items()]
-        if self._chat_template is not None:
-            file = check_template(self._chat_template)
+        argv += [f"--model={_home(self.model).absolute()}", f"--socket={socket}"]
+        argv.append(f"--alias={self.alias or self.model.stem}")
+        for number in llamacpp_child.NUMBERS:
+            argv.append(f"--{number}={getattr(self, number.replace('-', '_'))}")
+        if self.chat_template is not None:
+            file = check_template(self.chat_template)
             argv.append(
-                f"--chat-template={self._chat_template}"
+                f"--chat-template={self.chat_template}"
                 if file is None
                 else f"--chat-template-file={file.absolute()}"
             )
-        if self._mmproj is not None:
-            argv.append(f"--mmproj={self._mmproj.absolute()}")
-        inherit = (*self._inherit, *PACKAGES)
-        environment = pass_environment(os.environ, inherit, self._environment, self._own)
+        if self.mmproj is not None:
+            argv.append(f"--mmproj={_home(self.mmproj).absolute()}")
+        inherit = (*self.inherit, *PACKAGES)
+        environment = pass_environment(os.environ, inherit, self.environment, self.own)
         return Command(tuple(argv), environment, reports=True)
 
     def phase(self, line: str) -> str | None:
@@ -203,7 +189,7 @@ class LlamaCpp:
 
     def warm_up(self, facts: Facts) -> tuple[str, bytes]:
         """See Kind."""
-        model = facts.models[0] if facts.models else self.alias
+        model = facts.models[0] if facts.models else self.alias or self.model.stem
         body = {"model": model, "prompt": "Hello", "max_tokens": 1, "logprobs": 1}
         return "/v1/completions", json.dumps(body).encode()
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +40,7 @@ _INTERPRETER = re.compile(rb"(/[^\n\"' ]*/)(?:python|pypy)[\d.]*")
 _PACKAGES = ("lib", "lib64", "local/lib")
 
 
+@dataclass(slots=True)
 class VLLM:
     """`vllm serve MODEL ARGUMENTS`, with everything that it needs to run below a supervisor.
 
@@ -52,45 +54,38 @@ class VLLM:
     title = "vLLM"
     start_timeout = 1800.0
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        arguments: Sequence[str] = (),
-        executable: str = "vllm",
-        alias: str | None = None,
-        inherit: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
-        own: Sequence[str] = (),
-        environ: Mapping[str, str] | None = None,
-    ) -> None:
-        self.model = os.path.expanduser(model)
-        self._arguments = tuple(arguments)
-        self._executable = executable
-        self._alias = alias
-        self._inherit, self._own = tuple(inherit), tuple(own)
-        self._extra = dict(environment or {})
-        self._environ = environ if environ is not None else os.environ
+    model: str
+    _: KW_ONLY
+    arguments: Sequence[str] = ()
+    executable: str = "vllm"
+    alias: str | None = None
+    inherit: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    own: Sequence[str] = ()
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+
+    def __post_init__(self) -> None:
+        self.model = os.path.expanduser(self.model)
 
     def check(self) -> list[str]:
         """Return warnings; raise EngineError that names what is missing. May take 5 s."""
-        reason = forbidden(self._arguments)
+        reason = forbidden(self.arguments)
         if reason is not None:
             raise lasting_error(reason)
         number = version(self._find_executable())
         warnings = _check_version(number)
         environ = self._environment_in(Path("/tmp"))
-        return warnings + vllm_check.check(self.model, self._arguments, number, environ)
+        return warnings + vllm_check.check(self.model, self.arguments, number, environ)
 
     def command(self, socket: Path, folder: Path, shutdown_timeout: float) -> Command:
         """Return `vllm serve` on `socket`. Raises EngineError where there is no vllm."""
         executable = self._find_executable()
-        argv = [str(executable), "serve", self.model, *self._arguments]
-        if self._alias is not None and not model_names_in(self._arguments):
-            argv += ["--served-model-name", self._alias]
+        argv = [str(executable), "serve", self.model, *self.arguments]
+        if self.alias is not None and not model_names_in(self.arguments):
+            argv += ["--served-model-name", self.alias]
         number = version(executable)
         # Else the questions of the watchdog fill the log, one line for each.
-        if _has(number, QUIET) and not any("access" in word for word in self._arguments):
+        if _has(number, QUIET) and not any("access" in word for word in self.arguments):
             argv += ["--disable-access-log-for-endpoints", "/health,/metrics"]
         argv += ["--uds", str(socket)]
         if _has(number, DRAINS):
@@ -103,7 +98,7 @@ class VLLM:
 
     def pulse(self) -> str | None:
         """Return how far the model's download is, which its log does not say; else None."""
-        folder = option(self._arguments, "--download-dir")
+        folder = option(self.arguments, "--download-dir")
         where = Path(folder) if folder else hub_cache.cache(self._environment_in(Path("/tmp")))
         size = hub_cache.downloading(self.model, where)
         return None if size is None else f"downloading {self.model[-40:]}, {_size(size)}"
@@ -157,8 +152,8 @@ class VLLM:
 
     def _find_executable(self) -> Path:
         """Return the path of the executable; raise EngineError where there is none."""
-        if "/" in self._executable:
-            path = Path(os.path.expanduser(self._executable))
+        if "/" in self.executable:
+            path = Path(os.path.expanduser(self.executable))
             if os.access(path, os.X_OK) and path.is_file():
                 return path.absolute()
             raise lasting_error(
@@ -166,20 +161,20 @@ class VLLM:
                 f"it: {INSTALL}"
             )
         # Not resolved: the python of a venv is a link to one that has no vllm beside it.
-        beside = Path(sys.executable).parent / self._executable
+        beside = Path(sys.executable).parent / self.executable
         if os.access(beside, os.X_OK) and beside.is_file():
             return beside
-        found = shutil.which(self._executable, path=self._environ.get("PATH", os.defpath))
+        found = shutil.which(self.executable, path=self.environ.get("PATH", os.defpath))
         if found is None:
             raise lasting_error(
-                f"the command `{self._executable}` is neither beside {sys.executable} nor on PATH. "
+                f"the command `{self.executable}` is neither beside {sys.executable} nor on PATH. "
                 f"Install it: {INSTALL}"
             )
         return Path(found).absolute()
 
     def _environment_in(self, folder: Path) -> dict[str, str]:
         """Return its environment: its sockets and temporary files in `folder`, its caches not."""
-        environ = pass_environment(self._environ, self._inherit, {}, self._own)
+        environ = pass_environment(self.environ, self.inherit, {}, self.own)
         kept = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         root = environ.get("VLLM_CACHE_ROOT") or f"{kept}/vllm"
         own = {
@@ -197,7 +192,7 @@ class VLLM:
         # vLLM names its processes (VLLM::EngineCore) over their argv, which it finds by where the
         # first variable lies: that must be one which nobody sets again before (setproctitle 1.3).
         first = {"PATH": environ["PATH"]} if "PATH" in environ else {}
-        return first | own | environ | ours | self._extra
+        return first | own | environ | ours | dict(self.environment)
 
 
 def version(executable: Path) -> str:

@@ -11,7 +11,6 @@ from wellspoken.engine.vllm.vllm_arguments import forbidden, model_names_in
 from wellspoken.proxy.config.durations import seconds
 from wellspoken.proxy.config.problems import Problem
 from wellspoken.proxy.config.tables import Engine
-from wellspoken.proxy.config.values import ConfigError
 
 DURATIONS: Final = (
     "start_timeout",
@@ -93,7 +92,7 @@ def engine_rules(engine: Engine) -> Iterator[Problem]:
     for key, file in (("chat_template", engine.chat_template), ("mmproj", engine.mmproj)):
         if file is not None and not file.strip():
             yield _problem(key, "it is empty. Name a file, or leave it out.")
-    yield from argument_problems(engine.arguments, engine.alias)
+    yield from _argument_problems(engine.arguments, engine.alias)
     for name in engine.inherit:
         if not _VARIABLE.fullmatch(name.removesuffix("*")):
             yield _problem("inherit", f"{name!r} is no variable's name. Write NAME or PREFIX_*.")
@@ -116,13 +115,7 @@ def _key_problem(key: str, name: str) -> Iterator[Problem]:
         )
 
 
-def check_arguments(arguments: Sequence[str], alias: str | None = None) -> None:
-    """Refuse what collides with the flags that the proxy gives vLLM. Raises ConfigError."""
-    for problem in argument_problems(arguments, alias):
-        raise ConfigError(problem.text)
-
-
-def argument_problems(arguments: Sequence[str], alias: str | None = None) -> Iterator[Problem]:
+def _argument_problems(arguments: Sequence[str], alias: str | None) -> Iterator[Problem]:
     """Give what in `arguments` collides with the flags that the proxy gives vLLM."""
     if arguments and not arguments[0].startswith("-"):
         yield _problem(

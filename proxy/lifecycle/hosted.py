@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET
 
 from wellspoken.adapters.servers import registry
 from wellspoken.adapters.servers.versions import for_version
-from wellspoken.engine.settings import Settings
+from wellspoken.engine.kind import Settings
 from wellspoken.engine.supervisor import Supervisor
 from wellspoken.proxy.config.tables import Auth, Config, Engine
 from wellspoken.proxy.config.values import ConfigError, read_key
@@ -33,26 +33,31 @@ LOOKED: Final = 0.25
 POLL: Final = 0.02
 
 
+_AS_CONFIGURED: Final = (
+    "grace", "wait", "queue", "idle_unload", "health_interval", "health_timeout", "health_failures",
+    "stall_timeout", "restarts",
+)  # fmt: skip
+"""Settings of a supervisor that are keys of [engine] under the same names."""
+
+
 def kind_of(settings: Engine, own: Iterable[str] = ()) -> Kind:
     """Return the kind of engine that is configured, with its settings.
 
     `own`: variables of the environment that hold the proxy's own keys. Raises ConfigError for a
     value of `environment` that cannot be read.
     """
-    environment = _resolve_references(settings.environment)
+    both: dict[str, Any] = {
+        "alias": settings.alias,
+        "inherit": settings.inherit,
+        "environment": _resolve_references(settings.environment),
+        "own": tuple(own),
+    }
     # The other kind is not loaded.
     if settings.kind == "vllm":
         from wellspoken.engine.vllm.vllm_kind import VLLM
 
-        return VLLM(
-            settings.model,
-            arguments=settings.arguments,
-            executable=settings.executable,
-            alias=settings.alias,
-            inherit=settings.inherit,
-            environment=environment,
-            own=tuple(own),
-        )
+        arguments, executable = settings.arguments, settings.executable
+        return VLLM(settings.model, arguments=arguments, executable=executable, **both)
     from wellspoken.engine.llamacpp.llamacpp_kind import LlamaCpp
 
     return LlamaCpp(
@@ -61,12 +66,9 @@ def kind_of(settings: Engine, own: Iterable[str] = ()) -> Kind:
         parallel=settings.parallel,
         threads=settings.threads,
         gpu_layers=settings.gpu_layers,
-        alias=settings.alias,
         chat_template=settings.chat_template,
         mmproj=Path(settings.mmproj) if settings.mmproj is not None else None,
-        inherit=settings.inherit,
-        environment=environment,
-        own=tuple(own),
+        **both,
     )
 
 
@@ -113,16 +115,8 @@ class Hosted:
             kind_of(settings, _own(config)),
             Settings(
                 start_timeout=settings.start_timeout or None,
-                grace=settings.grace,
                 shutdown_timeout=config.server.drain_timeout,
-                wait=settings.wait,
-                queue=settings.queue,
-                idle_unload=settings.idle_unload,
-                health_interval=settings.health_interval,
-                health_timeout=settings.health_timeout,
-                health_failures=settings.health_failures,
-                stall_timeout=settings.stall_timeout,
-                restarts=settings.restarts,
+                **{name: getattr(settings, name) for name in _AS_CONFIGURED},
             ),
             self,
             relay,
@@ -134,14 +128,6 @@ class Hosted:
         self._restarts = 0
         target.host(self.supervisor, self._look)
         metrics.of_engines().watch(target.name, self.supervisor)
-
-    async def start(self) -> None:
-        """Start the engine; return once it is ready. Raises EngineError."""
-        await self.supervisor.start()
-
-    async def stop(self, now: asyncio.Event | None = None) -> None:
-        """End the engine and all its processes; `now`: at once, when it is set."""
-        await self.supervisor.stop(now)
 
     async def up(self, socket: Path, facts: Facts) -> None:
         """Give the target its address, the adapter of its version, and its models' names."""

@@ -195,7 +195,7 @@ class _Life:
         await self.watcher.stop()
         hosted, second = self.hosted, self.signals.second
         if hosted is not None and hosted.supervisor.first:  # a start that nobody waits for
-            self.work.append(asyncio.create_task(hosted.stop(second)))
+            self.work.append(asyncio.create_task(hosted.supervisor.stop(second)))
         state = self.service.state
         state.log.info("draining: %d open requests; a second signal stops at once", state.inflight)
         await _until(self.service.drain(), second)
@@ -248,7 +248,7 @@ async def _came_up(hosted: Hosted, service: Service) -> bool:
     What is wrong with it is logged where its state changes.
     """
     try:
-        await hosted.start()
+        await hosted.supervisor.start()
     except EngineError as error:
         return not error.lasting or len(service.state.router.targets) > 1
     return True
@@ -257,7 +257,7 @@ async def _came_up(hosted: Hosted, service: Service) -> bool:
 async def _stop_all(service: Service, hosted: Hosted | None, now: asyncio.Event) -> None:
     """End what clients have open, then the engine, and the store beside it; `now`: at once."""
     await service.stop()
-    ends = [hosted.stop(now)] if hosted is not None else []
+    ends = [hosted.supervisor.stop(now)] if hosted is not None else []
     if service.state.store is not None:
         ends.append(service.state.store.close(now))
     await asyncio.gather(*ends)

@@ -17,9 +17,8 @@ from wellspoken.engine import attempt as module
 from wellspoken.engine import run_folder as places
 from wellspoken.engine.attempt import Running, attempt
 from wellspoken.engine.failure import EngineError
-from wellspoken.engine.kind import Command, Facts
+from wellspoken.engine.kind import Command, Facts, Settings
 from wellspoken.engine.run_folder import RunFolder
-from wellspoken.engine.settings import Settings
 from wellspoken.engine.unix_http import Client
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -52,7 +51,7 @@ class Small(ScriptedKind):
         return EngineError(f"refused with {report['error']}: {' | '.join(tail)}")
 
     async def facts(self, client: Client, argv: Sequence[str], tail: Sequence[str]) -> Facts:
-        status, _ = await client.get("/v1/models", 10)
+        status, _ = await client.request("/v1/models", 10)
         assert status == 200
         return Facts(version=tail[0])
 

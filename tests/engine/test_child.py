@@ -21,7 +21,7 @@ from tests.clock import own_time
 from tests.engine.processes import FAMILY, SECONDS, family, lives, living, runtime, until
 from wellspoken.engine import child as children
 from wellspoken.engine import shim
-from wellspoken.engine.child import Child, log_to_stderr
+from wellspoken.engine.child import Child
 from wellspoken.engine.failure import EngineError
 from wellspoken.engine.log_relay import LINE_BYTES, LINES_A_SECOND, TAIL_LINES
 from wellspoken.engine.run_folder import RunFolder
@@ -98,13 +98,6 @@ async def test_stdout_is_log_too_unless_it_reports() -> None:
     assert await child.wait() == 0
     assert seen == ["one", "two", "three"]
     assert log == ["kid: one", "kid: two", "kid: three"]
-
-
-def test_the_log_goes_to_stderr_where_nobody_takes_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    log_to_stderr("kid: a line")
-    assert capsys.readouterr() == ("", "kid: a line\n")
 
 
 async def test_a_line_without_end_does_not_pile_up() -> None:

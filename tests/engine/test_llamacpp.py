@@ -76,7 +76,7 @@ def refusal(kind: LlamaCpp, folder: Path, *prefix: str) -> EngineError:
 
 async def test_answers_on_its_socket_and_says_what_it_is(tiny_model: Path, short: Path) -> None:
     kind: Kind = LlamaCpp(tiny_model, context=512, parallel=2, threads=1)
-    assert (kind.name, kind.title, kind.model) == ("llamacpp", "llama.cpp", str(tiny_model))
+    assert (kind.name, kind.title) == ("llamacpp", "llama.cpp")
     assert kind.check() == []
     with ready(kind, short) as run:
         facts = await kind.facts(run.client, run.command.argv, ())
@@ -86,11 +86,11 @@ async def test_answers_on_its_socket_and_says_what_it_is(tiny_model: Path, short
         assert facts.version == f"b{build}"
         assert facts.context == 256  # of one slot
         path, body = kind.warm_up(facts)
-        status, answer = await run.client.post(path, body, SECONDS)
+        status, answer = await run.client.request(path, SECONDS, body)
         assert status == 200
         [choice] = json.loads(answer)["choices"]
         assert len(choice["logprobs"]["content"]) == 1
-        _, metrics = await run.client.get("/metrics", SECONDS)
+        _, metrics = await run.client.request("/metrics", SECONDS)
         assert b"llamacpp:tokens_predicted_total 1" in metrics
         assert kind.progress(metrics) == b""
 
@@ -146,7 +146,7 @@ async def test_the_chat_template_is_the_given_one(
     with ready(kind, short) as run:
         props = await run.client.json("/props", SECONDS)
         asked = json.dumps({"messages": [{"role": "user", "content": "Hi"}]}).encode()
-        _, answer = await run.client.post("/apply-template", asked, SECONDS)
+        _, answer = await run.client.request("/apply-template", SECONDS, asked)
     assert props["chat_template"] == TEMPLATE
     assert "TEMPLATED é" in json.loads(answer)["prompt"]
 

@@ -20,10 +20,9 @@ from tests.engine.scripted import Host, until
 from wellspoken.engine import shim
 from wellspoken.engine import supervisor as module
 from wellspoken.engine.failure import EngineError, NotReady
-from wellspoken.engine.kind import Facts
+from wellspoken.engine.kind import Facts, Settings
 from wellspoken.engine.llamacpp import llamacpp_child
 from wellspoken.engine.llamacpp.llamacpp_kind import LlamaCpp
-from wellspoken.engine.settings import Settings
 from wellspoken.engine.supervisor import Supervisor
 from wellspoken.engine.unix_http import Client, Silent
 
@@ -109,7 +108,7 @@ class Engine(Host):
         try:
             body = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0}
             asked = json.dumps(body).encode()
-            status, answer = await self.client.post("/v1/chat/completions", asked, SECONDS)
+            status, answer = await self.client.request("/v1/chat/completions", SECONDS, asked)
         finally:
             self.supervisor.leave()
         assert status == 200
@@ -176,7 +175,7 @@ async def test_it_starts_answers_and_stops(make: Make, root: Path, tiny_model: P
     assert not processes.lives(pid) and left(root) == []
     assert not any("killed" in line for line in engine.log)
     with pytest.raises(Silent):
-        await engine.client.get("/health", 1.0)
+        await engine.client.request("/health", 1.0)
 
 
 @pytest.mark.parametrize("victim", ["engine", "shim"])
@@ -364,7 +363,6 @@ OWNER = """
 import asyncio, sys
 from pathlib import Path
 from tests.engine.test_llamacpp_life import Engine, Unchecked
-from wellspoken.engine.settings import Settings
 
 async def main():
     kind = Unchecked(Path(sys.argv[1]), context=512, parallel=1, threads=1)

@@ -13,7 +13,7 @@ import pytest
 from tests.engine.scripted import Host, Scripted, ScriptedKind, SocketServer, until
 from wellspoken.engine import supervisor as module
 from wellspoken.engine.failure import EngineError, NotReady
-from wellspoken.engine.settings import Settings
+from wellspoken.engine.kind import Settings
 from wellspoken.engine.states import TABLE
 from wellspoken.engine.supervisor import Supervisor
 

@@ -16,8 +16,8 @@ from wellspoken.engine.unix_http import Client, Silent
 async def test_get_post_and_json(short: Path) -> None:
     async with SocketServer(short / "s") as server:
         client = Client(server.path)
-        assert await client.get("/health", 5) == (200, b'{"asked": "/health"}')
-        assert await client.post("/v1/completions", b"{}", 5) == (
+        assert await client.request("/health", 5) == (200, b'{"asked": "/health"}')
+        assert await client.request("/v1/completions", 5, b"{}") == (
             200,
             b'{"asked": "/v1/completions"}',
         )
@@ -31,12 +31,12 @@ async def test_get_post_and_json(short: Path) -> None:
 async def test_nobody_there(short: Path) -> None:
     client = Client(short / "s")
     with pytest.raises(Silent, match="GET /health") as silent:
-        await client.get("/health", 5)
+        await client.request("/health", 5)
     assert isinstance(silent.value.__cause__, FileNotFoundError)
     async with SocketServer(short / "s"):
         pass
     with pytest.raises(Silent) as silent:
-        await client.get("/health", 5)
+        await client.request("/health", 5)
     assert isinstance(silent.value.__cause__, (ConnectionRefusedError, FileNotFoundError))
     assert await client.json("/health", 5) == {}
 
@@ -47,8 +47,8 @@ async def test_no_answer_in_time_leaves_no_thread(short: Path) -> None:
         client = Client(server.path)
         began = own_time()
         with pytest.raises(Silent):
-            await client.get("/health", 0.05)
-        asking = asyncio.create_task(client.get("/health", 60))
+            await client.request("/health", 0.05)
+        asking = asyncio.create_task(client.request("/health", 60))
         await asyncio.sleep(0.05)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -66,6 +66,6 @@ async def test_what_is_no_http(short: Path) -> None:
 
     server = await asyncio.start_unix_server(shout, short / "s")
     with pytest.raises(Silent):
-        await Client(short / "s").get("/health", 5)
+        await Client(short / "s").request("/health", 5)
     server.close()
     await server.wait_closed()

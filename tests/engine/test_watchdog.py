@@ -12,8 +12,7 @@ import pytest
 
 from tests.engine.scripted import ScriptedKind, SocketServer, until
 from wellspoken.engine import watchdog as module
-from wellspoken.engine.kind import Facts
-from wellspoken.engine.settings import Settings
+from wellspoken.engine.kind import Facts, Settings
 from wellspoken.engine.unix_http import Client, Silent
 from wellspoken.engine.watchdog import Watchdog
 
@@ -179,4 +178,4 @@ async def test_a_question_for_which_there_is_no_thread_is_not_answered(
 
     monkeypatch.setattr(asyncio, "to_thread", refuse)
     with pytest.raises(Silent, match="new thread"):
-        await Client(short / "s").get("/health", 5)
+        await Client(short / "s").request("/health", 5)

@@ -31,9 +31,8 @@ from wellspoken.engine import supervisor
 from wellspoken.engine.attempt import Running
 from wellspoken.engine.child import Child
 from wellspoken.engine.failure import EngineError
-from wellspoken.engine.kind import Facts
+from wellspoken.engine.kind import Facts, Host
 from wellspoken.engine.run_folder import RunFolder
-from wellspoken.engine.settings import Host
 from wellspoken.engine.states import State
 from wellspoken.engine.supervisor import Supervisor
 from wellspoken.engine.unix_http import Client
@@ -107,7 +106,7 @@ class EngineProxy:
     async def ready(self) -> None:
         """Start the engine and wait until it is ready."""
         self.gate.set()
-        await self.hosted.start()
+        await self.hosted.supervisor.start()
 
     async def state(self, wanted: State) -> None:
         """Wait until the engine has this state."""
@@ -171,4 +170,4 @@ async def engine_proxy(
                 yield running
             finally:
                 await client.close()
-                await hosted.stop()
+                await hosted.supervisor.stop()

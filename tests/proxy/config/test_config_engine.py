@@ -10,7 +10,7 @@ import pytest
 
 from wellspoken.proxy.config import load
 from wellspoken.proxy.config.durations import seconds
-from wellspoken.proxy.config.engine_keys import LLAMACPP, VLLM, check_arguments, names_of_models
+from wellspoken.proxy.config.engine_keys import LLAMACPP, VLLM, names_of_models
 from wellspoken.proxy.config.tables import Engine
 from wellspoken.proxy.config.values import ConfigError
 
@@ -161,7 +161,7 @@ def test_what_is_no_flag_of_vllm() -> None:
     assert "holds a NUL" in refused(HUB, arguments=["-x", "a\0"])
     names = ["--served_model_name=a"]
     assert "--served-model-name and alias" in refused(HUB, arguments=names, alias="b")
-    check_arguments(names)
+    assert engine(HUB, arguments=names).alias is None
 
 
 @pytest.mark.parametrize(
@@ -246,4 +246,5 @@ def test_paths_may_be_long() -> None:
 def test_a_flag_and_its_value_are_two_texts(argument: str, words: str) -> None:
     said = refused(HUB, arguments=["--enforce-eager", argument])
     assert said.startswith("engine.arguments: ") and "is one text" in said and words in said
-    check_arguments(["--chat-template", "{{ x }} y", '--hf-overrides={"a": 1}', "--a=b c"])
+    passing = ["--chat-template", "{{ x }} y", '--hf-overrides={"a": 1}', "--a=b c"]
+    assert engine(HUB, arguments=passing).arguments == tuple(passing)

@@ -196,7 +196,7 @@ def test_vllm_is_made_of_its_settings(tmp_path: Path) -> None:
     program.chmod(0o700)
     settings = {"executable": str(program), "arguments": ["--max-num-seqs", "3"]}
     kind = kind_of(configured(kind="vllm", model="org/model", alias="mine", **settings))
-    assert (kind.name, kind.title, kind.model) == ("vllm", "vLLM", "org/model")
+    assert (kind.name, kind.title) == ("vllm", "vLLM")
     argv = kind.command(tmp_path / "api.sock", tmp_path, 1.0).argv
     assert argv[0] == str(program) and "org/model" in argv and "mine" in argv
     assert argv[argv.index("--max-num-seqs") + 1] == "3"
@@ -223,7 +223,7 @@ async def test_a_real_process_dies_in_mid_answer_and_is_there_again(
 
     async with make(kind=Process) as running:
         monkeypatch.setattr(supervisor, "attempt", attempt)
-        await running.hosted.start()
+        await running.hosted.supervisor.start()
         first = running.supervisor.pid
         die = [{"role": "user", "content": "die"}]
         error = await running.proxy.error(502, messages=die)
@@ -238,7 +238,7 @@ async def test_a_real_process_dies_in_mid_answer_and_is_there_again(
         async with await running.proxy.chat(messages=MESSAGES, stream=True) as response:
             assert (await response.text()).endswith("data: [DONE]\n\n")
         await running.settled()
-        await running.hosted.stop()
+        await running.hosted.supervisor.stop()
         assert running.supervisor.state == "stopped" and running.target.upstream is None
 
 
@@ -250,7 +250,7 @@ async def test_a_real_process_that_is_killed_costs_waiting_requests_nothing(
 
     async with make(kind=Process) as running:
         monkeypatch.setattr(supervisor, "attempt", attempt)
-        await running.hosted.start()
+        await running.hosted.supervisor.start()
 
         async def asked(seconds: float) -> int:
             await asyncio.sleep(seconds)

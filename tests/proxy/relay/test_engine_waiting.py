@@ -54,7 +54,7 @@ async def waits(running: EngineProxy) -> None:
 async def test_while_it_starts_for_the_first_time_nobody_waits(make: Make) -> None:
     async with make(whole(body())) as running:
         running.gate.clear()
-        start = asyncio.create_task(running.hosted.start())
+        start = asyncio.create_task(running.hosted.supervisor.start())
         await running.state("starting")
         for more in ({}, {"stream": True}, {"oai_compat": False}):
             async with await running.proxy.chat(None, **more) as response:
