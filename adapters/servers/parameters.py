@@ -32,7 +32,7 @@ class Support(Struct, frozen=True):
     row before, None where it was refused (`versions.py`).
     """
 
-    how: How
+    how: How = "native"
     key: str = ""
     note: str = ""
     form: Form | None = None
@@ -90,6 +90,39 @@ FIRST_CALL: Final = Support("emulated", note="the calls after the first are drop
 WITHOUT_TOOLS: Final = Support("emulated", note="without the tools", form=forms.no_tools)
 ONLY_ALLOWED: Final = Support("emulated", note="only these are offered", form=forms.offer_allowed)
 AS_SYSTEM: Final = Support("emulated", note="as system", form=forms.developer_as_system)
+USAGE_ALONE: Final = Support(form=forms.usage_alone)
+IGNORED: Final = Support("accepted")
+
+CHAT: Final = (
+    OURS
+    | AS_TOOLS
+    | {
+        "n": ONE_EACH,
+        "max_completion_tokens": Support(key="max_tokens"),
+        "stream_options": USAGE_ALONE,
+        "tool_choice.none": WITHOUT_TOOLS,
+        "tool_choice.allowed_tools": ONLY_ALLOWED,
+        "parallel_tool_calls": FIRST_CALL,
+        "messages.developer": AS_SYSTEM,
+    }
+)
+"""What becomes of these in front of most servers; a server's table says the rest and its own."""
+
+COMPLETIONS: Final = {
+    "n": ONE_EACH,
+    "best_of": BEST_OF,
+    "stream_options": USAGE_ALONE,
+    "user": IGNORED,
+}
+"""The same of completions."""
+
+TEXTS_ALONE: Final = (
+    {"n": ONE_EACH, "echo": ECHOED, "stream_options": USAGE_ALONE, "user": IGNORED}
+    | rows("prompt.ids", "refused", note="Send its text.")
+    | rows("logprobs", "refused", note="Ask for them at POST /v1/chat/completions.")
+    | rows("best_of", "refused", note="It goes by logprobs, which are not told. Send n alone.")
+)
+"""The same of completions where token ids are not read and logprobs are not told."""
 
 ASKS_NOTHING: Final[Mapping[str, tuple[Any, ...]]] = {
     "best_of": (1,),

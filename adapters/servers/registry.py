@@ -62,10 +62,10 @@ GENERAL: Final = Backend(
     chat_table=CHAT
     | OURS
     | {
-        "max_completion_tokens": Support("native", "max_tokens", "the name that all servers know"),
-        "stream_options": Support("native", form=forms.usage_alone),
+        "max_completion_tokens": Support(key="max_tokens", note="the name that all servers know"),
+        "stream_options": Support(form=forms.usage_alone),
         "tool_choice.allowed_tools": ONLY_ALLOWED,
-        "n": Support("native", note="what is missing is asked for in further requests"),
+        "n": Support(note="what is missing is asked for in further requests"),
     }
     | rows("modalities audio web_search_options", "refused"),
     completion_table=COMPLETIONS
@@ -73,14 +73,8 @@ GENERAL: Final = Backend(
     | rows("n", note="what is missing is asked for in further requests"),
     tops_up=True,
     passes=(
-        "/v1/embeddings",
-        "/v1/responses",
-        "/v1/messages",
-        "/v1/messages/count_tokens",
-        "/tokenize",
-        "/detokenize",
-        "/rerank",
-        "/v1/rerank",
+        *("/v1/embeddings", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"),
+        *("/tokenize", "/detokenize", "/rerank", "/v1/rerank"),
     ),
     versions="any",
 )

@@ -49,33 +49,22 @@ from wellspoken.adapters.servers.parameters import Support, rows
 
 WORDS: Final = "It only asks the model in words. Offer the tool alone, with tool_choice 'auto'."
 CHAT: Final = (
-    rows("model max_tokens temperature top_p frequency_penalty presence_penalty")
+    rows("stream", form=narrow.ask_usage)  # before the form of stream_options
+    | rows("model max_tokens temperature top_p frequency_penalty presence_penalty")
     | rows("logprobs top_logprobs", note="since 2024-11 (0.1.37)")
     | rows("response_format", note="since 2024-12 (0.1.40)")
     | rows("response_format.json_object response_format.json_schema", note="since 2024-12 (0.1.40)")
-    | usual.OURS
-    | usual.AS_TOOLS
+    | usual.CHAT
     | {
-        "messages": Support("native", note="texts joined", form=narrow.join_texts),
-        "stream": Support("native", form=narrow.ask_usage),
-        "n": usual.ONE_EACH,
-        "stop": Support("native", form=narrow.texts_to_stop),
-        "seed": Support("native", note="its lowest 31 bits", form=narrow.small_seed),
-        "logit_bias": Support("native", note="since 2024-10 (0.1.37)", form=narrow.bias_by_id),
-        "max_completion_tokens": Support("native", "max_tokens"),
-        "stream_options": Support("native", form=forms.usage_alone),
-        "tools": Support(
-            "native", note="cortex.cpp 1.0.1 to 1.0.12, in words; a stream is made of a body"
-        ),
-        "tool_choice": Support("native"),
-        "tool_choice.none": usual.WITHOUT_TOOLS,
+        "messages": Support(note="texts joined", form=narrow.join_texts),
+        "stop": Support(form=narrow.texts_to_stop),
+        "seed": Support(note="its lowest 31 bits", form=narrow.small_seed),
+        "logit_bias": Support(note="since 2024-10 (0.1.37)", form=narrow.bias_by_id),
+        "tools": Support(note="cortex.cpp 1.0.1 to 1.0.12, in words; a stream is made of a body"),
+        "tool_choice": Support(),
         "tool_choice.allowed_tools": Support(
-            "emulated",
-            note="only these are offered; mode auto alone",
-            form=forms.offer_allowed,
+            "emulated", note="only these are offered; mode auto alone", form=forms.offer_allowed
         ),
-        "parallel_tool_calls": usual.FIRST_CALL,
-        "messages.developer": usual.AS_SYSTEM,
     }
     | rows("tool_choice.required tool_choice.function", "refused", note=WORDS)
     | rows("reasoning_effort", "refused", note="Its templates take no variables: leave it out.")

@@ -43,28 +43,20 @@ CHAT: Final = (
         form=forms.describe_tools,  # a named one without a schema would be any text
     )
     | rows("response_format response_format.json_object response_format.json_schema")
-    | rows("tool_choice tool_choice.none")
     | rows(
         "tool_choice.required tool_choice.function",
         note="without response_format, which is refused beside it",
         form=narrow.call_without_format,
     )
-    | usual.OURS
-    | usual.AS_TOOLS
+    | usual.CHAT
+    | rows("tool_choice tool_choice.none")
     | {
-        "n": usual.ONE_EACH,
-        "top_p": Support("native", form=narrow.above_zero),
-        "max_completion_tokens": Support("native", "max_tokens"),
-        "stream_options": Support("native", form=forms.usage_alone),
-        "tool_choice.allowed_tools": usual.ONLY_ALLOWED,
-        "parallel_tool_calls": usual.FIRST_CALL,
+        "top_p": Support(form=narrow.above_zero),
         "reasoning_effort": Support(
-            "native",
             note="low, medium or high for gpt-oss, else a variable of the template",
             form=narrow.nearest_effort,
         ),
-        "messages.developer": usual.AS_SYSTEM,
-        "messages.image_url": Support("native", note="400 for a model that reads text alone"),
+        "messages.image_url": Support(note="400 for a model that reads text alone"),
     }
     | rows("seed logit_bias", "refused", note=f"{NO_SAMPLING}.")
     | rows(
@@ -79,13 +71,8 @@ CHAT: Final = (
 )
 COMPLETIONS: Final = (
     rows("model prompt prompt.ids stream stop max_tokens temperature logprobs")
-    | {
-        "n": usual.ONE_EACH,
-        "best_of": usual.BEST_OF,
-        "top_p": Support("native", form=narrow.above_zero),
-        "stream_options": Support("native", form=forms.usage_alone),
-    }
-    | rows("user", "accepted")
+    | usual.COMPLETIONS
+    | {"top_p": Support(form=narrow.above_zero)}
     | rows("seed logit_bias", "refused", note=f"{NO_SAMPLING}.")
     | rows(
         "frequency_penalty presence_penalty",
@@ -105,13 +92,8 @@ FURIOSA: Final = Backend(
     least_tokens=1,
     unstreamed=frozenset({"prompt_logprobs"}),
     passes=(
-        "/v1/embeddings",
-        "/v1/responses",
-        "/score",
-        "/v1/score",
-        "/rerank",
-        "/v1/rerank",
-        "/v2/rerank",
+        *("/v1/embeddings", "/v1/responses"),
+        *("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"),
     ),
     versions="2026.4",
 )

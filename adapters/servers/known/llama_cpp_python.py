@@ -48,35 +48,26 @@ from wellspoken.adapters.tokens.tokenize import Tokenize
 AUTO: Final = (
     "auto: with --chat_format functionary, or chatml-function-calling and a system message"
 )
-SEED: Final = Support("native", note="-1 is a seed like others", form=forms.never_random)
+SEED: Final = Support(note="-1 is a seed like others", form=forms.never_random)
 CHAT: Final = (
     rows("model stream max_tokens temperature top_p logit_bias frequency_penalty presence_penalty")
     | rows("tool_choice response_format response_format.json_object")
     | rows("logprobs top_logprobs", note="with --logits_all true")
-    | usual.OURS
-    | usual.AS_TOOLS
+    | usual.CHAT
     | {
-        "messages": Support("native", note="texts joined", form=narrow.plain_messages),
-        "n": usual.ONE_EACH,
-        "stop": Support("native", form=narrow.texts_to_stop),
+        "messages": Support(note="texts joined", form=narrow.plain_messages),
+        "stop": Support(form=narrow.texts_to_stop),
         "seed": SEED,
-        "max_completion_tokens": Support("native", "max_tokens"),
         "stream_options": usual.COUNTED,
         "response_format.json_schema": Support(
-            "native", note="since 0.2.34, as json_object with a schema", form=forms.schema_in_object
+            note="since 0.2.34, as json_object with a schema", form=forms.schema_in_object
         ),
-        "tools": Support("native", note=AUTO, form=narrow.auto_tools),
-        "tool_choice.none": usual.WITHOUT_TOOLS,
-        "tool_choice.function": Support("native", note="in every chat format"),
+        "tools": Support(note=AUTO, form=narrow.auto_tools),
+        "tool_choice.function": Support(note="in every chat format"),
         "tool_choice.required": Support(
             "emulated", note="one tool by its name; 400 for several", form=narrow.only_tool_named
         ),
-        "tool_choice.allowed_tools": usual.ONLY_ALLOWED,
-        "parallel_tool_calls": usual.FIRST_CALL,
-        "messages.developer": usual.AS_SYSTEM,
-        "messages.image_url": Support(
-            "native", note="with the --chat_format of a model that reads images"
-        ),
+        "messages.image_url": Support(note="with the --chat_format of a model that reads images"),
     }
     | rows("reasoning_effort", "refused", note="Its templates take no variables: leave it out.")
     | rows("messages.input_audio messages.file", "refused", note="Send text or images.")
@@ -88,9 +79,8 @@ COMPLETIONS: Final = (
     rows("model prompt stream max_tokens temperature top_p logit_bias")
     | rows("frequency_penalty presence_penalty")
     | rows("logprobs echo", note="logprobs with --logits_all true")
-    | {"stop": Support("native", form=narrow.texts_to_stop), "seed": SEED}
-    | rows("user", "accepted")
-    | {"n": usual.ONE_EACH, "best_of": usual.BEST_OF}
+    | usual.COMPLETIONS
+    | {"stop": Support(form=narrow.texts_to_stop), "seed": SEED}
     | {"stream_options": usual.COUNTED}
     | rows("prompt.ids", "refused", note="Send its text.")
     | rows(
@@ -110,11 +100,6 @@ LLAMA_CPP_PYTHON: Final = Backend(
     tokenize=Tokenize(path="/extras/tokenize/count", text="input"),
     least_tokens=1,  # 0 means no limit
     unstreamed=frozenset({"logprobs", "echo"}),
-    passes=(
-        "/v1/embeddings",
-        "/extras/tokenize",
-        "/extras/tokenize/count",
-        "/extras/detokenize",
-    ),
+    passes=("/v1/embeddings", "/extras/tokenize", "/extras/tokenize/count", "/extras/detokenize"),
     versions="0.2.58 to 0.3.36",
 )

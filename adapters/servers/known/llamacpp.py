@@ -58,35 +58,27 @@ CHAT: Final = (
     | rows("logprobs top_logprobs tool_choice tool_choice.required response_format")
     | rows("response_format.json_object response_format.json_schema", form=forms.schema_of_object)
     | rows("messages.image_url messages.input_audio")
-    | usual.OURS
-    | usual.AS_TOOLS
+    | usual.CHAT
     | {
-        "n": usual.ONE_EACH,
-        "seed": Support("native", form=forms.never_random),
-        "max_completion_tokens": Support("native", "max_tokens"),
-        "stream_options": Support("native", form=forms.usage_alone),
-        "logit_bias": Support("native", form=forms.bias_pairs),
-        "tools": Support("native", form=forms.describe_tools),  # b7376 answers 500 without
-        "tool_choice.none": Support("native", form=forms.no_tools_beside_format),
-        "parallel_tool_calls": Support("native", note="further calls are dropped at false"),
+        "seed": Support(form=forms.never_random),
+        "logit_bias": Support(form=forms.bias_pairs),
+        "tools": Support(form=forms.describe_tools),  # b7376 answers 500 without
+        "tool_choice.none": Support(form=forms.no_tools_beside_format),
+        "parallel_tool_calls": Support(note="further calls are dropped at false"),
         "tool_choice.function": Support("emulated", form=forms.only_named_tool),
-        "tool_choice.allowed_tools": usual.ONLY_ALLOWED,
-        "messages.developer": usual.AS_SYSTEM,
-        "reasoning_effort": Support("native", form=forms.effort_for_template),
+        "reasoning_effort": Support(form=forms.effort_for_template),
     }
     | rows("messages.file tools.custom verbosity modalities audio web_search_options", "refused")
 )
 COMPLETIONS: Final = (
     rows("model prompt prompt.ids stream stop max_tokens temperature top_p logprobs")
     | rows("frequency_penalty presence_penalty", note="over the last 64 tokens, the prompt's too")
-    | {"n": usual.ONE_EACH, "best_of": usual.BEST_OF}
+    | usual.COMPLETIONS
     | {
-        "seed": Support("native", form=forms.never_random),
+        "seed": Support(form=forms.never_random),
         "echo": Support("emulated", note="computed from the prompt's tokens"),
-        "logit_bias": Support("native", form=forms.bias_pairs),
-        "stream_options": Support("native", form=forms.usage_alone),
+        "logit_bias": Support(form=forms.bias_pairs),
     }
-    | rows("user", "accepted")
     | rows("suffix", "refused", note="Leave it out; llama.cpp fills in at POST /infill.")
 )
 TOKENIZE: Final = Tokenize(
@@ -104,18 +96,9 @@ TOKENIZE: Final = Tokenize(
 )
 
 PASSES: Final = (
-    "/v1/embeddings",
-    "/embeddings",
-    "/v1/responses",
-    "/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/tokenize",
-    "/detokenize",
-    "/rerank",
-    "/reranking",
-    "/v1/rerank",
-    "/v1/reranking",
+    *("/v1/embeddings", "/embeddings", "/v1/responses", "/responses"),
+    *("/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize"),
+    *("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"),
 )
 """As of 2026-07 (tools/server/server.cpp at 00dd081); an older one answers 404 to what it lacks."""
 

@@ -62,16 +62,16 @@ CHAT: Final = (
     | usual.OURS
     | {
         "n": usual.ONE_EACH,
-        "max_tokens": Support("native", "n_predict"),
-        "max_completion_tokens": Support("native", "n_predict"),
-        "logprobs": Support("native", "n_probs"),
-        "top_logprobs": Support("native", "n_probs"),
-        "response_format": Support("native", note="as json_schema"),
+        "max_tokens": Support(key="n_predict"),
+        "max_completion_tokens": Support(key="n_predict"),
+        "logprobs": Support(key="n_probs"),
+        "top_logprobs": Support(key="n_probs"),
+        "response_format": Support(note="as json_schema"),
         "stream_options": Support("emulated", note="from the answer's counts"),
         "tool_choice.none": usual.WITHOUT_TOOLS,
         "parallel_tool_calls": Support("accepted", note="there are no calls"),
         "messages.developer": usual.AS_SYSTEM,
-        "reasoning_effort": Support("native", form=forms.effort_for_template),
+        "reasoning_effort": Support(form=forms.effort_for_template),
     }
     | rows("tools tool_choice tool_choice.required tool_choice.function", "refused", note=_CALLS)
     | rows("tool_choice.allowed_tools tools.custom", "refused", note=_CALLS)
@@ -82,14 +82,13 @@ CHAT: Final = (
 COMPLETIONS: Final = (
     rows("model prompt prompt.ids stream stop temperature top_p seed logit_bias")
     | rows("frequency_penalty presence_penalty", note="over the last 64 tokens, the prompt's too")
+    | usual.COMPLETIONS
     | {
-        "max_tokens": Support("native", "n_predict"),
-        "logprobs": Support("native", "n_probs"),
+        "max_tokens": Support(key="n_predict"),
+        "logprobs": Support(key="n_probs"),
         "echo": Support("emulated", note="computed from the prompt's tokens"),
         "stream_options": Support("emulated", note="from the answer's counts"),
     }
-    | {"n": usual.ONE_EACH, "best_of": usual.BEST_OF}
-    | rows("user", "accepted")
     | rows("suffix", "refused", note="Leave it out; llama.cpp fills in at POST /infill.")
 )
 
@@ -116,19 +115,10 @@ SAME: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 """Parameters that llama.cpp has under OpenAI's name and with its meaning."""
 
 TEMPLATE: Final = (
-    "messages",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "response_format",
-    "json_schema",
-    "grammar",
-    "chat_template_kwargs",
-    "add_generation_prompt",
-    "continue_final_message",
-    "enable_thinking",
-    "reasoning_format",
-    "reasoning_effort",
+    *("messages", "tools", "tool_choice", "parallel_tool_calls"),
+    *("response_format", "json_schema", "grammar"),
+    *("chat_template_kwargs", "add_generation_prompt", "continue_final_message"),
+    *("enable_thinking", "reasoning_format", "reasoning_effort"),
 )
 """Keys that /apply-template reads."""
 

@@ -31,28 +31,21 @@ from wellspoken.adapters.servers.parameters import Support, rows
 UNNAMED: Final = "LM Studio's documentation does not name it. Leave it out."
 SILENT: Final = "LM Studio tells none. Leave it out."
 
-SEED: Final = Support("native", note="-1 is a seed like others", form=forms.never_random)
+SEED: Final = Support(note="-1 is a seed like others", form=forms.never_random)
 
 CHAT: Final = (
     rows("model messages stream stop max_tokens temperature top_p logit_bias")
-    | rows("frequency_penalty presence_penalty tools tool_choice tool_choice.none")
-    | rows("tool_choice.required response_format.json_schema")
-    | usual.OURS
-    | usual.AS_TOOLS
+    | rows("frequency_penalty presence_penalty tools tool_choice")
+    | usual.CHAT
+    | rows("tool_choice.none tool_choice.required response_format.json_schema")
     | {
-        "n": usual.ONE_EACH,
         "seed": SEED,
-        "max_completion_tokens": Support("native", "max_tokens"),
-        "stream_options": Support("native", form=forms.usage_alone),
-        "response_format": Support("native", form=forms.object_by_schema),
+        "response_format": Support(form=forms.object_by_schema),
         "response_format.json_object": Support("emulated", note="as a schema of any object"),
         "tool_choice.function": Support("emulated", form=forms.only_named_tool),
-        "tool_choice.allowed_tools": usual.ONLY_ALLOWED,
-        "messages.developer": usual.AS_SYSTEM,
-        "messages.image_url": Support("native", note="data: URLs"),
+        "messages.image_url": Support(note="data: URLs"),
     }
     | rows("logprobs top_logprobs", "refused", note=SILENT)
-    | {"parallel_tool_calls": usual.FIRST_CALL}
     | rows("reasoning_effort", "refused", note=UNNAMED)
     | rows("messages.input_audio messages.file tools.custom", "refused")
     | rows("verbosity modalities audio web_search_options", "refused")
@@ -60,16 +53,9 @@ CHAT: Final = (
 COMPLETIONS: Final = (
     rows("model prompt stream stop max_tokens temperature top_p logit_bias")
     | rows("frequency_penalty presence_penalty")
-    | {
-        "n": usual.ONE_EACH,
-        "seed": SEED,
-        "stream_options": Support("native", form=forms.usage_alone),
-        "echo": usual.ECHOED,
-    }
-    | rows("user", "accepted")
-    | rows("prompt.ids", "refused", note="Send its text.")
+    | {"seed": SEED}
+    | usual.TEXTS_ALONE
     | rows("logprobs", "refused", note=SILENT)
-    | rows("best_of", "refused", note="It goes by logprobs, which are not told. Send n alone.")
     | rows("suffix", "refused", note="Put it into the prompt, in the model's own form.")
 )
 

@@ -37,35 +37,27 @@ UNREAD: Final = "mlx-lm does not read it. Leave it out."
 NO_LIMIT: Final = 32_768
 """What is asked for where the client sets no limit: it has to be a number, and 512 is too few."""
 
-PENALTY: Final = Support("native", since="0.31.3")
-SEED: Final = Support("native", form=forms.natural_seed, since="0.28.0")
+PENALTY: Final = Support(since="0.31.3")
+SEED: Final = Support(form=forms.natural_seed, since="0.28.0")
 
 CHAT: Final = (
     rows("model messages stream stop max_tokens temperature top_p logit_bias logprobs tool_choice")
-    | usual.OURS
-    | usual.AS_TOOLS
+    | usual.CHAT
     | {
-        "n": usual.ONE_EACH,
-        "max_completion_tokens": Support("native", "max_tokens"),
         "seed": SEED,
         "frequency_penalty": PENALTY,
         "presence_penalty": PENALTY,
-        "top_logprobs": Support("native", note="11 at most", since="0.31.3"),
-        "stream_options": Support("native", form=forms.usage_alone),
+        "top_logprobs": Support(note="11 at most", since="0.31.3"),
         "reasoning_effort": Support(
-            "native",
             note="as a variable of the template",
             form=forms.effort_for_template,
             since="0.31.0",
         ),
-        "tools": Support("native", form=forms.describe_tools),
-        "tool_choice.none": usual.WITHOUT_TOOLS,
+        "tools": Support(form=forms.describe_tools),
         "tool_choice.allowed_tools": Support("emulated", form=forms.offer_allowed_if_auto),
-        "messages.developer": usual.AS_SYSTEM,
-        "messages.image_url": Support("native", since="0.32.0"),
+        "messages.image_url": Support(since="0.32.0"),
     }
     | rows("tool_choice.required tool_choice.function", "refused", note='Send "auto".')
-    | {"parallel_tool_calls": usual.FIRST_CALL}
     | rows("response_format response_format.json_object", "refused", note=UNREAD)
     | rows("response_format.json_schema", "refused", note=UNREAD)
     | rows("messages.input_audio messages.file tools.custom", "refused")
@@ -73,18 +65,8 @@ CHAT: Final = (
 )
 COMPLETIONS: Final = (
     rows("model prompt stream stop max_tokens temperature top_p logit_bias")
-    | {
-        "n": usual.ONE_EACH,
-        "seed": SEED,
-        "frequency_penalty": PENALTY,
-        "presence_penalty": PENALTY,
-        "stream_options": Support("native", form=forms.usage_alone),
-        "echo": usual.ECHOED,
-    }
-    | rows("user", "accepted")
-    | rows("prompt.ids", "refused", note="Send its text.")
-    | rows("logprobs", "refused", note="Ask for them at POST /v1/chat/completions.")
-    | rows("best_of", "refused", note="It goes by logprobs, which are not told. Send n alone.")
+    | {"seed": SEED, "frequency_penalty": PENALTY, "presence_penalty": PENALTY}
+    | usual.TEXTS_ALONE
     | rows("suffix", "refused", note="Put it into the prompt, in the model's own form.")
 )
 

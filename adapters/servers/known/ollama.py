@@ -45,62 +45,44 @@ from wellspoken.adapters.servers.parameters import Support, rows
 UNREAD: Final = "Ollama does not read it. Leave it out."
 PENALTY: Final = "Ollama's own engine ignores it from 0.6 to 0.29"
 
-SEED: Final = Support("native", note="-1 is a seed like others", form=forms.never_random)
-LOGPROBS: Final = Support("native", since="0.12.11")
-PRESENCE: Final = Support("native", note=PENALTY, since="0.3.10")
-USAGE: Final = Support(
-    "native",
-    form=forms.usage_alone,
-    since="0.5.2",
-    older=usual.COUNTED,
-)
+SEED: Final = Support(note="-1 is a seed like others", form=forms.never_random)
+LOGPROBS: Final = Support(since="0.12.11")
+PRESENCE: Final = Support(note=PENALTY, since="0.3.10")
+USAGE: Final = Support(form=forms.usage_alone, since="0.5.2", older=usual.COUNTED)
 
 CHAT: Final = (
     rows("model messages stream stop max_tokens temperature top_p")
     | rows("response_format response_format.json_object")
-    | usual.OURS
-    | usual.AS_TOOLS
+    | usual.CHAT
     | {
-        "n": usual.ONE_EACH,
         "seed": SEED,
-        "max_completion_tokens": Support("native", "max_tokens"),
-        "frequency_penalty": Support("native", note=PENALTY),
+        "frequency_penalty": Support(note=PENALTY),
         "presence_penalty": PRESENCE,
         "logprobs": LOGPROBS,
         "top_logprobs": LOGPROBS,
         "stream_options": USAGE,
-        "reasoning_effort": Support("native", form=forms.effort_from_low, since="0.11.5"),
-        "response_format.json_schema": Support("native", since="0.5.0"),
-        "tools": Support("native", form=forms.describe_tools, since="0.2.6"),
-        "tool_choice": Support("native", note='"auto" is what it does, whatever it is told'),
-        "tool_choice.none": usual.WITHOUT_TOOLS,
+        "reasoning_effort": Support(form=forms.effort_from_low, since="0.11.5"),
+        "response_format.json_schema": Support(since="0.5.0"),
+        "tools": Support(form=forms.describe_tools, since="0.2.6"),
+        "tool_choice": Support(note='"auto" is what it does, whatever it is told'),
         "tool_choice.allowed_tools": Support("emulated", form=forms.offer_allowed_if_auto),
-        "messages.developer": usual.AS_SYSTEM,
-        "messages.image_url": Support(
-            "native", note="data: URLs of jpeg, png or webp alone", since="0.2.6"
-        ),
-        "messages.input_audio": Support("native", since="0.20.0"),
+        "messages.image_url": Support(note="data: URLs of jpeg, png or webp alone", since="0.2.6"),
+        "messages.input_audio": Support(since="0.20.0"),
     }
     | rows("tool_choice.required tool_choice.function", "refused", note='Send "auto".')
-    | {"parallel_tool_calls": usual.FIRST_CALL}
     | rows("logit_bias", "refused", note=UNREAD)
     | rows("messages.file tools.custom verbosity modalities audio web_search_options", "refused")
 )
 COMPLETIONS: Final = (
     rows("model prompt stream stop max_tokens temperature top_p")
     | {
-        "n": usual.ONE_EACH,
         "seed": SEED,
         "frequency_penalty": CHAT["frequency_penalty"],
         "presence_penalty": PRESENCE,
-        "suffix": Support("native", note="models whose template has a place for it", since="0.2.6"),
-        "stream_options": USAGE,
-        "echo": usual.ECHOED,
+        "suffix": Support(note="models whose template has a place for it", since="0.2.6"),
     }
-    | rows("user", "accepted")
-    | rows("prompt.ids", "refused", note="Send its text.")
-    | rows("logprobs", "refused", note="Ask for them at POST /v1/chat/completions.")
-    | rows("best_of", "refused", note="It goes by logprobs, which are not told. Send n alone.")
+    | usual.TEXTS_ALONE
+    | {"stream_options": USAGE}
     | rows("logit_bias", "refused", note=UNREAD)
 )
 

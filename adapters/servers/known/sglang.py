@@ -42,52 +42,37 @@ from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.parameters import Support, rows
 from wellspoken.adapters.tokens.tokenize import COMMON, Tokenize
 
-SEED: Final = Support("native", note="with --enable-deterministic-inference", since="0.5.9")
-BIAS: Final = Support("native", since="0.4.8")
+SEED: Final = Support(note="with --enable-deterministic-inference", since="0.5.9")
+BIAS: Final = Support(since="0.4.8")
 
 CHAT: Final = (
-    rows("model messages stream n stop max_tokens temperature top_p")
+    rows("model messages stream stop max_tokens temperature top_p")
     | rows("frequency_penalty presence_penalty logprobs top_logprobs tools tool_choice")
     | rows("response_format response_format.json_object response_format.json_schema")
-    | rows("tool_choice.none messages.image_url")
-    | usual.OURS
-    | usual.AS_TOOLS
+    | usual.CHAT
+    | rows("n tool_choice.none messages.image_url")
     | {
-        "max_completion_tokens": Support("native", "max_tokens"),
         "seed": SEED,
         "logit_bias": BIAS,
-        "tool_choice.required": Support("native", since="0.4.7"),
-        "tool_choice.function": Support("native", since="0.4.7"),
-        "parallel_tool_calls": Support(
-            "native",
-            since="0.5.12",
-            older=usual.FIRST_CALL,
-        ),
+        "tool_choice.required": Support(since="0.4.7"),
+        "tool_choice.function": Support(since="0.4.7"),
+        "parallel_tool_calls": Support(since="0.5.12", older=usual.FIRST_CALL),
         "reasoning_effort": Support(
-            "native",
             note="for models whose template knows it",
             since="0.5.3",
-            older=Support("native", form=forms.effort_for_template, since="0.4.7"),
+            older=Support(form=forms.effort_for_template, since="0.4.7"),
         ),
-        "stream_options": Support("native", form=forms.usage_alone),
-        "tool_choice.allowed_tools": usual.ONLY_ALLOWED,
-        "messages.developer": usual.AS_SYSTEM,
         "messages.input_audio": Support(
-            "native", note="as audio_url", form=forms.audio_as_url, since="0.4.6"
+            note="as audio_url", form=forms.audio_as_url, since="0.4.6"
         ),
     }
     | rows("messages.file tools.custom verbosity modalities audio web_search_options", "refused")
 )
 COMPLETIONS: Final = (
-    rows("model prompt prompt.ids stream n stop max_tokens temperature top_p echo")
+    rows("model prompt prompt.ids stream stop max_tokens temperature top_p echo")
     | rows("frequency_penalty presence_penalty logprobs")
-    | {
-        "seed": SEED,
-        "logit_bias": BIAS,
-        "best_of": usual.BEST_OF,
-        "stream_options": Support("native", form=forms.usage_alone),
-    }
-    | rows("user", "accepted")
+    | usual.COMPLETIONS
+    | {"n": Support(), "seed": SEED, "logit_bias": BIAS}
     | rows("suffix", "refused", note="Put it into the prompt, in the model's own form.")
 )
 TOKENIZE: Final = Tokenize(
@@ -99,17 +84,9 @@ TOKENIZE: Final = Tokenize(
     ends=True,
 )
 PASSES: Final = (
-    "/v1/embeddings",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/v1/rerank",
-    "/v1/score",
-    "/v1/classify",
-    "/tokenize",
-    "/v1/tokenize",
-    "/detokenize",
-    "/v1/detokenize",
+    *("/v1/embeddings", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"),
+    *("/v1/rerank", "/v1/score", "/v1/classify"),
+    *("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize"),
 )
 """As of 0.5.23 (entrypoints/http_server.py); an older one answers 404 where it has none."""
 

@@ -48,49 +48,32 @@ from wellspoken.adapters.tokens.tokenize import Tokenize
 UNREAD: Final = "TGI does not read it. Leave it out."
 OTHER: Final = "TGI makes a repetition penalty of it. Send frequency_penalty."
 
-FREQUENCY: Final = Support("native", since="1.4.1")
-STOP: Final = Support(
-    "native",
-    form=forms.stop_list,
-    since="1.4.4",
-    older=Support("emulated", note="cut by the proxy"),
-)
-SEED: Final = Support("native", form=forms.natural_seed)
+FREQUENCY: Final = Support(since="1.4.1")
+CUT: Final = Support("emulated", note="cut by the proxy")
+STOP: Final = Support(form=forms.stop_list, since="1.4.4", older=CUT)
+SEED: Final = Support(form=forms.natural_seed)
 TOP_P: Final = Support(
-    "native",
-    note="0 is sent as 1e-6 and 1 not at all, since TGI refuses both",
-    form=forms.inner_top_p,
+    note="0 is sent as 1e-6 and 1 not at all, since TGI refuses both", form=forms.inner_top_p
 )
 
 CHAT: Final = (
     rows("model stream temperature logprobs tool_choice tool_choice.function")
-    | usual.OURS
-    | usual.AS_TOOLS
+    | usual.CHAT
     | {
-        "messages": Support("native", form=forms.calls_alone),
+        "messages": Support(form=forms.calls_alone),
         "seed": SEED,
-        "n": usual.ONE_EACH,
         "stop": STOP,
         "top_p": TOP_P,
         "frequency_penalty": FREQUENCY,
-        "max_tokens": Support("native", note="without it 100, before 3.0"),
-        "max_completion_tokens": Support("native", "max_tokens"),
-        "top_logprobs": Support("native", note="5 at most, or --max-top-n-tokens"),
-        "stream_options": Support(
-            "native",
-            form=forms.usage_alone,
-            since="2.3.0",
-            older=usual.COUNTED,
-        ),
-        "response_format": Support("native", form=forms.schema_as_grammar),
-        "response_format.json_schema": Support("native", note="not beside tools", since="2.1.0"),
-        "tools": Support("native", form=forms.describe_tools, since="1.4.3"),
-        "tool_choice.none": usual.WITHOUT_TOOLS,
-        "tool_choice.required": Support("native", since="2.4.1"),
-        "tool_choice.allowed_tools": usual.ONLY_ALLOWED,
+        "max_tokens": Support(note="without it 100, before 3.0"),
+        "top_logprobs": Support(note="5 at most, or --max-top-n-tokens"),
+        "stream_options": Support(form=forms.usage_alone, since="2.3.0", older=usual.COUNTED),
+        "response_format": Support(form=forms.schema_as_grammar),
+        "response_format.json_schema": Support(note="not beside tools", since="2.1.0"),
+        "tools": Support(form=forms.describe_tools, since="1.4.3"),
+        "tool_choice.required": Support(since="2.4.1"),
         "parallel_tool_calls": Support("accepted", note="it makes one call at most"),
-        "messages.developer": usual.AS_SYSTEM,
-        "messages.image_url": Support("native", since="2.0.2"),
+        "messages.image_url": Support(since="2.0.2"),
     }
     | rows("presence_penalty", "refused", note=OTHER)
     | rows("logit_bias reasoning_effort", "refused", note=UNREAD)
@@ -100,19 +83,9 @@ CHAT: Final = (
 )
 COMPLETIONS: Final = (
     rows("model prompt stream max_tokens temperature")
-    | {
-        "seed": SEED,
-        "n": usual.ONE_EACH,
-        "stop": STOP,
-        "top_p": TOP_P,
-        "frequency_penalty": FREQUENCY,
-        "echo": usual.ECHOED,
-        "stream_options": Support("emulated", note="its last chunk tells the usage, asked or not"),
-    }
-    | rows("user", "accepted")
-    | rows("prompt.ids", "refused", note="Send its text.")
-    | rows("logprobs", "refused", note="Ask for them at POST /v1/chat/completions.")
-    | rows("best_of", "refused", note="It goes by logprobs, which are not told. Send n alone.")
+    | {"seed": SEED, "stop": STOP, "top_p": TOP_P, "frequency_penalty": FREQUENCY}
+    | usual.TEXTS_ALONE
+    | rows("stream_options", "emulated", note="its last chunk tells the usage, asked or not")
     | rows("suffix", "refused", note="Put it into the prompt, in the model's own form.")
     | rows("presence_penalty", "refused", note="Send frequency_penalty.")
     | rows("logit_bias", "refused", note=UNREAD)

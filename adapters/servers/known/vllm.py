@@ -68,16 +68,13 @@ from wellspoken.adapters.tokens.tokenize import Tokenize
 CALLS_DROPPED: Final = "the calls after the first are dropped, as vLLM does from 0.12 on"
 
 TOOLS: Final = Support(
-    "native",
     note="with --enable-auto-tool-choice and a parser that knows the model's calls",
     since="0.6.5",
     older=Support(
-        "native",
         note="without `strict`, which these versions refuse",
         form=forms.lax_tools,
         since="0.6.0",
         older=Support(
-            "native",
             note="only beside a tool_choice that names one",
             form=forms.refuse_unnamed_tool,
             since="0.5.0",
@@ -85,16 +82,13 @@ TOOLS: Final = Support(
     ),
 )
 EFFORT: Final = Support(
-    "native",
     note="for models whose template knows it",
     since="0.24.0",  # from 0.14 to 0.23 template by template: none, minimal, enable_thinking
     older=Support(
-        "native",
         note="also as a variable of the template",
         form=forms.effort_in_both,
         since="0.6.5",
         older=Support(
-            "native",
             note="as a variable of the template",
             form=forms.effort_for_template,
             since="0.5.1",
@@ -102,49 +96,40 @@ EFFORT: Final = Support(
     ),
 )
 USAGE: Final = Support(
-    "native",
     note="include_obfuscation is not sent",
     form=forms.usage_alone,
     since="0.5.0",
     older=usual.COUNTED,
 )
-USER: Final = Support("native", note="taken and ignored")
+USER: Final = Support(note="taken and ignored")
 
 CHAT: Final = (
-    rows("model messages stream n stop max_tokens temperature top_p")
+    rows("model messages stream stop max_tokens temperature top_p")
     | rows("frequency_penalty presence_penalty tool_choice tool_choice.function")
     | rows("messages.image_url messages.input_audio", note="400 for a model that reads text alone")
-    | usual.OURS
-    | usual.AS_TOOLS
+    | usual.CHAT
     | {
+        "n": Support(),
         "user": USER,
-        "seed": Support("native", since="0.3.2"),
-        "logit_bias": Support("native", since="0.3.3"),
-        "logprobs": Support("native", since="0.3.3"),
-        "top_logprobs": Support("native", since="0.3.3"),
-        "max_completion_tokens": Support("native", "max_tokens"),
+        "seed": Support(since="0.3.2"),
+        "logit_bias": Support(since="0.3.3"),
+        "logprobs": Support(since="0.3.3"),
+        "top_logprobs": Support(since="0.3.3"),
         "stream_options": USAGE,
         "tools": TOOLS,
-        "tool_choice.none": Support(
-            "native",
-            since="0.6.4",
-            older=usual.WITHOUT_TOOLS,
-        ),
-        "tool_choice.required": Support("native", since="0.8.3"),
-        "tool_choice.allowed_tools": usual.ONLY_ALLOWED,
+        "tool_choice.none": Support(since="0.6.4", older=usual.WITHOUT_TOOLS),
+        "tool_choice.required": Support(since="0.8.3"),
         "parallel_tool_calls": Support(
-            "native", since="0.12.0", older=Support("emulated", note=CALLS_DROPPED)
+            since="0.12.0", older=Support("emulated", note=CALLS_DROPPED)
         ),
         "reasoning_effort": EFFORT,
-        "response_format": Support("native", since="0.4.0"),
-        "response_format.json_object": Support("native", since="0.4.0"),
+        "response_format": Support(since="0.4.0"),
+        "response_format.json_object": Support(since="0.4.0"),
         "response_format.json_schema": Support(
-            "native",
             since="0.6.0",
-            older=Support("native", note="as guided_json", form=forms.schema_as_guide),
+            older=Support(note="as guided_json", form=forms.schema_as_guide),
         ),
         "messages.developer": Support(
-            "native",
             note="as system, for a template that does not know it",
             since="0.28.0",
             older=usual.AS_SYSTEM,
@@ -157,14 +142,12 @@ COMPLETIONS: Final = (
     | rows("frequency_penalty presence_penalty logprobs")
     | {
         "user": USER,
-        "seed": Support("native", since="0.3.2"),
-        "logit_bias": Support("native", since="0.3.3"),
-        "echo": Support("native", since="0.3.0"),
+        "seed": Support(since="0.3.2"),
+        "logit_bias": Support(since="0.3.3"),
+        "echo": Support(since="0.3.0"),
         "best_of": usual.BEST_OF,
         "stream_options": USAGE,
-        "suffix": Support(
-            "native", note="400 by vLLM for a model that fills no gaps, and by older versions"
-        ),
+        "suffix": Support(note="400 by vLLM for a model that fills no gaps, and by older versions"),
     }
 )
 TOKENIZE: Final = Tokenize(
@@ -183,17 +166,9 @@ VLLM: Final = Backend(
     completion_table=COMPLETIONS,
     detokenize="/detokenize",
     passes=(
-        "/v1/embeddings",
-        "/v1/responses",
-        "/v1/messages",
-        "/v1/messages/count_tokens",
-        "/tokenize",
-        "/detokenize",
-        "/score",
-        "/v1/score",
-        "/rerank",
-        "/v1/rerank",
-        "/v2/rerank",
+        *("/v1/embeddings", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"),
+        *("/tokenize", "/detokenize"),
+        *("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"),
     ),
     tokenize=TOKENIZE,
     greedy_alone=True,  # "n must be 1 when using greedy sampling", in every version
