@@ -26,7 +26,8 @@ from wellspoken.proxy.http.connection import Listener
 from wellspoken.proxy.http.requests import refuse
 from wellspoken.proxy.http.sockets import BACKLOG
 from wellspoken.proxy.metrics.service import Metrics
-from wellspoken.proxy.relay.call import Call, Hooks, Response, Route, unknown_url
+from wellspoken.proxy.relay.call import Call, Hooks, Response, Route, begin_call, unknown_url
+from wellspoken.proxy.relay.outcome import RequestCounter
 from wellspoken.proxy.relay.send import ClientKeyRefused
 from wellspoken.proxy.state import State
 from wellspoken.proxy.upstream.client import Upstream
@@ -83,7 +84,7 @@ class Service:
             loop=asyncio.get_running_loop(),
             log=logging.getLogger("wellspoken"),
         )
-        self.hooks = Hooks([metrics.count_request])
+        self.hooks = Hooks([RequestCounter(metrics)])
         metrics.watch_inflight(lambda: self.state.inflight)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -179,7 +180,7 @@ class Service:
 
     async def handle(self, request: BaseRequest) -> Response:
         """Answer one request (aiohttp calls this), whatever happens on the way."""
-        call = Call(self.state, self.hooks, request)
+        call = begin_call(self.state, self.hooks, request)
         self.state.inflight += 1
         self._idle.clear()
         code = 499  # until something was answered: the client has left
@@ -193,8 +194,8 @@ class Service:
                 self.state.metrics.disconnects.labels(call.phase).inc()
             raise
         finally:
-            if call.engine is not None:
-                call.engine.leave()
+            if call.routing.engine is not None:
+                call.routing.engine.leave()
             self.state.inflight -= 1
             if not self.state.inflight:
                 self._idle.set()
@@ -202,7 +203,7 @@ class Service:
 
     def _count_refusal(self, request: BaseRequest, code: int) -> str:
         """Count what was refused before it was a request; return the id of its answer."""
-        call = Call(self.state, self.hooks, request)
+        call = begin_call(self.state, self.hooks, request)
         self._tell_observers(call, code)
         return call.id
 
@@ -229,21 +230,21 @@ class Service:
                 )
             return await route.handler(call)
         except RequestError as error:
-            return call.refused(error)
+            return call.refuse(error)
         except UpstreamError as error:
-            call.upstream_failed(error)
-            return call.fault(error.fault)
+            call.note_failure(error)
+            return call.fail(error.fault)
         except ClientKeyRefused as error:
-            return call.fault(error.fault)
+            return call.fail(error.fault)
         except RequestPayloadError:
-            return call.refused(
+            return call.refuse(
                 RequestError("The request's body is not framed as HTTP/1.1. Send it again.")
             )
         except ConnectionError:
             raise
         except Exception as error:
             self._log_bug(error)
-            return call.fault(OUR_FAULT)
+            return call.fail(OUR_FAULT)
 
     def _log_bug(self, error: Exception) -> None:
         self.state.log.error("a request failed in the proxy itself", exc_info=error)
@@ -254,25 +255,25 @@ class Service:
         Raises RequestError: 401 without a key where one is needed, also for what is not there; 404
         or 405 for everything that is not there.
         """
-        method = call.request.method
-        found = ROUTES.get(call.path)
-        if found is not None and method == found.method:
-            call.route = found.label
-            if found.needs_key:
-                call.owner = self.state.keys.owner(call.request.headers)
-            return found
-        routes = stored.routes(call.path)
-        if found is None and not routes:
-            found = self._elsewhere(call.path, method)
-        if found is not None:
-            routes = (*routes, found)
+        path, method = call.path, call.request.method
+        found = ROUTES.get(path)
+        routes: tuple[Route, ...] = (found,) if found is not None else ()
+        if found is None or method != found.method:
+            below = stored.routes(path)
+            if found is None and not below:
+                found = self._elsewhere(path, method)
+            routes = below if found is None else (*below, found)
+            wanted = "GET" if method == "HEAD" else method
+            found = next((route for route in routes if route.method == wanted), None)
         if routes:
-            call.route = routes[0].label
-        if found is None or found.needs_key:
-            call.owner = self.state.keys.owner(call.request.headers)
+            call.routing.route = (found or routes[0]).label
+        if not routes or routes[-1].needs_key:  # of several the last is not the store's
+            call.routing.owner = self.state.keys.owner(call.request.headers)
         if not routes:
             raise unknown_url(call)
-        return _by_method(call, routes)
+        if found is None:
+            raise _wrong_method(call, routes)
+        return found
 
     def _elsewhere(self, path: str, method: str) -> Route | None:
         """Return what answers a path that is not the proxy's own by its whole name."""
@@ -286,17 +287,12 @@ class Service:
         return None
 
 
-def _by_method(call: Call, routes: Sequence[Route]) -> Route:
-    """Return the route of the request's method; raises RequestError 405 for another one."""
-    method = call.request.method
-    wanted = "GET" if method == "HEAD" else method
-    for route in routes:
-        if route.method == wanted:
-            call.route = route.label
-            return route
+def _wrong_method(call: Call, routes: Sequence[Route]) -> RequestError:
+    """Return the error for a method that a path does not take."""
     allowed = [route.method for route in routes]
-    raise RequestError(
-        f"Not allowed to {method[:16]} on {call.path[:200]}. Use {' or '.join(allowed)}.",
+    return RequestError(
+        f"Not allowed to {call.request.method[:16]} on {call.path[:200]}. "
+        f"Use {' or '.join(allowed)}.",
         status=405,
         code="method_not_supported",
         headers={"Allow": ", ".join(allowed).replace("GET", "GET, HEAD")},

@@ -139,3 +139,32 @@ def doubles(found: Mapping[str, Module]) -> tuple[dict[str, list[str]], dict[str
         {key: where for key, where in classes.items() if len(where) > 1},
         {key: where for key, where in files.items() if len(where) > 1},
     )
+
+
+def setters(
+    found: Mapping[str, Module], records: Mapping[str, str]
+) -> dict[str, dict[str, set[str]]]:
+    """Return the functions that set each field of some classes after their construction.
+
+    `records`: class -> what a variable or attribute that holds one is called, wherever it stands.
+    """
+    made: dict[str, dict[str, set[str]]] = {name: defaultdict(set) for name in records}
+    named = {spelled: name for name, spelled in records.items()}
+
+    def visit(node: ast.AST, within: str, owner: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef):
+                visit(child, f"{within}.{child.name}", child.name)
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                visit(child, f"{within}.{child.name}", owner)
+            else:
+                visit(child, within, owner)
+                if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store):
+                    base = getattr(child.value, "id", getattr(child.value, "attr", ""))
+                    record = owner if base == "self" else named.get(base.strip("_"), "")
+                    if record in made and not within.endswith("__init__"):
+                        made[record][child.attr].add(within)
+
+    for name, module in found.items():
+        visit(module.tree, name, "")
+    return made

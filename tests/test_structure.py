@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests import structure
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.relay.records import Results, Routing, Timing
+from wellspoken.proxy.upstream.target import TargetSettings
 
 ROOT = Path(__file__).parents[1]
 FOUND = structure.modules(ROOT)
@@ -35,6 +39,31 @@ SAME_CLASS = {"Backend": "the configuration's, whose name is in the published JS
 
 LONG = {"wellspoken.engine.shim": "one file by itself, since its process may import nothing else"}
 """Files that hold one idea in more lines, likewise."""
+
+RECORDS = {
+    "Routing": "routing",
+    "Timing": "timing",
+    "Results": "results",
+    "Target": "target",
+    "AnswerResult": "result",
+    "Notes": "notes",
+}
+"""What is known of a request and its answer -> how a variable that holds it is called."""
+
+GIVEN = {"metrics", "routing"}
+"""What `Timing` is given when it is made."""
+
+FROZEN = (Call, Exchange, TargetSettings)
+
+SET_TWICE = {
+    "Target.lone": "what was seen of one server is forgotten with it",
+    "Target.upstream": "an engine's address comes and goes with it",
+    "Target.doubt": "a look at an engine begins and ends",
+    "AnswerResult.usage": "by whoever counts: for one answer, for several made one, for embeddings",
+    "AnswerResult.usage_source": "likewise",
+    "Notes.changes": "bytes may be other than the backend's without a repair that has a name",
+}
+"""Fields that two functions set, each with its reason."""
 
 
 def folders(found: dict[str, structure.Module]) -> Counter[str]:
@@ -89,6 +118,20 @@ def test_every_exception_is_needed() -> None:
     classes, files = structure.doubles(FOUND)
     assert classes.keys() >= SAME_CLASS.keys()
     assert files.keys() >= SAME_MODULE.keys()
+
+
+def test_a_field_is_set_in_one_place() -> None:
+    made = structure.setters(FOUND, RECORDS)
+    several = {
+        f"{record}.{field}": sorted(where)
+        for record, fields in made.items()
+        for field, where in fields.items()
+        if len(where) > 1
+    }
+    assert several.keys() == SET_TWICE.keys(), several
+    assert all(frozen.__struct_config__.frozen for frozen in FROZEN)
+    for part in (Routing, Timing, Results):  # and none that nobody sets
+        assert made[part.__name__].keys() == set(part.__struct_fields__) - GIVEN
 
 
 @pytest.fixture
@@ -149,3 +192,19 @@ def test_a_double_is_found(house: Path) -> None:
             "a": ["wellspoken.adapters.a", "wellspoken.proxy.a"],
         },
     )
+
+
+def test_a_field_that_is_set_twice_is_found(house: Path) -> None:
+    (house / "adapters" / "c.py").write_text(
+        "class Row:\n"
+        "    def __init__(self): self.a = self.b = 0\n"
+        "    def set_a(self): self.a, self.b = 1, 2\n"
+        "    async def add(self): self.a += 1\n"
+    )
+    (house / "proxy" / "b.py").write_text("def f(x):\n    x.y.row.b = 1\n    x.line.b = 1\n")
+    assert structure.setters(structure.modules(house), {"Row": "row"}) == {
+        "Row": {
+            "a": {"wellspoken.adapters.c.Row.set_a", "wellspoken.adapters.c.Row.add"},
+            "b": {"wellspoken.adapters.c.Row.set_a", "wellspoken.proxy.b.f"},
+        }
+    }

@@ -44,13 +44,13 @@ async def backend_metrics(call: Call) -> Reply:
     upstream = target.upstream
     if upstream is None:
         raise _away(target)
-    call.hide = upstream.hide
+    # A scrape is no request whose time belongs to the backend's latency.
+    call.route(target, counts=False)
     try:
         answer, data = await _read(call, upstream)
     except UpstreamError as error:
-        # Not by `call.backend`: a scrape is no request whose time belongs to the backend's latency.
         call.state.metrics.upstream_errors.labels(target.name, error.reason).inc()
-        return call.fault(error.fault)
+        return call.fail(error.fault)
     if 200 <= answer.status < 300:
         kind = answer.content_type_header.encode("utf-8", "replace")
         return call.reply(answer.status, data, HARMLESS, content_type=kind)
@@ -126,4 +126,4 @@ def _explain_failure(call: Call, target: Target, answer: UpstreamResponse, data:
     exchange = error_exchange(call, target.name, "")
     fault = error_of(exchange, answer.status, data)
     call.state.metrics.count_answer(target.name, OTHER, exchange)
-    return call.fault(fault, explain_headers(exchange, fault.retry, answer))
+    return call.fail(fault, explain_headers(exchange, fault.retry, answer))

@@ -43,10 +43,10 @@ async def embeddings(call: Call) -> Reply | EventStream:
     target = state.router.find(wanted.model)
     if target.settings.bounds != state.router.bounds:
         requests.check(wanted, strict=target.settings.bounds == "openai")
-    call.routed(target, wanted.model, False)
+    call.route(target, wanted.model)
     make = partial(Exchange, model=wanted.model, prompt_size=len(body))
     exchange = make_exchange(call, target, make)
-    await call.ready(target)
+    await call.prepare(target)
     if not wanted.model and target.names:
         exchange = replace(exchange, model=target.names[0])
     sent = wanted.fields
@@ -64,9 +64,9 @@ async def embeddings(call: Call) -> Reply | EventStream:
         result = translate_embeddings(*arguments)
     else:
         result = await asyncio.to_thread(translate_embeddings, *arguments)
-    call.worked += perf_counter() - began
-    call.translated(exchange)
-    made = call.hide(result.body) if result.status >= 400 else result.body
+    call.timing.end_work(began)
+    call.count_answer(exchange)
+    made = call.routing.hide(result.body) if result.status >= 400 else result.body
     return call.reply(result.status, made, explain_headers(exchange, result.retry, answer))
 
 

@@ -105,8 +105,8 @@ async def pass_request(call: Call) -> Reply | EventStream:
         raise missing("model", "It says which of this proxy's backends is asked.")
     target = state.router.find(model or "")
     stream = asks_stream(fields)
-    call.routed(target, model or "", stream)
-    await call.ready(target)
+    call.route(target, model or "", stream)
+    await call.prepare(target)
     if call.path not in target.passes:
         raise no_endpoint(target, call.path)
     await admit_passing(call, target, model or "", fields)
@@ -142,7 +142,7 @@ async def _explain_failure(call: Call, answer: UpstreamResponse, exchange: Excha
     if 400 <= status < 600 and status not in KEY_REFUSED and call.path.startswith(ANTHROPIC):
         kind = answer.content_type_header.encode("utf-8", "replace")
         lines = "".join(f"{name}: {value}\r\n" for name, value in delays(answer).items())
-        return call.reply(status, call.hide(data), lines.encode("ascii"), content_type=kind)
+        return call.reply(status, call.routing.hide(data), lines.encode("ascii"), content_type=kind)
     fault = error_of(exchange, status, data)
-    call.translated(exchange)
-    return call.fault(fault, explain_headers(exchange, fault.retry, answer))
+    call.count_answer(exchange)
+    return call.fail(fault, explain_headers(exchange, fault.retry, answer))

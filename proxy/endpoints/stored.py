@@ -1,7 +1,7 @@
 """Stored completions: list, retrieve, change the metadata of and delete what was kept.
 
-Everybody sees what `call.owner` stored and nothing else: another's id is answered as one that never
-was, from the same query, so that not even the time tells them apart.
+Everybody sees what their own key stored and nothing else: another's id is answered as one that
+never was, from the same query, so that not even the time tells them apart.
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ async def completions(call: Call, store: CompletionStore) -> Reply | EventStream
     position = None
     if wanted.after is not None:
         if len(wanted.after) <= _LONGEST:
-            position = await store.position(call.owner, wanted.after)
+            position = await store.position(call.routing.owner, wanted.after)
         if position is None:
             raise _no_cursor(wanted.after, "no stored completion")
     query = Query(
-        owner=call.owner,
+        owner=call.routing.owner,
         limit=wanted.limit + 1,  # one more says whether there are more
         model=wanted.model,
         metadata=wanted.metadata,
@@ -128,7 +128,7 @@ async def completions(call: Call, store: CompletionStore) -> Reply | EventStream
 async def completion(call: Call, store: CompletionStore) -> Reply:
     """Return one stored completion. Raises RequestError 404, StoreError."""
     id = _id(call)
-    row = _require(await store.get(call.owner, id), id)
+    row = _require(await store.get(call.routing.owner, id), id)
     return await _reply(call, [row], partial(stored_views.completion, row))
 
 
@@ -145,7 +145,7 @@ async def update(call: Call, store: CompletionStore) -> Reply:
             code="request_too_large",
         )
     metadata = decode_update(body, bounds=call.state.router.bounds)
-    row = _require(await store.set_metadata(call.owner, id, metadata), id)
+    row = _require(await store.set_metadata(call.routing.owner, id, metadata), id)
     return await _reply(call, [row], partial(stored_views.completion, row))
 
 
@@ -153,7 +153,7 @@ async def update(call: Call, store: CompletionStore) -> Reply:
 async def delete(call: Call, store: CompletionStore) -> Reply:
     """Delete a stored completion. Raises RequestError 404, StoreError."""
     id = _id(call)
-    row = _require(await store.delete(call.owner, id), id)
+    row = _require(await store.delete(call.routing.owner, id), id)
     return call.reply(200, _DELETED % json.encode(row.id))
 
 
@@ -162,7 +162,7 @@ async def messages(call: Call, store: CompletionStore) -> Reply:
     """List the messages that a stored completion answers. Raises RequestError, StoreError."""
     id = _id(call)
     wanted = decode_messages(_query(call))
-    row = _require(await store.get(call.owner, id), id)
+    row = _require(await store.get(call.routing.owner, id), id)
 
     def page() -> bytes:
         found = stored_views.messages(row, wanted.after, wanted.limit, wanted.descending)

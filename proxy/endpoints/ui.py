@@ -45,7 +45,7 @@ async def page(call: Call) -> Reply:
     pattern = target.backend.ui
     if pattern is None or not pattern.fullmatch(call.path):
         raise unknown_url(call)
-    call.backend = target.name
+    call.route(target)
     gzip = "gzip" in call.request.headers.get("Accept-Encoding", "")
     timeouts = call.state.config.timeouts
     await enter_engine(call, target)

@@ -10,10 +10,11 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Final, Protocol, TextIO
 
+from wellspoken.adapters.events import Fault
 from wellspoken.proxy.config.secrets import redact
 from wellspoken.proxy.config.tables import Log
 from wellspoken.proxy.logs.line_writer import Descriptor, LogWriter, Sink
@@ -191,41 +192,48 @@ class Access:
     def __call__(self, call: Call, code: int) -> None:
         """Write the line of one request; `code` is its status, 499 where the client had left."""
         outcome = outcome_of(call, code)
-        level = "debug" if call.route in QUIET else "info" if outcome == "ok" else level_of(outcome)
+        level = (
+            "debug"
+            if call.routing.route in QUIET
+            else "info"
+            if outcome == "ok"
+            else level_of(outcome)
+        )
         if LEVELS[level] < self._level:
             return
         now = perf_counter()
-        exchange = call.exchange
-        usage = exchange.result.usage if exchange is not None else call.usage
+        routing, timing, results = call.routing, call.timing, call.results
+        exchange = results.exchange
+        usage = exchange.result.usage if exchange is not None else results.usage
         request = Request(
             self._lines.now(),
             level,
             "request",
             call.id,
             call.request.method[:16],
-            call.route,
+            routing.route,
             code,
             outcome,
-            call.streams,
+            routing.streams,
             _micro(now - call.began),
-            call.model[:_LONGEST],
-            call.backend,
+            routing.model[:_LONGEST],
+            routing.backend,
         )
-        if call.sent:
-            asked = max(call.sent - call.began - call.waited, 0.0)
-            request.overhead = _micro(asked + call.worked)
-        if call.streamed and call.first:
-            request.ttft = _micro(call.first - call.began)
+        if timing.sent:
+            asked = max(timing.sent - call.began - timing.waited, 0.0)
+            request.overhead = _micro(asked + timing.worked)
+        if results.streamed and timing.first:
+            request.ttft = _micro(timing.first - call.began)
         if usage is not None:
             request.prompt_tokens = usage.prompt
             request.completion_tokens = usage.completion
         if exchange is not None:
             request.repairs = exchange.notes.counts
-        if call.told is not None:
-            request.error = _error(call)
-        if call.trace is not None:
-            request.trace_id = call.trace.id
-        if call.route == "other":
+        if results.fault is not None:
+            request.error = _error(results.fault, routing.hide)
+        if results.trace is not None:
+            request.trace_id = results.trace.id
+        if routing.route == "other":
             request.path = redact(call.path[:_LONGEST])
         self._put(self._lines.request(request))
 
@@ -235,12 +243,11 @@ def _micro(seconds: float) -> float:
     return int(seconds * 1e6) / 1e6
 
 
-def _error(call: Call) -> str:
+def _error(fault: Fault, hide: Callable[[bytes], bytes]) -> str:
     """Return the code of the error that the client was told, if it looks like one."""
-    told = call.told
-    for word in (told.code, told.type) if told is not None else ():
+    for word in (fault.code, fault.type):
         if word and _CODE.fullmatch(word):
-            return redact(call.hide(word.encode()).decode("utf-8", "replace"))
+            return redact(hide(word.encode()).decode("utf-8", "replace"))
     return ""
 
 
@@ -259,5 +266,5 @@ def observe(hooks: Hooks, log: Logs) -> None:
     if log.config.access:
         hooks.observers.append(Access(log.config, log))
     if log.config.bodies:
-        hooks.tap = bodies.tap_call
+        hooks.tap = bodies.tap_request
         hooks.observers.append(bodies.log_answer)

@@ -57,8 +57,6 @@ class Times:
         self.counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 
-    add = observe
-
     def samples(self, name: str) -> Iterable[Sample]:
         """Yield what a scrape has of it: each bucket with those below, their number and sum."""
         if not self._le:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections.abc import Callable, Iterable
-from time import perf_counter
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import DecodeError, Struct, json
 from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
@@ -18,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from wellspoken.adapters.events import Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.proxy.metrics.engine_families import EngineMetrics
-from wellspoken.proxy.metrics.series import Count, CounterFamily, HistogramFamily, TextFormat, Times
+from wellspoken.proxy.metrics.series import CounterFamily, HistogramFamily, TextFormat, Times
 from wellspoken.proxy.metrics.store_families import StoreMetrics
 
 MOST: Final = 2**53
@@ -49,24 +48,6 @@ _OVERHEAD = (
 PHASES: Final = ("request", "waiting", "streaming")
 """What a client did that left: it sent its request, waited for an answer, read a stream."""
 ERROR_EVENT: Final = "error_event"
-
-
-class Finished(Protocol):
-    """What is counted of a request that is over: proxy/relay/call.py's Call has it."""
-
-    route: str
-    backend: str
-    label: str
-    streams: bool
-    began: float
-    waited: float
-    sent: float
-    worked: float
-    failure: str
-
-    @property
-    def told(self) -> object:
-        """The failure that the client was told of, None if there was none."""
 
 
 class Metrics:
@@ -103,7 +84,6 @@ class Metrics:
             "for the client or an engine; and for the work on its answer.",
             _OVERHEAD,
         )
-        self._asking, self._answering = map(self.overhead.labels, ("request", "response"))
         self.tokens = self._counter(
             "tokens{backend,model,kind}",
             "Tokens of answered requests, as their usage has them; cached and reasoning are parts.",
@@ -141,7 +121,6 @@ class Metrics:
         )
         build = self._gauge("build_info{version,python}", "1, with the proxy's version.")
         build.labels(version, platform.python_version()).set(1)
-        self._finished: dict[tuple[str, str, str, int, str], tuple[Count, Times | None]] = {}
         self._engines: EngineMetrics | None = None
 
     def _counter(self, series: str, text: str) -> CounterFamily:
@@ -171,29 +150,6 @@ class Metrics:
     def gaps(self, backend: str) -> Times:
         """Return what counts the times between the pieces of a backend's streams."""
         return self._gaps.labels(backend)
-
-    def count_request(self, call: Finished, code: int) -> None:
-        """Count one request, however it ended; its duration only if a backend was to answer it.
-
-        The series of one key are kept, since to look them up costs more than to count.
-        """
-        now = perf_counter()
-        key = (call.route, call.backend, call.label, code, "true" if call.streams else "false")
-        series = self._finished.get(key)
-        if series is None:
-            series = self._finished[key] = (
-                self.requests.labels(*key),
-                self.duration.labels(call.backend, key[4]) if call.backend else None,
-            )
-        series[0].inc()
-        if series[1] is not None:
-            series[1].observe(now - call.began)
-        if call.sent:
-            self._asking.observe(max(call.sent - call.began - call.waited, 0.0))
-        if code < 400 and call.told is not None and call.backend and not call.failure:
-            self.upstream_errors.labels(call.backend, ERROR_EVENT).inc()
-        if call.worked:
-            self._answering.observe(call.worked)
 
     def count_answer(self, backend: str, model: str, exchange: Exchange) -> None:
         """Count what one answer needed: each repair once, each dropped field; and its tokens."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Final
 
 from msgspec import Raw
@@ -97,8 +98,11 @@ async def enter_passing(call: Call, target: Target, model: str, fields: Mapping[
 
 async def _size(call: Call, target: Target, model: str) -> int | None:
     """Return how many token ids a model has, for which the backend may be asked."""
-    with call.waiting():
+    began = perf_counter()
+    try:
         return await target.vocabulary_size(target.model_for(model) or model)
+    finally:
+        call.timing.end_wait(began)
 
 
 def count_vendors(call: Call, target: Target, names: tuple[str, ...]) -> None:
@@ -111,7 +115,7 @@ def count_vendors(call: Call, target: Target, names: tuple[str, ...]) -> None:
         counter = call.state.metrics.vendor_parameters.labels(target.name, outcome)
         counter.inc(1 if outcome == "rejected" else len(names))
         if outcome == "stripped":
-            call.stripped = _stripped(names)
+            call.results.stripped = _stripped(names)
 
 
 def _count_refused(call: Call, target: Target, error: RequestError) -> None:

@@ -78,18 +78,18 @@ async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> 
         if isinstance(error, ConnectionError) or not isinstance(error, Exception):
             stream.abort()  # the client has gone, or the proxy is ending
             raise
-        call.told = note_failure(call, error)
-        await stream.end(error_event(call, call.told))
+        fault = note_failure(call, error)
+        call.note_fault(fault)
+        await stream.end(error_event(call, fault))
         return stream
 
 
 def note_failure(call: Call, error: Exception) -> Fault:
     """Note on the call why it failed; return what the client is told."""
     if isinstance(error, RequestError):
-        call.refuses(error)
-        return Fault(error.status, error.message, error.type, error.param, error.code)
+        return call.note_refusal(error)
     if isinstance(error, UpstreamError):
-        call.upstream_failed(error)
+        call.note_failure(error)
         return error.fault
     if isinstance(error, ClientKeyRefused):
         return error.fault
@@ -100,7 +100,7 @@ def note_failure(call: Call, error: Exception) -> Fault:
 def error_event(call: Call, fault: Fault) -> bytes:
     """Return the last event of a stream that has failed, without the backend's key."""
     body = error_json(fault.message, fault.type, fault.param, fault.code)
-    return b"data: " + call.hide(body) + b"\n\n"
+    return b"data: " + call.routing.hide(body) + b"\n\n"
 
 
 class Relay:
@@ -204,16 +204,16 @@ class Relay:
                 if source.ended or not data or (not out and translator.done):
                     break
                 if out and stream is not None:
-                    call.leaves(began)
+                    call.timing.end_work(began, leaves=True)
                     await stream.write(out)
-                    if not call.streamed:
-                        call.first_token()
+                    if not call.results.streamed:
+                        call.note_first_piece()
                 else:
-                    call.worked += perf_counter() - began
+                    call.timing.end_work(began)
                 data = b""
         except (UpstreamError, ClientKeyRefused) as error:
             if isinstance(error, UpstreamError):
-                call.upstream_failed(error)
+                call.note_failure(error)
             began = 0.0  # no work on an answer
             if self.in_thread:
                 await self._turn()
@@ -299,13 +299,12 @@ class Relay:
         done = self.translator.done
         if done:
             self.last = self.last or out  # of those that find it over, one has made the end
-        if began and stream is not None and out and out != DONE:
-            call.leaves(began)
-        elif began:  # DONE is no token, whose time would count
-            call.worked += perf_counter() - began
+        if began:  # DONE is no token, whose time would count
+            leaves = stream is not None and bool(out) and out != DONE
+            call.timing.end_work(began, leaves=leaves)
         if stream is not None and out and not done:
             await stream.write(out)
-            call.first_token()
+            call.note_first_piece()
 
     async def finish(self) -> Reply | EventStream:
         """End the answer: count it, suspect an engine that broke off, store it, let it leave."""
@@ -315,28 +314,28 @@ class Relay:
         if stream is None and fault is None:
             began = perf_counter()
             body = await self._body()  # before the count, since folding repairs too
-            call.worked += perf_counter() - began
+            call.timing.end_work(began)
         counting.count_answer(call, self.plan)
         if fault is not None:
             suspect_engine(self.target, fault)
             if not translator.started and (stream is None or not stream.left):
                 if stream is not None:
                     stream.stop()
-                return call.fault(fault, explain_headers(exchange, fault.retry, self.failed))
+                return call.fail(fault, explain_headers(exchange, fault.retry, self.failed))
         if stream is None:
             await keep(call, body)
             return call.reply(200, body, explain_headers(exchange, None, None))
         out = self.last
         if fault is not None:
-            call.told = fault
-            out = call.hide(out) if translator.started else error_event(call, fault)
+            call.note_fault(fault)
+            out = call.routing.hide(out) if translator.started else error_event(call, fault)
         else:
             out = await keep_stream(call, translator, out)
         if call.request.headers.get("x-wellspoken-explain") == "1":
             out = with_repairs(out, exchange)
         await stream.end(out)
         if translator.started:
-            call.first_token()
+            call.note_first_piece()
         return stream
 
     async def _body(self) -> bytes:
@@ -369,8 +368,8 @@ async def pass_through(
     data = await response.read(call.state.config.limits.response)
     counts = PassingUsage()
     counts.body(data)
-    call.passed(counts)
-    data = call.hide(data) if response.status >= 400 else data
+    call.count_passing(counts.usage)
+    data = call.routing.hide(data) if response.status >= 400 else data
     kind = response.content_type_header.encode("utf-8", "replace")
     return call.reply(response.status, data, content_type=kind)
 
@@ -383,9 +382,9 @@ async def _pass_stream(call: Call, response: UpstreamResponse) -> EventStream:
         while data := await response.chunk():
             began = perf_counter()
             counts.feed(data)
-            call.leaves(began)
+            call.timing.end_work(began, leaves=True)
             await stream.write(data)
-            call.first_token()
+            call.note_first_piece()
         await stream.end()
     except BaseException as error:
         if not stream.left:
@@ -395,9 +394,9 @@ async def _pass_stream(call: Call, response: UpstreamResponse) -> EventStream:
         if not isinstance(error, UpstreamError):
             raise
         # Nothing of ours may be added to an untouched answer: a cut one is passed on cut.
-        call.upstream_failed(error)
-        call.told = error.fault
+        call.note_failure(error)
+        call.note_fault(error.fault)
     finally:
-        call.passed(counts)
+        call.count_passing(counts.usage)
         response.close()
     return stream

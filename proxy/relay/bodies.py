@@ -9,8 +9,11 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
+from aiohttp.web_request import BaseRequest
+
 from wellspoken.proxy.config.secrets import HIDDEN, redact
 from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.state import State
 
 SHOWN: Final = 16_384  # bytes of a body
 _BEYOND: Final = 4_096  # bytes behind these, so that no key is cut before it is seen to be one
@@ -20,10 +23,12 @@ _KEYED: Final = ("Authorization", "x-api-key", "Proxy-Authorization")
 class BodyTap:
     """Notes the bodies of one request: the client's at once, the answer when it is over."""
 
-    __slots__ = ("_answer", "_call", "_size")
+    __slots__ = ("_answer", "_id", "_request", "_size", "_state")
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    def __init__(self, state: State, request: BaseRequest, id: str) -> None:
+        self._state = state
+        self._request = request
+        self._id = id
         self._answer = bytearray()
         self._size = 0
 
@@ -41,29 +46,34 @@ class BodyTap:
         self._log("answer_body", bytes(self._answer), self._size)
 
     def _log(self, event: str, start: bytes, size: int) -> None:
-        call = self._call
-        for secret in _keys_of(call):
+        for secret in _keys_of(self._request):
             start = start.replace(secret, HIDDEN.encode())
-        for target in call.state.router.targets:  # where it goes may not be known yet
+        for target in self._state.router.targets:  # where it goes may not be known yet
             if target.upstream is not None:
                 start = target.upstream.hide(start)
         text = redact(start.decode("utf-8", "replace"))
-        fields: dict[str, Any] = {"event": event, "id": call.id, "size": size, "body": text[:SHOWN]}
+        fields: dict[str, Any] = {
+            "event": event,
+            "id": self._id,
+            "size": size,
+            "body": text[:SHOWN],
+        }
         what = event.replace("_", " ")
-        call.state.log.debug("%s of %s, %d bytes", what, call.id, size, extra={"fields": fields})
+        told = {"fields": fields}
+        self._state.log.debug("%s of %s, %d bytes", what, self._id, size, extra=told)
 
 
-def _keys_of(call: Call) -> list[bytes]:
+def _keys_of(request: BaseRequest) -> list[bytes]:
     """Return the keys that the client sent, the longest first."""
-    values = [one for name in _KEYED for one in call.request.headers.getall(name, ())]
+    values = [one for name in _KEYED for one in request.headers.getall(name, ())]
     words = {word for value in values for word in (value.strip(), value.rpartition(" ")[2])}
     found = (word.encode("utf-8", "surrogateescape") for word in words if len(word) >= 4)
     return sorted(found, key=len, reverse=True)
 
 
-def tap_call(call: Call) -> BodyTap | None:
+def tap_request(state: State, request: BaseRequest, id: str) -> BodyTap | None:
     """Return what notes the bodies of a request, where the log's level lets them through."""
-    return BodyTap(call) if call.state.log.isEnabledFor(logging.DEBUG) else None
+    return BodyTap(state, request, id) if state.log.isEnabledFor(logging.DEBUG) else None
 
 
 def log_answer(call: Call, code: int) -> None:

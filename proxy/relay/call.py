@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from aiohttp.web_request import BaseRequest
+from msgspec import Struct
 
 from wellspoken.adapters.events import Fault, Usage
 from wellspoken.adapters.exchange import Exchange
@@ -24,18 +24,13 @@ from wellspoken.proxy.http.responses import (
     TappedStream,
     identifying,
 )
-from wellspoken.proxy.metrics.passing import PassingUsage
-from wellspoken.proxy.metrics.series import Times
-from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.relay.headers import NO_RETRY, fault_in, retry_headers
 from wellspoken.proxy.relay.plan import BackendRequest
+from wellspoken.proxy.relay.records import Results, Routing, Timing
 from wellspoken.proxy.state import State
 from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target
-
-if TYPE_CHECKING:
-    from wellspoken.engine.supervisor import Supervisor
 
 _EXISTING = (
     "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{id}, "
@@ -59,14 +54,6 @@ class Tap(Protocol):
         """Note the end of the answer."""
 
 
-class Trace(Protocol):
-    """The spans of one request of a client."""
-
-    @property
-    def id(self) -> str:
-        """The trace's id, in hex."""
-
-
 class BackendSpan(Protocol):
     """The span of one request to a backend; `lines` are the header lines that name it there."""
 
@@ -75,7 +62,7 @@ class BackendSpan(Protocol):
     def note_answer(self, answer: UpstreamResponse) -> None:
         """Note an answer whose head has come, and watch the rest."""
 
-    def over(self) -> None:
+    def end(self) -> None:
         """Note the end, the first time."""
 
     def note_failure(self, error: UpstreamError) -> None:
@@ -85,8 +72,8 @@ class BackendSpan(Protocol):
 class Tracing(Protocol):
     """What makes the spans of a service's requests."""
 
-    def asks(
-        self, call: Call, target: Target, url: str, ask: BackendRequest, *, resent: bool = False
+    def begin_request(
+        self, call: Call, target: Target, url: str, request: BackendRequest, *, resent: bool = False
     ) -> BackendSpan:
         """Begin the span of a request to the backend at `url`."""
 
@@ -97,149 +84,113 @@ Observer = Callable[["Call", int], None]
 
 @dataclass(slots=True, eq=False)
 class Hooks:
-    """Who looks on while a service answers: set up before the first request, none of it needed."""
+    """Who looks on while a service answers: set up before the first request, none of it needed.
+
+    `tap` is given a request and its id.
+    """
 
     observers: list[Observer] = field(default_factory=list)
     tracing: Tracing | None = None
-    tap: Callable[[Call], Tap | None] | None = None
+    tap: Callable[[State, BaseRequest, str], Tap | None] | None = None
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Call:
-    """One request on its way: its id, what is known of it so far, and the ways to answer it."""
+class Call(Struct, frozen=True, eq=False):
+    """One request on its way: facts, the records of what becomes of it, the ways to answer it.
+
+    `began`: perf_counter's time at the end of the head. `tap` notes the bodies for the log.
+    """
 
     state: State
     hooks: Hooks
     request: BaseRequest
-    id: str = field(init=False)
-    path: str = field(init=False)
-    started: float = field(init=False)
-    began: float = field(init=False)  # the same moment; the loop's own clock counts milliseconds
-    waited: float = 0.0  # seconds for the client's body or an engine, before a backend was asked
-    sent: float = 0.0  # when the backend was first asked, 0.0 before
-    worked: float = 0.0  # seconds of the proxy's own work on the answer
-    first: float = 0.0  # when the first piece of a streamed answer was ready to leave
-    last: float = 0.0  # when the latest one was
-    gaps: Times | None = None
-    route: str = "other"
-    backend: str = ""
-    hide: Callable[[bytes], bytes] = bytes  # takes the backend's key out of an error
-    model: str = ""  # as the client calls it
-    label: str = OTHER  # the same in metrics, where clients must not choose names
-    streams: bool = False
-    streamed: bool = False
-    stripped: bytes = b""  # the header line that names the keys taken out of the request
-    owner: str = ""  # whose stored completions the client may see (auth.owner_of)
-    kept: bytes | None = None  # the request, while its answer is to be stored
-    warning: str = ""  # why it was not stored
-    phase: str = "request"  # what a client that leaves now did not wait for
-    engine: Supervisor | None = None  # what counts this request as open
-    exchange: Exchange | None = None  # of the answer, once that is translated
-    usage: Usage | None = None  # of an answer that passed through; else the exchange's
-    trace: Trace | None = None  # its spans, once one was begun
-    failure: str = ""  # why a backend could not be asked or broke off: `UpstreamError.reason`
-    told: Fault | None = None  # the failure that the client is told of, also in a stream
-    refusal: bool = False  # the proxy itself refused the request
-    tap: Tap | None = None  # notes the bodies for the log, where these are wanted
+    id: str
+    path: str
+    began: float
+    routing: Routing
+    timing: Timing
+    results: Results
+    tap: Tap | None = None
 
-    def __post_init__(self) -> None:
-        self.id = request_id(self.request)
-        self.path = self.request.raw_path.partition("?")[0]
-        self.started = self.state.loop.time()
-        self.began = perf_counter()
-        if self.hooks.tap is not None:
-            self.tap = self.hooks.tap(self)
+    @property
+    def phase(self) -> str:
+        """What a client that leaves now did not wait for, or not to the end: one of PHASES."""
+        if self.results.streamed:
+            return "streaming"
+        return "waiting" if self.results.received else "request"
 
-    def routed(self, target: Target, model: str, streams: bool) -> None:
-        """Note where the request goes."""
-        self.backend = target.name
+    def route(
+        self, target: Target, model: str = "", streams: bool = False, *, counts: bool = True
+    ) -> None:
+        """Note where the request goes; `counts`: its time belongs to the backend's latency."""
+        routing = self.routing
+        if counts:
+            routing.backend = target.name
         if target.upstream is not None:
-            self.hide = target.upstream.hide
-        self.model = model
-        self.label = self.state.router.label(model)
-        self.streams = streams
+            routing.hide = target.upstream.hide
+        routing.model = model
+        routing.label = self.state.router.label(model)
+        routing.streams = streams
 
     async def read_body(self) -> bytes:
         """Return the body of the request; then the call waits for a backend. Raises RequestError.
 
         As `http.requests.read_body` does.
         """
-        config = self.state.config
-        self.phase = "request"
-        with self.waiting():
+        config, began = self.state.config, perf_counter()
+        try:
             body = await read_body(self.request, config.limits.body, config.timeouts.client_body)
+        finally:
+            self.timing.end_wait(began)
         if self.tap is not None:
             self.tap.request(body)
-        self.phase = "waiting"
+        self.results.received = True
         return body
 
-    async def ready(self, target: Target) -> None:
+    async def prepare(self, target: Target) -> None:
         """Wait for what is found out once of a target. Raises RequestError 500 as that does."""
-        with self.waiting():
-            await target.ready()
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Take what happens here for time that others need, before a backend is asked."""
         began = perf_counter()
         try:
-            yield
+            await target.ready()
         finally:
-            if not self.sent:
-                self.waited += perf_counter() - began
+            self.timing.end_wait(began)
 
-    def asks(self) -> None:
-        """Note that a backend is asked now, the first time."""
-        if not self.sent:
-            self.sent = perf_counter()
-
-    def leaves(self, since: float) -> None:
-        """Note that a piece of a streamed answer leaves now, on which work began at `since`.
-
-        Called for each piece, so it does no more than it has to; `since` is perf_counter's.
-        """
-        now = perf_counter()
-        self.worked += now - since
-        if self.gaps is None:
-            self.gaps = self.state.metrics.gaps(self.backend)
-            self.first = now
-        else:
-            self.gaps.add(now - self.last)
-        self.last = now
-
-    def first_token(self) -> None:
+    def note_first_piece(self) -> None:
         """Note that bytes of a streamed answer have left; the first ones count."""
-        if not self.streamed:
-            self.streamed = True
-            self.phase = "streaming"
-            waited = (self.first or perf_counter()) - self.began
-            self.state.metrics.first_token.labels(self.backend).observe(waited)
+        if not self.results.streamed:
+            self.results.streamed = True
+            waited = (self.timing.first or perf_counter()) - self.began
+            self.state.metrics.first_token.labels(self.routing.backend).observe(waited)
 
-    def translated(self, exchange: Exchange) -> None:
+    def count_answer(self, exchange: Exchange) -> None:
         """Count what the answer needed."""
-        self.exchange = exchange
-        self.state.metrics.count_answer(self.backend, self.label, exchange)
+        self.results.exchange = exchange
+        self.state.metrics.count_answer(self.routing.backend, self.routing.label, exchange)
 
-    def passed(self, counts: PassingUsage) -> None:
+    def count_passing(self, usage: Usage | None) -> None:
         """Count the tokens of an answer that passed through."""
-        self.usage = counts.usage
-        self.state.metrics.count_passing_answer(self.backend, self.label, counts.usage)
+        self.results.usage = usage
+        self.state.metrics.count_passing_answer(self.routing.backend, self.routing.label, usage)
 
-    def upstream_failed(self, error: UpstreamError) -> None:
+    def note_failure(self, error: UpstreamError) -> None:
         """Count a backend's failure."""
-        self.failure = error.reason
-        self.state.metrics.upstream_errors.labels(self.backend, error.reason).inc()
+        self.results.failure = error.reason
+        self.state.metrics.upstream_errors.labels(self.routing.backend, error.reason).inc()
 
-    def refuses(self, error: RequestError) -> None:
-        """Note that the proxy itself refuses the request."""
-        self.refusal = True
-        self.told = Fault(error.status, error.message, error.type, error.param, error.code)
+    def note_refusal(self, error: RequestError) -> Fault:
+        """Note that the proxy itself refuses the request; return what the client is told."""
+        self.results.refusal = True
+        return Fault(error.status, error.message, error.type, error.param, error.code)
+
+    def note_fault(self, fault: Fault) -> None:
+        """Note the failure that the client is told of; the latest counts."""
+        self.results.fault = fault
 
     def lines(self) -> bytes:
         """Return the header lines of an answer that begins now."""
-        lines = identifying(self.id, self.state.loop.time() - self.started) + self.stripped
-        if self.warning:
-            warning = f"x-wellspoken-warning: not stored: {self.warning}\r\n"
+        results = self.results
+        lines = identifying(self.id, perf_counter() - self.began) + results.stripped
+        if results.warning:
+            warning = f"x-wellspoken-warning: not stored: {results.warning}\r\n"
             lines += warning.encode("ascii", "replace")
         return lines
 
@@ -255,7 +206,7 @@ class Call:
         """Return a whole answer, with the header lines that every one has."""
         if status >= 400:
             extra = retry_headers(status, body, extra)
-            self.told = self.told or fault_in(status, body)
+            self.note_fault(self.results.fault or fault_in(status, body))
         if self.tap is not None:
             self.tap.answer(body)
         return Reply(
@@ -281,20 +232,38 @@ class Call:
             close=self.state.draining,
         )
 
-    def fault(self, fault: Fault, extra: bytes = b"") -> Reply:
+    def fail(self, fault: Fault, extra: bytes = b"") -> Reply:
         """Return a failure as an HTTP answer; `extra` are header lines."""
-        self.told = fault
-        body = self.hide(error_json(fault.message, fault.type, fault.param, fault.code))
-        return self.reply(fault.status, body, extra or (NO_RETRY if fault.retry is False else b""))
+        self.note_fault(fault)
+        body = error_json(fault.message, fault.type, fault.param, fault.code)
+        extra = extra or (NO_RETRY if fault.retry is False else b"")
+        return self.reply(fault.status, self.routing.hide(body), extra)
 
-    def refused(self, error: RequestError) -> Reply:
+    def refuse(self, error: RequestError) -> Reply:
         """Return a refusal; one that leaves a body unread ends the connection."""
-        self.refuses(error)
+        self.note_fault(self.note_refusal(error))
         lines = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
         unread = not self.request.content.is_eof()
         if error.status == 408 and isinstance(self.request.protocol, Connection):
             self.request.protocol.end_now()
         return self.reply(error.status, error.body(), lines.encode("ascii"), close=unread)
+
+
+def begin_call(state: State, hooks: Hooks, request: BaseRequest) -> Call:
+    """Return the call of a request whose head has come."""
+    id, routing = request_id(request), Routing()
+    return Call(
+        state,
+        hooks,
+        request,
+        id,
+        request.raw_path.partition("?")[0],
+        perf_counter(),
+        routing,
+        Timing(state.metrics, routing),
+        Results(),
+        hooks.tap(state, request, id) if hooks.tap is not None else None,
+    )
 
 
 Response = Reply | EventStream

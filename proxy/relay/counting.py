@@ -33,7 +33,7 @@ def count_answer(call: Call, plan: Plan) -> None:
     if plan.merge is None and plan.sources:  # else the merging has told the whole answer's
         part = plan.sources[0].exchange.result
         exchange.result.usage, exchange.result.usage_source = part.usage, part.usage_source
-    call.translated(exchange)
+    call.count_answer(exchange)
 
 
 class Counter:
@@ -157,7 +157,7 @@ class Counter:
             finally:
                 answer.close()
         except UpstreamError as error:
-            self.call.upstream_failed(error)
+            self.call.note_failure(error)
             self.absent = True
             return None
         except ClientKeyRefused:

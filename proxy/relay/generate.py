@@ -56,13 +56,13 @@ async def generate(call: Call, generation: Generation[Wanted]) -> Reply | EventS
     if bounds != router.bounds:
         generation.check(wanted, strict=bounds == "openai")
     streams = bool(wanted.stream)
-    call.routed(target, wanted.model, streams)
+    call.route(target, wanted.model, streams)
     if isinstance(wanted, ChatRequest) and wanted.store:
         storing.begin(call, wanted, body)
-    await call.ready(target)
+    await call.prepare(target)
     wanted = await admit(call, target, wanted)
     exchange = make_exchange(call, target, partial(generation.exchange_for, wanted))
-    if call.kept is not None and isinstance(wanted, ChatRequest):
+    if call.routing.kept is not None and isinstance(wanted, ChatRequest):
         exchange = replace(exchange, stored=True)
         wanted = storing.with_usage(target, wanted)
     endpoint = generation.endpoint_of(target.backend)

@@ -54,7 +54,7 @@ async def ask_backend(
     answer = await send_request(call, target, BackendRequest(path, payload, False))
     data = await answer.read(call.state.config.limits.response)
     if answer.status >= 300:
-        fault = error_of(exchange, answer.status, call.hide(data))
+        fault = error_of(exchange, answer.status, call.routing.hide(data))
         raise RequestError(
             f"The backend refused POST {path}, which this request needs: {fault.message}",
             status=fault.status,

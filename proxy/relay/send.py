@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import Final
 
 from wellspoken.adapters.events import Fault
@@ -94,11 +95,11 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> U
     async def send_traced(upstream: Upstream, again: bool) -> UpstreamResponse:
         """Send in a span of its own, below which the backend's hang."""
         assert tracing is not None
-        span = tracing.asks(call, target, upstream.url, request, resent=again)
+        span = tracing.begin_request(call, target, upstream.url, request, resent=again)
         try:
             response = await send(upstream, again, span.lines)
         except BaseException as error:
-            span.over()
+            span.end()
             if isinstance(error, UpstreamError):
                 span.note_failure(error)
             raise
@@ -129,7 +130,7 @@ async def reach(call: Call, target: Target, send: Send) -> UpstreamResponse:
     Where the proxy's own engine turns out to be gone, so that nothing was sent, it is waited for
     and the request sent once more. What may have run is never repeated.
     """
-    call.asks()
+    call.timing.send()
     if target.engine is None:
         return await send(target.connection(), False)
     upstream = target.upstream
@@ -139,7 +140,7 @@ async def reach(call: Call, target: Target, send: Send) -> UpstreamResponse:
         except UpstreamError as error:
             if error.reason not in UNSENT:
                 raise
-            call.upstream_failed(error)
+            call.note_failure(error)
     await _wait_for_engine(target)
     target.engine.leave()  # the call is counted in already
     return await send(target.connection(), upstream is not None)
@@ -166,10 +167,13 @@ async def enter_engine(call: Call, target: Target) -> None:
 
     Raises RequestError 503 where it cannot be waited for.
     """
-    if target.engine is not None and call.engine is None:
-        with call.waiting():
+    if target.engine is not None and call.routing.engine is None:
+        began = perf_counter()
+        try:
             await _wait_for_engine(target)
-        call.engine = target.engine
+        finally:
+            call.timing.end_wait(began)
+        call.routing.engine = target.engine
 
 
 async def _wait_for_engine(target: Target) -> None:

@@ -34,7 +34,7 @@ def begin(call: Call, wanted: ChatRequest, body: bytes) -> None:
             code="unsupported_parameter",
         )
     if store is None or wanted.oai_compat is False:
-        call.warning = NO_STORE if store is None else UNTOUCHED
+        _warn(call, NO_STORE if store is None else UNTOUCHED)
         return
     full = store.refuses
     if full:
@@ -46,7 +46,7 @@ def begin(call: Call, wanted: ChatRequest, body: bytes) -> None:
             code="store_full",
             headers={"Retry-After": "1"},
         )
-    call.kept = body
+    call.routing.kept = body
 
 
 def with_usage(target: Target, wanted: ChatRequest) -> ChatRequest:
@@ -58,17 +58,20 @@ def with_usage(target: Target, wanted: ChatRequest) -> ChatRequest:
 
 
 async def keep(call: Call, answer: bytes) -> None:
-    """Give a complete answer to the store if it is to be kept; `call.warning` says if it was not.
+    """Give a complete answer to the store if it is to be kept; warn if it was not.
 
     Returns once the store has it as surely as `store.durability` wants.
     """
-    store, request = call.state.store, call.kept
+    store, request = call.state.store, call.routing.kept
     if store is None or request is None:
         return
-    call.kept = None
-    problem = await store.add(Capture(call.owner, call.id, answer, request))
+    problem = await store.add(Capture(call.routing.owner, call.id, answer, request))
     if problem:
-        call.warning = problem
+        _warn(call, problem)
+
+
+def _warn(call: Call, why: str) -> None:
+    call.results.warning = why
 
 
 async def keep_stream(call: Call, translator: StreamTranslator, out: bytes) -> bytes:
@@ -77,13 +80,13 @@ async def keep_stream(call: Call, translator: StreamTranslator, out: bytes) -> b
     What was not kept is told in a comment, since the head with the warning has left.
     """
     folded = translator.kept
-    if call.kept is None or folded is None or folded.fault is not None:
+    if call.routing.kept is None or folded is None or folded.fault is not None:
         return out
     if translator.written < LARGE:
         answer = folded.body()
     else:
         answer = await asyncio.to_thread(folded.body)
     await keep(call, answer)
-    if call.warning:
-        return b": not stored: %b\n\n" % call.warning.encode() + out
+    if call.results.warning:
+        return b": not stored: %b\n\n" % call.results.warning.encode() + out
     return out

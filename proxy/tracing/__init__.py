@@ -55,7 +55,7 @@ def begin(
         raise ConfigError(f"traces: an OTEL_EXPORTER_OTLP_* variable is wrong: {error}") from error
     made = RequestTracing(export.provider, export)
     hooks.tracing = made
-    hooks.observers.append(made.over)
+    hooks.observers.append(made.end)
     return made
 
 

@@ -86,9 +86,9 @@ _INT64: Final = range(-(2**63), 2**63)  # what OTLP can hold
 
 def route_of(call: Call) -> str | None:
     """Return the path's template, None where any path is answered alike."""
-    if call.route in _WITHOUT:
+    if call.routing.route in _WITHOUT:
         return None
-    return _TEMPLATES.get(call.route, call.path)
+    return _TEMPLATES.get(call.routing.route, call.path)
 
 
 def server(call: Call) -> tuple[str, Attributes]:
@@ -114,14 +114,14 @@ def of_end(call: Call, code: int) -> Attributes:
     attributes: Attributes = {"wellspoken.outcome": outcome_of(call, code)}
     if code != 499:
         attributes["http.response.status_code"] = code
-    if call.backend:
-        attributes["wellspoken.backend"] = call.backend
-    if call.waited:
-        attributes["wellspoken.waited"] = call.waited
-    if call.first:
-        attributes["wellspoken.time_to_first_token"] = call.first - call.began
-    if call.exchange is not None and call.exchange.notes.counts:
-        attributes["wellspoken.repairs"] = list(call.exchange.notes.counts)
+    if call.routing.backend:
+        attributes["wellspoken.backend"] = call.routing.backend
+    if call.timing.waited:
+        attributes["wellspoken.waited"] = call.timing.waited
+    if call.timing.first:
+        attributes["wellspoken.time_to_first_token"] = call.timing.first - call.began
+    if call.results.exchange is not None and call.results.exchange.notes.counts:
+        attributes["wellspoken.repairs"] = list(call.results.exchange.notes.counts)
     return attributes
 
 
@@ -147,7 +147,7 @@ def operation(call: Call, target: Target, path: str) -> str:
     backend = target.backend
     endpoints = (backend.chat, backend.completions)
     own = (call.path, backend.native, *(x.path for x in endpoints if x is not None))
-    return _OPERATIONS.get(call.route, "") if path in own or path in EMBEDDINGS else ""
+    return _OPERATIONS.get(call.routing.route, "") if path in own or path in EMBEDDINGS else ""
 
 
 def client(
@@ -165,11 +165,11 @@ def client(
     name = target.backend.name
     attributes["gen_ai.operation.name"] = kind
     attributes["gen_ai.provider.name"] = _PROVIDERS.get(name, name)
-    model = target.model_for(call.model) or call.model
+    model = target.model_for(call.routing.model) or call.routing.model
     if model:
         attributes["gen_ai.request.model"] = model[:LONGEST]
     # A name that is not configured is the client's word, and may be another each time.
-    return kind if call.label == OTHER else f"{kind} {call.label}", attributes
+    return kind if call.routing.label == OTHER else f"{kind} {call.routing.label}", attributes
 
 
 def address(url: str) -> Attributes:

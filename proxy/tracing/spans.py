@@ -130,7 +130,7 @@ class Asked:
         """Note the first piece of the body."""
         self.first = perf_counter()
 
-    def over(self) -> None:
+    def end(self) -> None:
         """Note the end, the first time."""
         self.ended = self.ended or perf_counter()
 
@@ -150,19 +150,19 @@ class RequestTracing:
             "wellspoken", tracing_export.version(), schema_url=tracing_attributes.SCHEMA
         )
 
-    def asks(
-        self, call: Call, target: Target, url: str, ask: BackendRequest, *, resent: bool = False
+    def begin_request(
+        self, call: Call, target: Target, url: str, request: BackendRequest, *, resent: bool = False
     ) -> Asked:
         """Begin the span of a request to the backend at `url`, to which `lines` are to go."""
         began = perf_counter()
-        trace = cast("RequestTrace | None", call.trace)  # nobody else sets it
+        trace = cast("RequestTrace | None", call.results.trace)  # nobody else sets it
         if trace is None:
             headers = call.request.headers
             trace = self._begin(call, context_lines(headers, (TRACE_STATE,)))
         trace.count += 1
         if trace.count > MOST:
-            return Asked(trace.span, trace.lines(trace.span), ask)
-        name, attributes = tracing_attributes.client(call, target, url, ask, resent)
+            return Asked(trace.span, trace.lines(trace.span), request)
+        name, attributes = tracing_attributes.client(call, target, url, request, resent)
         span = self._tracer.start_span(
             name,
             context=trace.context,
@@ -171,7 +171,7 @@ class RequestTracing:
             start_time=trace.at(began),
         )
         operation = str(attributes.get("gen_ai.operation.name", ""))
-        asked = Asked(span, trace.lines(span), ask, operation, began)
+        asked = Asked(span, trace.lines(span), request, operation, began)
         trace.asked.append(asked)
         return asked
 
@@ -195,21 +195,22 @@ class RequestTracing:
             start_time=base + int(call.began * 1e9),
         )
         # A state without its parent, or with one that cannot be read, belongs to no trace.
-        made = call.trace = RequestTrace(span, parent, state if parent.is_valid else b"", base)
+        state = state if parent.is_valid else b""
+        made = call.results.trace = RequestTrace(span, parent, state, base)
         return made
 
-    def over(self, call: Call, code: int) -> None:
+    def end(self, call: Call, code: int) -> None:
         """End the spans of a request that was answered with a status, 499: whose client has left.
 
         One of `Hooks.observers`.
         """
-        trace = cast("RequestTrace | None", call.trace)  # nobody else sets it
+        trace = cast("RequestTrace | None", call.results.trace)  # nobody else sets it
         if trace is None:
-            if call.route in QUIET:
+            if call.routing.route in QUIET:
                 return
             trace = self._begin(call)
         now = perf_counter()
-        told = tracing_attributes.of_answer(call.exchange)
+        told = tracing_attributes.of_answer(call.results.exchange)
         answers = [asked for asked in trace.asked if asked.operation and 0 < asked.status < 300]
         # Counts that no single request has are told once all the same, so that a sum over all spans
         # is right: by the span of the whole.
@@ -226,8 +227,8 @@ class RequestTracing:
                 span.set_attributes(told)
             if trace.count:
                 span.set_attribute("wellspoken.upstream_requests", trace.count)
-            if call.first:
-                span.add_event("wellspoken.first_token", timestamp=trace.at(call.first))
+            if call.timing.first:
+                span.add_event("wellspoken.first_token", timestamp=trace.at(call.timing.first))
             if error:
                 span.set_attribute("error.type", error)
                 span.set_status(Status(StatusCode.ERROR))

@@ -43,7 +43,7 @@ class Watch(Protocol):
     def begin_body(self) -> None:
         """Note that the first piece of the body was read."""
 
-    def over(self) -> None:
+    def end(self) -> None:
         """Note that the last byte has come or the connection was closed; more than once maybe."""
 
     def note_failure(self, error: UpstreamError) -> None:
@@ -154,7 +154,7 @@ class UpstreamResponse:
         """Tell `watch` of the body's first piece, of its end, and of what fails."""
         self._watch = watch
         if self._complete:
-            watch.over()
+            watch.end()
 
     async def read(self, limit: int) -> bytes:
         """Return the whole body. Raises UpstreamError, also for more than `limit` bytes."""
@@ -175,7 +175,7 @@ class UpstreamResponse:
         if not self._complete:
             self._wire.abort()
         if self._watch is not None:
-            self._watch.over()
+            self._watch.end()
 
     def finish(self) -> None:
         """Say that what matters has been read: the rest, if it comes at once, is dropped.
@@ -193,7 +193,7 @@ class UpstreamResponse:
         self._stop()
         self._complete = True
         if self._watch is not None:
-            self._watch.over()
+            self._watch.end()
         # Perhaps still inside the parser, where what follows the last byte in the same read is not
         # seen yet; it is looked at again (`quiet`) before the connection is used.
         if self.content_type == "text/event-stream":

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,7 +124,8 @@ async def test_hostile_names_make_no_series(
     assert statuses == ({200, 404} if lone else {404})
     await series(proxy)  # a scrape is a request too
     before = await series(proxy)
-    held = len(proxy.service.state.metrics._finished)
+    counter: Any = proxy.service.hooks.observers[0]
+    held = len(counter._series)
     assert await flood(proxy, 50, names) == statuses
     assert await series(proxy) == before
-    assert len(proxy.service.state.metrics._finished) == held
+    assert len(counter._series) == held

@@ -305,7 +305,7 @@ def owners(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def noting(self: Service, call: Call) -> Any:
         handler = original(self, call)
-        seen.append(call.owner)
+        seen.append(call.routing.owner)
         return handler
 
     monkeypatch.setattr(Service, "_route", noting)

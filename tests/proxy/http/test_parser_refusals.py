@@ -34,7 +34,8 @@ async def test_it_is_counted_once_and_has_an_id(
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert envelope(body)["type"] == "invalid_request_error"
     ((call, code),) = told
-    assert (code, call.route, call.backend, call.label) == (status, "other", "", "_other")
+    routing = call.routing
+    assert (code, routing.route, routing.backend, routing.label) == (status, "other", "", "_other")
     assert f"x-request-id: {call.id}".encode() in head
     labels = f'backend="",code="{status}",model="_other",route="other",stream="false"'
     assert (await proxy.metrics())[f"wellspoken_requests_total{{{labels}}}"] == 1

@@ -30,6 +30,7 @@ from tests.proxy.endpoints.test_chat_stream import EVENTS, WORDS, until
 from tests.proxy.logs.logging_here import Written, logging_to, requests
 from wellspoken.adapters.events import Fault
 from wellspoken.proxy.relay.outcome import level_of, outcome_of
+from wellspoken.proxy.relay.records import Results
 from wellspoken.proxy.server import Service
 
 TIMES = {"duration", "ttft", "overhead"}
@@ -334,15 +335,10 @@ def test_each_outcome_is_told_and_none_is_a_clients_to_make() -> None:
     assert {level_of(one) for one in ("ok", "refused", "disconnected:waiting")} == {"info"}
     assert level_of("error_in_stream") == "warning"
 
-    class Call:
-        told = Fault(502, "", code="upstream_BAD thing\n")
-        failure = ""
-        refusal = False
-        backend = "b"
-
-    call: Any = Call()
+    results = Results(fault=Fault(502, "", code="upstream_BAD thing\n"))
+    call: Any = SimpleNamespace(results=results, routing=SimpleNamespace(backend="b"))
     assert outcome_of(call, 502) == "upstream_error:answer"
-    call.told = Fault(502, "", code="upstream_cut")
+    results.fault = Fault(502, "", code="upstream_cut")
     assert outcome_of(call, 502) == "upstream_error:cut"
     assert outcome_of(call, 200) == "error_in_stream:cut"
 
@@ -385,7 +381,7 @@ async def test_a_trace_is_found_from_its_request(
     proxy = await start_proxy(upstream)
 
     def traced(call: Any, code: int) -> None:
-        call.trace = SimpleNamespace(id="0af7651916cd43dd8448eb211c80319c")
+        call.results.trace = SimpleNamespace(id="0af7651916cd43dd8448eb211c80319c")
 
     proxy.service.hooks.observers.append(traced)
     written.observe(proxy.service)

@@ -96,7 +96,7 @@ def full() -> Metrics:
     store = metrics.of_store()
     metrics.of_engines().watch("engine", Engine())
     for at in range(200):
-        metrics.gaps("b").add(0.0005 * 1.07**at)
+        metrics.gaps("b").observe(0.0005 * 1.07**at)
         metrics.duration.labels("b", "true").observe(0.001 * at**2)
         metrics.first_token.labels("b").observe(0.001 * at)
         metrics.overhead.labels("request").observe(0.0001 * at)
@@ -171,7 +171,7 @@ def test_a_bound_is_in_its_bucket() -> None:
     """le means less or equal; so do the histograms of prometheus_client."""
     metrics = Metrics("1")
     for seconds in (0.0, 0.001, 0.0010001, 80.0, 80.1):
-        metrics.gaps("b").add(seconds)
+        metrics.gaps("b").observe(seconds)
     buckets = {
         sample.labels["le"]: sample.value
         for family in text_string_to_metric_families(metrics.expose().decode())

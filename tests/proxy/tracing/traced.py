@@ -33,7 +33,7 @@ class Traced:
         provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         proxy.service.hooks.tracing = made = RequestTracing(provider)
-        proxy.service.hooks.observers.append(made.over)
+        proxy.service.hooks.observers.append(made.end)
 
     def all(self) -> list[ReadableSpan]:
         return list(self.exporter.get_finished_spans())

@@ -22,7 +22,7 @@ def counting(seed: int) -> Metrics:
     for backend in chance.sample(["b", "c", "d"], 2):
         for _ in range(20):
             metrics.duration.labels(backend, "true").observe(chance.expovariate(1))
-            metrics.gaps(backend).add(chance.expovariate(30))
+            metrics.gaps(backend).observe(chance.expovariate(30))
     metrics.watch_inflight(lambda: float(seed))
     store = metrics.of_store()
     store.watch_queue(lambda: 10.0 * seed, lambda: 100.0 * seed)

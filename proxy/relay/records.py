@@ -1,0 +1,114 @@
+"""What is noted of one request on its way: where it goes, its moments, what came of it.
+
+Each field is set by one function, so that who reads it knows where it is from. All of them belong
+to the loop's thread; an observer reads them once the request is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from wellspoken.adapters.events import Fault, Usage
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.proxy.metrics.series import Times
+from wellspoken.proxy.metrics.service import OTHER, Metrics
+
+if TYPE_CHECKING:
+    from wellspoken.engine.supervisor import Supervisor
+
+
+class Trace(Protocol):
+    """The spans of one request of a client."""
+
+    @property
+    def id(self) -> str:
+        """The trace's id, in hex."""
+
+
+class Routing(Struct, eq=False):
+    """Where a request goes, and for whom.
+
+    `route`: its label in metrics. `owner`: whose stored completions the client may see
+    (auth.owner_of). `hide` takes the backend's key out of an error. `model`: as the client calls
+    it; `label`: the same in metrics, where clients must not choose names. `kept`: the request's
+    body, where its answer is to be stored. `engine`: what counts the request as open.
+    """
+
+    route: str = "other"
+    owner: str = ""
+    backend: str = ""
+    hide: Callable[[bytes], bytes] = bytes
+    model: str = ""
+    label: str = OTHER
+    streams: bool = False
+    kept: bytes | None = None
+    engine: Supervisor | None = None
+
+
+class Timing(Struct, eq=False):
+    """A request's moments, as perf_counter tells them (0.0: not yet), and seconds.
+
+    `waited`: seconds for the client's body or an engine, before a backend was asked at `sent`.
+    `worked`: seconds of the proxy's own work on the answer. `first` and `last`: when the first and
+    the latest piece of a streamed answer were ready to leave; `gaps` counts the times between.
+    """
+
+    metrics: Metrics
+    routing: Routing
+    waited: float = 0.0
+    sent: float = 0.0
+    worked: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
+    gaps: Times | None = None
+
+    def end_wait(self, began: float) -> None:
+        """Note that others needed the time since then."""
+        if not self.sent:
+            self.waited += perf_counter() - began
+
+    def send(self) -> None:
+        """Note that a backend is asked now, the first time."""
+        self.sent = self.sent or perf_counter()
+
+    def end_work(self, began: float, *, leaves: bool = False) -> None:
+        """Note work on an answer that began then; `leaves`: what it made, a piece, leaves now.
+
+        Called for each piece, so it does no more than it has to.
+        """
+        now = perf_counter()
+        self.worked += now - began
+        if leaves:
+            if self.gaps is None:
+                self.gaps = self.metrics.gaps(self.routing.backend)
+                self.first = now
+            else:
+                self.gaps.observe(now - self.last)
+            self.last = now
+
+
+class Results(Struct, eq=False):
+    """What came of a request.
+
+    `received`: the client's body has come. `streamed`: bytes of a streamed answer have left.
+    `stripped`: the header line that names the keys taken out of the request. `warning`: why the
+    answer was not stored. `exchange` is the answer's, once that is translated; `usage` of an answer
+    that passed through. `failure`: why a backend could not be asked or broke off
+    (`UpstreamError.reason`). `fault`: the failure that the client is told of, also in a stream.
+    `refusal`: the proxy itself refused the request. `trace`: its spans, once one was begun.
+    """
+
+    received: bool = False
+    streamed: bool = False
+    stripped: bytes = b""
+    warning: str = ""
+    exchange: Exchange | None = None
+    usage: Usage | None = None
+    failure: str = ""
+    fault: Fault | None = None
+    refusal: bool = False
+    trace: Trace | None = None
