@@ -1,7 +1,6 @@
 """What a backend is, told from its answers to a few cheap GETs: a table of small rules.
 
-A rule looks at what only one server says of itself. Servers that have no file of their own here are
-named all the same, and are spoken with as `general`. No rule picks a backend's native endpoint.
+A rule looks at what only one server says of itself. No rule picks a backend's native endpoint.
 
 Sources, by server:
 
@@ -29,17 +28,7 @@ from typing import Any, Final
 from msgspec import DecodeError, Struct, json
 
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.known.cortex import CORTEX
-from wellspoken.adapters.servers.known.furiosa import FURIOSA
-from wellspoken.adapters.servers.known.llama_cpp_python import LLAMA_CPP_PYTHON
-from wellspoken.adapters.servers.known.llamacpp import LLAMACPP
-from wellspoken.adapters.servers.known.lmstudio import LMSTUDIO
-from wellspoken.adapters.servers.known.mlx_lm import MLX_LM
-from wellspoken.adapters.servers.known.ollama import OLLAMA
-from wellspoken.adapters.servers.known.sglang import SGLANG
-from wellspoken.adapters.servers.known.tgi import TGI
-from wellspoken.adapters.servers.known.vllm import VLLM
-from wellspoken.adapters.servers.registry import GENERAL
+from wellspoken.adapters.servers.registry import BACKENDS, GENERAL
 from wellspoken.adapters.servers.versions import for_version
 
 MODELS: Final = GENERAL.models_path
@@ -55,7 +44,7 @@ ROUNDS: Final = ((MODELS, VERSION, PROPS), (ROOT, OLLAMA_VERSION, INFO, HEALTHZ)
 
 _VERSION_TEXT = re.compile(r"[0-9A-Za-z][\w.+-]{0,39}", re.ASCII)  # it goes into logs and a banner
 _BUILD = re.compile(r"(b[1-9]\d{0,9})(?:-|$)", re.ASCII)  # b0-unknown: built without git
-_CORTEX_ALIVE = re.compile(r"cortex[\w.-]{0,20} is alive", re.ASCII)
+_ALIVE = re.compile(r"cortex[\w.-]{0,20} is alive", re.ASCII)
 
 
 class Observation(Struct, frozen=True):
@@ -64,6 +53,9 @@ class Observation(Struct, frozen=True):
     status: int
     body: bytes = b""
     server: str = ""
+
+
+_NO_ANSWER: Final = Observation(0)
 
 
 class Signs(Struct, frozen=True):
@@ -78,15 +70,12 @@ class Signs(Struct, frozen=True):
 
     def status(self, path: str) -> int:
         """Return the status of GET `path`, 0 where there is none."""
-        answer = self.answers.get(path)
-        return answer.status if answer is not None else 0
+        return self.answers.get(path, _NO_ANSWER).status
 
     def text(self, path: str) -> str:
         """Return the body of a 200 as text, "" where there is none."""
-        answer = self.answers.get(path)
-        if answer is None or answer.status != 200:
-            return ""
-        return answer.body.decode("utf-8", "replace")
+        answer = self.answers.get(path, _NO_ANSWER)
+        return answer.body.decode("utf-8", "replace") if answer.status == 200 else ""
 
     def json(self, path: str) -> dict[str, Any]:
         """Return the JSON object of a 200, {} where there is none."""
@@ -133,33 +122,33 @@ class Found(Struct, frozen=True):
 
 NOTHING: Final = Found(GENERAL, "nothing recognised; general repairs")
 
-Look = Callable[[Signs], str]
+
+class Rule(Struct, frozen=True):
+    """`holds` says whether a server is this adapter's, and `why` by what."""
+
+    adapter: str
+    why: str
+    holds: Callable[[Signs], bool]
+    version: Callable[[Signs], str] = lambda signs: ""
 
 
 def recognise(signs: Signs) -> Found:
     """Return what the first rule that holds says; `NOTHING` where none does."""
     for rule in RULES:
-        why = rule.look(signs)
-        if why:
-            general = "; general repairs" if rule.server else ""
-            server = rule.server or rule.backend.title
-            version = rule.version(signs)
-            backend = for_version(rule.backend, version)
-            return Found(backend, why + general, version, server)
+        if rule.holds(signs):
+            backend, version = BACKENDS[rule.adapter], rule.version(signs)
+            return Found(for_version(backend, version), rule.why, version, backend.title)
     return NOTHING
 
 
-def _plain(value: object) -> str:
-    """Return a version that is fit to be shown, else ""."""
-    return value if isinstance(value, str) and _VERSION_TEXT.fullmatch(value) else ""
+def _version_at(path: str) -> Callable[[Signs], str]:
+    """Return what tells the version that a path answers, "" if it is not fit to be shown."""
 
+    def version(signs: Signs) -> str:
+        value = signs.json(path).get("version")
+        return value if isinstance(value, str) and _VERSION_TEXT.fullmatch(value) else ""
 
-def _version_at(path: str) -> Look:
-    return lambda signs: _plain(signs.json(path).get("version"))
-
-
-def _no_version(signs: Signs) -> str:
-    return ""
+    return version
 
 
 def _build(signs: Signs) -> str:
@@ -168,93 +157,76 @@ def _build(signs: Signs) -> str:
     return found[1] if found else ""
 
 
-def _furiosa_version(signs: Signs) -> str:
+def _owned_by(owner: str) -> Callable[[Signs], bool]:
+    return lambda signs: signs.owner() == owner
+
+
+def _tells_furiosa_version(signs: Signs) -> bool:
     """Its GET /version is vLLM's with three parts more, each an object of its own."""
-    return "from GET /version" if isinstance(signs.json(VERSION).get("furiosa-llm"), dict) else ""
+    return isinstance(signs.json(VERSION).get("furiosa-llm"), dict)
 
 
-def _furiosa_owner(signs: Signs) -> str:
-    return "from its models' owner" if signs.owner() == "furiosa-ai" else ""
-
-
-def _llamacpp_header(signs: Signs) -> str:
+def _has_llamacpp_header(signs: Signs) -> bool:
     """It also stands on a 503 of a server that still loads, where nothing else tells."""
-    return "from its Server header" if "llama.cpp" in signs.servers() else ""
+    return "llama.cpp" in signs.servers()
 
 
-def _llamacpp_props(signs: Signs) -> str:
+def _has_llamacpp_props(signs: Signs) -> bool:
     """Behind a proxy, which puts its own name into the header."""
     props = signs.json(PROPS)
-    settings = isinstance(props.get("default_generation_settings"), dict)
-    return "from GET /props" if settings and "total_slots" in props else ""
+    return isinstance(props.get("default_generation_settings"), dict) and "total_slots" in props
 
 
-def _owner_is(owner: str) -> Look:
-    return lambda signs: "from its models' owner" if signs.owner() == owner else ""
-
-
-def _llama_cpp_python(signs: Signs) -> str:
+def _is_llama_cpp_python(signs: Signs) -> bool:
     """The owner is "me", which others copied; `permissions` is its own misspelling."""
-    mine = signs.owner() == "me" and all("permissions" in item for item in signs.models())
-    return "from its models' owner" if mine else ""
+    return signs.owner() == "me" and all("permissions" in item for item in signs.models())
 
 
-def _tgi(signs: Signs) -> str:
+def _is_tgi(signs: Signs) -> bool:
     info = signs.json(INFO)
     named = str(info.get("router", "")).startswith("text-generation-router")
-    old = {"model_id", "max_best_of", "max_total_tokens", "waiting_served_ratio"} <= info.keys()
-    return "from GET /info" if named or old else ""
+    return named or (
+        {"model_id", "max_best_of", "max_total_tokens", "waiting_served_ratio"} <= info.keys()
+    )
 
 
-def _ollama(signs: Signs) -> str:
-    return "from GET /" if signs.text(ROOT).startswith("Ollama is running") else ""
-
-
-def _cortex(signs: Signs) -> str:
-    return "from GET /healthz" if _CORTEX_ALIVE.match(signs.text(HEALTHZ)) else ""
-
-
-def _vllm_guarded(signs: Signs) -> str:
+def _is_guarded_vllm(signs: Signs) -> bool:
     """Its models want a key that is not ours to know, while GET /version answers anybody."""
-    guarded = signs.status(MODELS) in (401, 403) and "uvicorn" in signs.servers()
     version = signs.json(VERSION)
     alone = list(version) == ["version"] and isinstance(version["version"], str)
-    return "from GET /version, its models being guarded" if guarded and alone else ""
+    return alone and signs.status(MODELS) in (401, 403) and "uvicorn" in signs.servers()
 
 
-def _mlx_lm(signs: Signs) -> str:
+def _is_mlx_lm(signs: Signs) -> bool:
     """Python's own HTTP server, and models with these three keys alone."""
-    python = any(server.startswith("BaseHTTP/") for server in signs.servers())
     models = signs.models()
     bare = all(item.keys() == {"id", "object", "created"} for item in models)
-    return "from its Server header and its models" if python and models and bare else ""
+    python = any(server.startswith("BaseHTTP/") for server in signs.servers())
+    return python and bool(models) and bare
 
 
-class Rule(Struct, frozen=True):
-    """`look` says why a server is this one, or "". `server` names one that has no file here."""
-
-    look: Look
-    backend: Backend
-    server: str = ""
-    version: Look = _no_version
-
-
-_VERSION = _version_at(VERSION)
+_OWNER: Final = "from its models' owner"
+_VERSION: Final = _version_at(VERSION)
 
 RULES: Final = (
-    Rule(_furiosa_version, FURIOSA, version=_VERSION),
-    Rule(_llamacpp_header, LLAMACPP, version=_build),
-    Rule(_llamacpp_props, LLAMACPP, version=_build),
-    Rule(_furiosa_owner, FURIOSA, version=_VERSION),
-    Rule(_owner_is("vllm"), VLLM, version=_VERSION),
-    Rule(_owner_is("llamacpp"), LLAMACPP, version=_build),
-    Rule(_owner_is("sglang"), SGLANG),
-    Rule(_owner_is("organization_owner"), LMSTUDIO),
-    Rule(_llama_cpp_python, LLAMA_CPP_PYTHON),
-    Rule(_ollama, OLLAMA, version=_version_at(OLLAMA_VERSION)),
-    Rule(_tgi, TGI, version=_version_at(INFO)),
-    Rule(_cortex, CORTEX),
-    Rule(_vllm_guarded, VLLM, version=_VERSION),
-    Rule(_mlx_lm, MLX_LM),
+    Rule("furiosa", "from GET /version", _tells_furiosa_version, _VERSION),
+    Rule("llamacpp", "from its Server header", _has_llamacpp_header, _build),
+    Rule("llamacpp", "from GET /props", _has_llamacpp_props, _build),
+    Rule("furiosa", _OWNER, _owned_by("furiosa-ai"), _VERSION),
+    Rule("vllm", _OWNER, _owned_by("vllm"), _VERSION),
+    Rule("llamacpp", _OWNER, _owned_by("llamacpp"), _build),
+    Rule("sglang", _OWNER, _owned_by("sglang")),
+    Rule("lmstudio", _OWNER, _owned_by("organization_owner")),
+    Rule("llama-cpp-python", _OWNER, _is_llama_cpp_python),
+    Rule(
+        "ollama",
+        "from GET /",
+        lambda signs: signs.text(ROOT).startswith("Ollama is running"),
+        _version_at(OLLAMA_VERSION),
+    ),
+    Rule("tgi", "from GET /info", _is_tgi, _version_at(INFO)),
+    Rule("cortex", "from GET /healthz", lambda signs: bool(_ALIVE.match(signs.text(HEALTHZ)))),
+    Rule("vllm", "from GET /version, its models being guarded", _is_guarded_vllm, _VERSION),
+    Rule("mlx-lm", "from its Server header and its models", _is_mlx_lm),
 )
 """The most certain first: what a server says of itself alone, then what needs two signs."""

@@ -31,7 +31,7 @@ from wellspoken.adapters.servers.known.ollama import OLLAMA
 from wellspoken.adapters.servers.known.sglang import SGLANG
 from wellspoken.adapters.servers.known.tgi import TGI
 from wellspoken.adapters.servers.known.vllm import VLLM
-from wellspoken.adapters.servers.registry import GENERAL
+from wellspoken.adapters.servers.registry import BACKENDS, GENERAL
 from wellspoken.adapters.servers.versions import for_version
 
 CAPTURED = Path(__file__).parents[2] / "fixtures" / "detection"
@@ -304,7 +304,7 @@ def test_every_rule_holds_for_some_server_first() -> None:
     """A rule that others always forestall would be dead."""
     first = set()
     for _, answers, *_ in RECOGNISED:
-        holding = [at for at, rule in enumerate(RULES) if rule.look(Signs(answers))]
+        holding = [at for at, rule in enumerate(RULES) if rule.holds(Signs(answers))]
         first.add(holding[0])
     assert first == set(range(len(RULES)))
 
@@ -316,8 +316,8 @@ def test_each_captured_server_is_recognised_in_the_first_round() -> None:
 
 
 def test_no_rule_picks_a_native_endpoint() -> None:
-    assert not [rule for rule in RULES if rule.backend.name.endswith("-native")]
-    assert {rule.backend.models_path for rule in RULES} == {detection.MODELS}
+    assert not [rule for rule in RULES if rule.adapter.endswith("-native")]
+    assert {BACKENDS[rule.adapter].models_path for rule in RULES} == {detection.MODELS}
 
 
 @pytest.mark.parametrize(
