@@ -19,21 +19,15 @@ What passes through to other endpoints meets the same caps by name, `refuse_over
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from typing import Annotated, Any, Final, TypeVar
 
 from msgspec import DecodeError, Meta, Raw, Struct, json, structs
 
+from wellspoken.adapters.requests import errors
 from wellspoken.adapters.requests.completions_bounds import MAX_TOKEN_ID
-from wellspoken.adapters.requests.errors import (
-    RequestError,
-    out_of_range,
-    short,
-    too_long,
-    type_of,
-    wrong_type,
-)
+from wellspoken.adapters.requests.errors import RequestError, short, type_of
 from wellspoken.adapters.requests.shapes import (
     ALL_ALTERNATIVES,
     OFF,
@@ -145,9 +139,7 @@ def apply_caps(request: Asked, caps: Caps, vocabulary: int | None = None) -> Ask
         _alternatives(fields, "logprobs", caps.n_probs)
         _prompts(request.prompt, vocabulary)
     if request.logit_bias:
-        if len(request.logit_bias) > caps.logit_bias:
-            raise _too_many(request.logit_bias, caps.logit_bias)
-        _inside(_bias_ids(request.logit_bias), "logit_bias", vocabulary)
+        _bias(request.logit_bias, caps.logit_bias, vocabulary)
     return request if caps.max_tokens is None else _limit(request, caps.max_tokens)
 
 
@@ -177,9 +169,7 @@ def refuse_over(fields: Mapping[str, Raw], caps: Caps, vocabulary: int | None = 
             _number(part, name, 0, caps.max_tokens or 0)
         bias = _decode(part.get("logit_bias"), dict[str, Raw] | list[Any])
         if isinstance(bias, dict | list):
-            if len(bias) > caps.logit_bias:
-                raise _too_many(bias, caps.logit_bias)
-            _inside(_bias_ids(bias), "logit_bias", vocabulary)
+            _bias(bias, caps.logit_bias, vocabulary)
         for name in PROMPTS:
             if _may_hold_ids(part.get(name)):
                 _prompts(_decode(part[name]), vocabulary, name)
@@ -236,25 +226,16 @@ def _dangerous(fields: Mapping[str, Raw], name: str, allow: tuple[str, ...]) -> 
             raise _not_here(name, DANGEROUS[name])
     elif "chat_template" not in allow:
         for key in TEMPLATE_KEYS:
-            if key in _keys(fields[name]):
+            if key in (_decode(fields[name], dict[str, Raw]) or ()):
                 raise _not_here(f"{name}.{key}", "it changes how templates are run")
 
 
 def _not_here(param: str, why: str) -> RequestError:
-    return RequestError(
+    return errors.unsupported(
+        param,
         f"The '{param}' parameter is not allowed here: {why}. Leave it out, or let whoever runs "
         "this proxy name it in caps.allow.",
-        param=param,
-        code="unsupported_parameter",
     )
-
-
-def _keys(value: Raw) -> Iterable[str]:
-    """Return the keys of an object, none of another value."""
-    try:
-        return json.decode(value, type=dict[str, Raw])
-    except DecodeError:
-        return ()
 
 
 def _integer(fields: Mapping[str, Raw], name: str) -> int | None:
@@ -265,19 +246,16 @@ def _integer(fields: Mapping[str, Raw], name: str) -> int | None:
     try:
         return json.decode(raw, type=int | None)
     except DecodeError:
-        number = (
-            "an integer of too many digits"
-            if bytes(raw).lstrip(b"-").isdigit()
-            else "a decimal number"
-        )
+        whole = bytes(raw).lstrip(b"-").isdigit()
+        number = "an integer of too many digits" if whole else "a decimal number"
         got = _GOT.get(bytes(raw)[0], number)
-        raise wrong_type(name, "an integer", got) from None
+        raise errors.wrong_type(name, "an integer", got) from None
 
 
 def _number(fields: Mapping[str, Raw], name: str, low: int | None, high: int) -> None:
     value = _integer(fields, name)
     if value is not None and (value > high or (low is not None and value < low)):
-        raise out_of_range(name, "integer", bytes(fields[name]).decode(), low or 0, high)
+        raise errors.out_of_range(name, "integer", bytes(fields[name]).decode(), low or 0, high)
 
 
 def _alternatives(fields: Mapping[str, Raw], name: str, most: int) -> None:
@@ -293,18 +271,16 @@ def _alternatives(fields: Mapping[str, Raw], name: str, most: int) -> None:
             param=name,
             code="integer_below_min_value",
         )
-    raise out_of_range(name, "integer", bytes(fields[name]).decode(), 0, most)
+    raise errors.out_of_range(name, "integer", bytes(fields[name]).decode(), 0, most)
 
 
-def _too_many(bias: dict[str, Any] | list[Any], most: int) -> RequestError:
-    if isinstance(bias, list):
-        return too_long("logit_bias", "array", most, len(bias))
-    return RequestError(
-        f"Invalid 'logit_bias': too many properties. Expected an object with at most {most} "
-        f"properties, but got an object with {len(bias)} properties instead.",
-        param="logit_bias",
-        code="object_above_max_properties",
-    )
+def _bias(bias: dict[str, Any] | list[Any], most: int, vocabulary: int | None) -> None:
+    """Check the size and the token ids of a `logit_bias`."""
+    if len(bias) > most and isinstance(bias, list):
+        raise errors.too_long("logit_bias", "array", most, len(bias))
+    if len(bias) > most:
+        raise errors.too_many("logit_bias", most, len(bias))
+    _inside(_bias_ids(bias), "logit_bias", vocabulary)
 
 
 def _bias_ids(bias: dict[str, Any] | list[Any]) -> list[int]:
@@ -331,7 +307,7 @@ def _list_ids(value: Raw, name: str) -> list[int]:
         return []
     if set(map(type, ids)) - {int}:
         at, other = next((at, x) for at, x in enumerate(ids) if type(x) is not int)
-        raise wrong_type(f"{name}[{at}]", "an integer", type_of(other))
+        raise errors.wrong_type(f"{name}[{at}]", "an integer", type_of(other))
     return ids
 
 
@@ -358,11 +334,10 @@ def _inside(ids: list[int], param: str, vocabulary: int | None) -> None:
     most = MAX_TOKEN_ID if vocabulary is None else vocabulary - 1
     if ids and (min(ids) < 0 or max(ids) > most):
         bad = next(token for token in ids if not 0 <= token <= most)
-        raise RequestError(
+        raise errors.invalid(
+            param,
             f"Invalid '{param}': {short(str(bad))} is not a token id of this model. Send ids from "
             f"0 to {most}.",
-            param=param,
-            code="invalid_value",
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from wellspoken.adapters.requests import errors
 from wellspoken.adapters.requests.chat_bounds import (
     DECIMALS,
     GUARDS,
@@ -19,17 +20,7 @@ from wellspoken.adapters.requests.chat_bounds import (
     numbers,
     stop,
 )
-from wellspoken.adapters.requests.errors import (
-    RequestError,
-    empty,
-    missing,
-    no_model,
-    not_allowed,
-    out_of_range,
-    too_long,
-    type_of,
-    wrong_type,
-)
+from wellspoken.adapters.requests.errors import type_of
 from wellspoken.adapters.requests.shapes import NATIVE, CompletionRequest
 
 MAX_CHOICES: Final = 128
@@ -49,9 +40,9 @@ _FORMS: Final = (
 def check(request: CompletionRequest, *, strict: bool) -> None:
     """Raise `RequestError` for the first value out of bounds."""
     if strict and not request.model and not request.native:  # llama.cpp's clients name no model
-        raise no_model()
+        raise errors.no_model()
     if request.prompt is None:
-        raise missing("prompt", _FORMS)
+        raise errors.missing("prompt", _FORMS)
     if request.native and request.oai_compat is False:
         count = 1  # llama.cpp's own forms of a prompt, for it to read
     else:
@@ -77,7 +68,7 @@ def _openai(request: CompletionRequest) -> None:
     number(request, "logprobs", "integer", 0, MAX_LOGPROBS, client_key(request, "logprobs"))
     numbers(request, "decimal", DECIMALS)
     if request.stream_options is not None and not request.stream:
-        raise not_allowed("stream_options", "'stream' is true")
+        raise errors.not_allowed("stream_options", "'stream' is true")
     if request.logit_bias is not None:
         logit_bias(request.logit_bias)
 
@@ -87,27 +78,24 @@ def _choices(request: CompletionRequest, prompts: int) -> None:
     n = request.n or 1
     best_of = request.best_of
     if best_of is not None and best_of < n:
-        raise RequestError(
+        raise errors.invalid(
+            "best_of",
             f"Invalid 'best_of': it is {best_of}, but 'n' asks for {n} choices of them. Send at "
             "least 'n', or leave it out.",
-            param="best_of",
-            code="invalid_value",
         )
     if best_of is not None and best_of > n and request.stream:
-        raise RequestError(
+        raise errors.invalid(
+            "best_of",
             f"Invalid 'best_of': the best {n} of {best_of} choices are known only when all have "
             "ended, so they cannot be streamed. Leave out 'best_of' or 'stream'.",
-            param="best_of",
-            code="invalid_value",
         )
     each = max(n, best_of or 1)
     if prompts * each > MAX_CHOICES:
         name = "n" if each == n else "best_of"
-        raise RequestError(
+        raise errors.invalid(
+            name,
             f"Invalid '{name}': {prompts} prompts with {each} choices each are {prompts * each} "
             f"choices. Ask for at most {MAX_CHOICES} in one request.",
-            param=name,
-            code="invalid_value",
         )
 
 
@@ -119,23 +107,23 @@ def _prompt(prompt: Any) -> int:
     if isinstance(prompt, str):
         return 1
     if not isinstance(prompt, list):
-        raise wrong_type("prompt", "a string or an array", type_of(prompt))
+        raise errors.wrong_type("prompt", "a string or an array", type_of(prompt))
     if not prompt:
-        raise empty("prompt", "array")
+        raise errors.empty("prompt", "array")
     first = type(prompt[0])
     if first not in _KINDS:
-        raise wrong_type("prompt[0]", "a string, an integer or an array", type_of(prompt[0]))
+        raise errors.wrong_type("prompt[0]", "a string, an integer or an array", type_of(prompt[0]))
     _alike(prompt, first, "prompt")
     if first is int:
         _token_ids(prompt, "prompt")
         return 1
     if len(prompt) > MAX_CHOICES:  # before a look at each of what may be millions
-        raise too_long("prompt", "array", MAX_CHOICES, len(prompt))
+        raise errors.too_long("prompt", "array", MAX_CHOICES, len(prompt))
     if first is list:
         for index, ids in enumerate(prompt):
             param = f"prompt[{index}]"
             if not ids:
-                raise empty(param, "array")
+                raise errors.empty(param, "array")
             _alike(ids, int, param)
             _token_ids(ids, param)
     return len(prompt)
@@ -144,10 +132,10 @@ def _prompt(prompt: Any) -> int:
 def _alike(values: list[Any], wanted: type, param: str) -> None:
     if set(map(type, values)) != {wanted}:
         index, other = next((i, v) for i, v in enumerate(values) if type(v) is not wanted)
-        raise wrong_type(f"{param}[{index}]", _KINDS[wanted], type_of(other))
+        raise errors.wrong_type(f"{param}[{index}]", _KINDS[wanted], type_of(other))
 
 
 def _token_ids(ids: list[int], param: str) -> None:
     if min(ids) < 0 or max(ids) > MAX_TOKEN_ID:
         index, bad = next((i, v) for i, v in enumerate(ids) if not 0 <= v <= MAX_TOKEN_ID)
-        raise out_of_range(f"{param}[{index}]", "integer", str(bad), 0, MAX_TOKEN_ID)
+        raise errors.out_of_range(f"{param}[{index}]", "integer", str(bad), 0, MAX_TOKEN_ID)

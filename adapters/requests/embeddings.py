@@ -8,19 +8,11 @@ from typing import Any, Final
 from msgspec import Raw, Struct, field, json
 
 from wellspoken.adapters.exchange import Notes
-from wellspoken.adapters.requests.errors import (
-    empty,
-    missing,
-    no_model,
-    out_of_range,
-    too_long,
-    type_of,
-    wrong_type,
-    wrong_value,
-)
+from wellspoken.adapters.requests import errors
+from wellspoken.adapters.requests.errors import type_of
 from wellspoken.adapters.requests.parsing import parse
 from wellspoken.adapters.requests.shapes import OUR_KEYS, Bounds
-from wellspoken.adapters.requests.vendor import Policy, unknown
+from wellspoken.adapters.requests.vendor import Policy, not_openai
 
 Input = str | list[int]
 """One text to embed, or its token ids."""
@@ -84,29 +76,29 @@ def decode_embeddings(body: bytes, *, bounds: Bounds = "openai") -> EmbeddingReq
 def check(request: EmbeddingRequest, *, strict: bool) -> None:
     """Raise `RequestError` for the first value out of bounds."""
     if strict and isinstance(request.input, list) and len(request.input) > MOST_INPUTS:
-        raise too_long("input", "array", MOST_INPUTS, len(request.input))
+        raise errors.too_long("input", "array", MOST_INPUTS, len(request.input))
     given = inputs(request)
     low = min(chain.from_iterable(one for one in given if isinstance(one, list)), default=0)
     if low < 0:
-        raise out_of_range("input", "integer", str(low), 0, None)
+        raise errors.out_of_range("input", "integer", str(low), 0, None)
     if not strict:
         return
     if not request.model:
-        raise no_model()
+        raise errors.no_model()
     if request.input is None:
-        raise missing("input", "Send a text, an array of texts, or token ids.")
+        raise errors.missing("input", "Send a text, an array of texts, or token ids.")
     if request.input == []:
-        raise empty("input", "array")
+        raise errors.empty("input", "array")
     if not given or len({type(one) for one in given}) > 1:
         forms = "a string, an array of strings, of integers or of arrays of integers"
-        raise wrong_type("input", forms, _describe(request.input))
+        raise errors.wrong_type("input", forms, _describe(request.input))
     for one in given:
         if not one:
-            raise empty("input", "string" if isinstance(one, str) else "array")
+            raise errors.empty("input", "string" if isinstance(one, str) else "array")
     if request.dimensions is not None and request.dimensions < 1:
-        raise out_of_range("dimensions", "integer", str(request.dimensions), 1, None)
+        raise errors.out_of_range("dimensions", "integer", str(request.dimensions), 1, None)
     if request.encoding_format not in (None, *FORMATS):
-        raise wrong_value("encoding_format", str(request.encoding_format), FORMATS)
+        raise errors.wrong_value("encoding_format", str(request.encoding_format), FORMATS)
 
 
 def _describe(value: Any) -> str:
@@ -151,7 +143,7 @@ def prepare_embeddings(
         if ours and (request.oai_compat is False or bytes(value) != _NULL):
             sent[key] = value
         elif not ours and vendor == "reject":
-            raise unknown(key)
+            raise not_openai(key)
         elif not ours and vendor == "pass":
             sent[key] = value
     if model is not None:

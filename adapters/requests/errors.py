@@ -7,8 +7,12 @@ api.openai.com answers, so that clients that look at them work here as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec import json
+
+UNKNOWN: Final = "unknown_parameter"
+"""The code of a parameter that OpenAI does not know."""
 
 _encode = json.Encoder().encode
 
@@ -57,21 +61,32 @@ def short(value: str, limit: int = 64) -> str:
     return value if len(value) <= limit else value[:limit] + "..."
 
 
+def invalid(param: str | None, message: str, code: str = "invalid_value") -> RequestError:
+    """A value cannot be taken, for a reason that no other function here has words for."""
+    return RequestError(message, param=param, code=code)
+
+
+def unsupported(param: str, message: str) -> RequestError:
+    """A backend, or this proxy, does not do what a parameter asks for."""
+    return invalid(param, message, "unsupported_parameter")
+
+
+def unknown(name: str, advice: str) -> RequestError:
+    """No parameter has this name; `advice` says what to do."""
+    name = short(name)
+    return invalid(name, f"Unknown parameter: '{name}'. {advice}", UNKNOWN)
+
+
 def missing(param: str, need: str = "") -> RequestError:
     """A required parameter is absent; `need` says what it has to be."""
     text = f"Missing required parameter: '{param}'."
-    return RequestError(
-        f"{text} {need}" if need else text, param=param, code="missing_required_parameter"
-    )
+    return invalid(param, f"{text} {need}" if need else text, "missing_required_parameter")
 
 
 def wrong_type(param: str, expected: str, got: str) -> RequestError:
     """A value has another JSON type; `expected` and `got` as in "an integer"."""
-    return RequestError(
-        f"Invalid type for '{param}': expected {expected}, but got {got} instead.",
-        param=param,
-        code="invalid_type",
-    )
+    text = f"Invalid type for '{param}': expected {expected}, but got {got} instead."
+    return invalid(param, text, "invalid_type")
 
 
 def type_of(value: object) -> str:
@@ -94,11 +109,7 @@ def wrong_value(param: str, value: str, allowed: Sequence[str]) -> RequestError:
         names[-1] = f"and {names[-1]}"
     listed = (", " if len(names) > 2 else " ").join(names)
     verb = "values are" if len(names) > 1 else "value is"
-    return RequestError(
-        f"Invalid value: '{short(value)}'. Supported {verb}: {listed}.",
-        param=param,
-        code="invalid_value",
-    )
+    return invalid(param, f"Invalid value: '{short(value)}'. Supported {verb}: {listed}.")
 
 
 def out_of_range(param: str, kind: str, value: str, low: float, high: float | None) -> RequestError:
@@ -106,41 +117,49 @@ def out_of_range(param: str, kind: str, value: str, low: float, high: float | No
     text = short(value)
     above = high is not None and float(value) > high
     side, sign, bound = ("above max", "<=", high) if above else ("below min", ">=", low)
-    return RequestError(
+    return invalid(
+        param,
         f"Invalid '{param}': {kind} {side}imum value. "
         f"Expected a value {sign} {bound}, but got {text} instead.",
-        param=param,
-        code=f"{kind}_{side.replace(' ', '_')}_value",
+        f"{kind}_{side.replace(' ', '_')}_value",
     )
 
 
 def too_long(param: str, what: str, limit: int, length: int) -> RequestError:
     """A string or an array (`what`) has more than `limit` characters or elements."""
     article = "an" if what == "array" else "a"
-    return RequestError(
+    return invalid(
+        param,
         f"Invalid '{param}': {what} too long. Expected {article} {what} with maximum length "
         f"{limit}, but got {article} {what} with length {length} instead.",
-        param=param,
-        code=f"{what}_above_max_length",
+        f"{what}_above_max_length",
+    )
+
+
+def too_many(param: str, limit: int, count: int) -> RequestError:
+    """An object has more than `limit` keys."""
+    return invalid(
+        param,
+        f"Invalid '{param}': too many properties. Expected an object with at most {limit} "
+        f"properties, but got an object with {count} properties instead.",
+        "object_above_max_properties",
     )
 
 
 def empty(param: str, what: str) -> RequestError:
     """A string or an array (`what`) that needs content has none."""
     article = "an" if what == "array" else "a"
-    return RequestError(
+    return invalid(
+        param,
         f"Invalid '{param}': empty {what}. Expected {article} {what} with minimum length 1, "
         f"but got an empty {what} instead.",
-        param=param,
-        code=f"empty_{what}",
+        f"empty_{what}",
     )
 
 
 def not_allowed(param: str, need: str) -> RequestError:
     """A parameter that works only together with another one, which `need` names."""
-    return RequestError(
-        f"The '{param}' parameter is only allowed when {need}.", param=param, code="invalid_value"
-    )
+    return invalid(param, f"The '{param}' parameter is only allowed when {need}.")
 
 
 def no_model() -> RequestError:

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from msgspec import DecodeError, Raw, ValidationError, json
 
-from wellspoken.adapters.requests.errors import RequestError, no_model, wrong_type
+from wellspoken.adapters.requests.errors import RequestError, invalid, no_model, wrong_type
 
 Decoded = TypeVar("Decoded")
 
@@ -99,10 +99,8 @@ def _explain(text: str, example: str) -> RequestError:
     if found is None:  # "Number out of range - at `$.temperature`"
         what, _, at = text.partition(" - at `$.")
         param = at.rstrip("`") or None
-        return RequestError(
-            f"Invalid value for '{param}': {what.lower()}. Send a number of ordinary size.",
-            param=param,
-            code="invalid_value",
+        return invalid(
+            param, f"Invalid value for '{param}': {what.lower()}. Send a number of ordinary size."
         )
     param = (found["at"] or "").lstrip(".").replace("[...]", "")
     got = "a decimal number" if found["got"] == "float" else _TYPES[found["got"]]

@@ -16,14 +16,8 @@ from typing import Any, Final
 from msgspec import UNSET, Struct, UnsetType, json
 
 from wellspoken.adapters.requests import chat_bounds as openai_bounds
-from wellspoken.adapters.requests.errors import (
-    RequestError,
-    missing,
-    out_of_range,
-    short,
-    wrong_type,
-    wrong_value,
-)
+from wellspoken.adapters.requests import errors
+from wellspoken.adapters.requests.errors import RequestError, short
 from wellspoken.adapters.requests.parsing import parse
 from wellspoken.adapters.requests.shapes import Bounds
 
@@ -79,7 +73,7 @@ def decode_update(body: bytes, *, bounds: Bounds = "openai") -> dict[str, str]:
     """Return the metadata that replaces a completion's; null is none. Raises `RequestError` 400."""
     update, fields = parse(body, _decode_update, '{"metadata": {...}}')
     if update.metadata is UNSET:
-        raise missing("metadata", "It is an object of texts, and replaces what there was.")
+        raise errors.missing("metadata", "It is an object of texts, and replaces what there was.")
     for key in fields:
         if key != "metadata":
             raise _unknown(key, ("metadata",), "Only the metadata can be changed.")
@@ -109,7 +103,7 @@ def _page(query: Pairs, known: tuple[str, ...], bounds: Bounds) -> Page:
     openai_bounds.metadata(filters, strict=many or bounds == "openai")
     order = plain.get("order", "asc")
     if order not in ORDERS:
-        raise wrong_value("order", order, ORDERS)
+        raise errors.wrong_value("order", order, ORDERS)
     after, model = plain.get("after"), plain.get("model")
     return Page(after or None, _limit(plain.get("limit")), order == "desc", model, filters)
 
@@ -118,29 +112,24 @@ def _limit(text: str | None) -> int:
     if text is None:
         return DEFAULT
     if not _WHOLE.fullmatch(text):
-        raise wrong_type("limit", "an integer", "a string")
+        raise errors.wrong_type("limit", "an integer", "a string")
     value = int(text) if len(text) <= _DIGITS else 10**_DIGITS * (-1 if text[0] == "-" else 1)
     if not 1 <= value <= MOST:
-        raise out_of_range("limit", "integer", text, 1, MOST)
+        raise errors.out_of_range("limit", "integer", text, 1, MOST)
     return value
 
 
 def _not_there(name: str, known: tuple[str, ...]) -> RequestError:
     """Return the error for a name that is no parameter of this query."""
     if "metadata" in known and (name == "metadata" or name.startswith(("metadata[", "metadata."))):
-        return RequestError(
+        return errors.invalid(
+            "metadata",
             "Invalid 'metadata': a filter names its key, as in metadata[topic]=weather.",
-            param="metadata",
-            code="invalid_value",
         )
     return _unknown(name, known, f"Known here: {', '.join(known)}.")
 
 
 def _unknown(name: str, known: tuple[str, ...], also: str) -> RequestError:
     near = get_close_matches(name, known, 1)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
-    return RequestError(
-        f"Unknown parameter: '{short(name)}'.{hint} {also}",
-        param=short(name),
-        code="unknown_parameter",
-    )
+    hint = f"Did you mean '{near[0]}'? " if near else ""
+    return errors.unknown(name, hint + also)

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from msgspec import structs
 
 from wellspoken.adapters.requests.caps import CAPPED, Asked, Caps, apply_caps
-from wellspoken.adapters.requests.errors import RequestError, short
+from wellspoken.adapters.requests.errors import RequestError, unknown
 from wellspoken.adapters.requests.shapes import (
     COMPLETION_KEYS,
     NATIVE_KEYS,
@@ -22,9 +22,6 @@ from wellspoken.adapters.requests.shapes import (
 )
 
 Policy = Literal["pass", "strip", "reject"]
-
-UNKNOWN: Final = "unknown_parameter"
-"""The code of a parameter that OpenAI does not know."""
 
 _CHAT: Final = OPENAI_KEYS | OUR_KEYS
 _COMPLETIONS: Final = COMPLETION_KEYS | OUR_KEYS
@@ -59,7 +56,7 @@ def apply_policy(
     """
     vendors = vendor_keys(request)
     if vendors and policy == "reject":
-        raise unknown(vendors[0])
+        raise not_openai(vendors[0])
     if vendors and policy == "strip":
         gone = frozenset(vendors)
         kept = {key: value for key, value in request.fields.items() if key not in gone}
@@ -67,7 +64,7 @@ def apply_policy(
     elif vendors:
         refuse_variants(vendors)
         if EXTRA_BODY in vendors:
-            raise _extra_body()
+            raise not_openai(EXTRA_BODY)
     return apply_caps(request, caps, vocabulary)
 
 
@@ -80,30 +77,18 @@ def refuse_variants(keys: Iterable[str]) -> None:
     for key in keys:
         known = key.casefold()
         if known != key and known in _SPELLED:
-            raise RequestError(
-                f"Unknown parameter: '{short(key)}'. Write it as '{known}'.",
-                param=short(key),
-                code=UNKNOWN,
-            )
+            raise unknown(key, f"Write it as '{known}'.")
 
 
-def unknown(key: str) -> RequestError:
-    """Return the error for a vendor's key where the route rejects them."""
-    if key == EXTRA_BODY:
-        return _extra_body()
-    return RequestError(
-        f"Unknown parameter: '{short(key)}'. Leave it out: this model takes OpenAI's parameters "
-        "only.",
-        param=short(key),
-        code=UNKNOWN,
-    )
+def not_openai(key: str) -> RequestError:
+    """Return the error for a vendor's key where the route rejects them, for `EXTRA_BODY` always.
 
-
-def _extra_body() -> RequestError:
-    """Return the error for keys that no server would look at, or one past every cap."""
-    return RequestError(
-        f"Unknown parameter: '{EXTRA_BODY}'. It is an argument of OpenAI's Python client, not a "
-        "part of the request. Send the keys in it at the top level.",
-        param=EXTRA_BODY,
-        code=UNKNOWN,
+    No server would look at the keys in that, or one past every cap.
+    """
+    if key != EXTRA_BODY:
+        return unknown(key, "Leave it out: this model takes OpenAI's parameters only.")
+    return unknown(
+        key,
+        "It is an argument of OpenAI's Python client, not a part of the request. Send the keys in "
+        "it at the top level.",
     )

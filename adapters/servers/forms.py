@@ -9,13 +9,8 @@ from typing import Any, Final
 
 from msgspec import DecodeError, Raw, ValidationError, json
 
-from wellspoken.adapters.requests.errors import (
-    RequestError,
-    missing,
-    short,
-    wrong_type,
-    wrong_value,
-)
+from wellspoken.adapters.requests import errors
+from wellspoken.adapters.requests.errors import short
 
 BANNED: Final = -100
 """The bias at which OpenAI bans a token; llama.cpp's word for it is false."""
@@ -53,7 +48,7 @@ def object_in(sent: dict[str, Any], key: str) -> dict[str, Any]:
     """
     value = _encode(sent.get(key))
     if not value.lstrip().startswith((b"{", _NULL)):
-        raise wrong_type(key, "an object", "something else")
+        raise errors.wrong_type(key, "an object", "something else")
     return fields_of(Raw(value))
 
 
@@ -142,7 +137,7 @@ def offer_allowed(sent: dict[str, Any]) -> None:
         tools = []
     names = [_name_of(fields_of(tool)) for tool in tools]
     if mode not in ("auto", "required") or not names or None in names:
-        raise missing(
+        raise errors.missing(
             "tool_choice.allowed_tools",
             "Send an object with mode ('auto' or 'required') and a non-empty array of tools, each "
             'as {"type": "function", "function": {"name": ...}}.',
@@ -156,10 +151,9 @@ def _only(sent: dict[str, Any], names: list[str | None], mode: str) -> None:
     known = {_name_of(tool) for tool in kept}
     for name in names:
         if name not in known:
-            raise RequestError(
+            raise errors.invalid(
+                "tool_choice",
                 f"Tool choice '{short(str(name))}' not found in 'tools'. Name offered ones.",
-                param="tool_choice",
-                code="invalid_value",
             )
     sent["tools"] = kept
     sent["tool_choice"] = mode
@@ -277,11 +271,10 @@ def refuse_unnamed_tool(sent: dict[str, Any]) -> None:
     Raises `RequestError` 400 for any other choice.
     """
     if _name_of(fields_of(sent.get("tool_choice"))) is None:
-        raise RequestError(
+        raise errors.unsupported(
+            "tool_choice",
             "Tools are not supported by this server unless 'tool_choice' names one of them. Name "
             "it, or update the server.",
-            param="tool_choice",
-            code="unsupported_parameter",
         )
     lax_tools(sent)
 
@@ -358,7 +351,9 @@ def schema_as_grammar(sent: dict[str, Any]) -> None:
         return
     schema = _schema_in(sent)
     if bytes(schema) == _NULL:
-        raise missing("response_format.json_schema.schema", "Send an object with 'properties'.")
+        raise errors.missing(
+            "response_format.json_schema.schema", "Send an object with 'properties'."
+        )
     sent["response_format"] = {"type": "json", "value": schema}
 
 
@@ -375,7 +370,7 @@ def offer_allowed_if_auto(sent: dict[str, Any]) -> None:
     """
     offer_allowed(sent)
     if sent["tool_choice"] != "auto":
-        raise wrong_value("tool_choice.allowed_tools.mode", "required", ["auto"])
+        raise errors.wrong_value("tool_choice.allowed_tools.mode", "required", ["auto"])
     del sent["tool_choice"]
 
 

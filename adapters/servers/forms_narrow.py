@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import DecodeError, Raw, json
 
-from wellspoken.adapters.requests.errors import RequestError, short
+from wellspoken.adapters.requests.errors import short, unsupported
 from wellspoken.adapters.servers.forms import (
     LEAST_TOP_P,
     Messages,
@@ -128,11 +128,10 @@ def only_tool_named(sent: dict[str, Any]) -> None:
     """
     tools = tools_in(sent)
     if len(tools) != 1:
-        raise RequestError(
+        raise unsupported(
+            "tool_choice",
             "The value 'required' of 'tool_choice' is not supported by llama-cpp-python for "
             "several tools. Name the one to call, or offer it alone.",
-            param="tool_choice",
-            code="unsupported_parameter",
         )
     name = text_in(fields_of(tools[0].get("function")), "name")
     sent["tool_choice"] = {"type": "function", "function": {"name": name}}
@@ -160,11 +159,10 @@ def bias_by_id(sent: dict[str, Any]) -> None:
         token, bias = pair if isinstance(pair, list | tuple) and len(pair) == 2 else ("", 0)
         name = str(token)
         if not name.isascii() or not name.isdigit():
-            raise RequestError(
+            raise unsupported(
+                "logit_bias",
                 f"Invalid 'logit_bias': {short(str(pair))} names no token id, and this server "
                 "takes no texts. Name token ids.",
-                param="logit_bias",
-                code="unsupported_parameter",
             )
         biases[name] = -100 if bias is False else bias
     sent["logit_bias"] = biases

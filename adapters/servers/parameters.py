@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, cast
 
 from msgspec import Struct
 
-from wellspoken.adapters.requests.errors import RequestError, short
+from wellspoken.adapters.requests.errors import short, unsupported
 from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest
 from wellspoken.adapters.servers import forms
 
@@ -180,11 +180,10 @@ def refuse(used: Mapping[str, str], table: Table, title: str) -> None:
     for name, param in used.items():
         row = table[name]
         if row.how == "refused" and not (name in _OFFERS and "tool_choice.none" in used):
-            raise RequestError(
+            raise unsupported(
+                param,
                 f"{_subject(name)} not supported by {title}. "
                 f"{row.note or 'Leave it out, or ask for a model whose server supports it.'}",
-                param=param,
-                code="unsupported_parameter",
             )
 
 

@@ -18,8 +18,8 @@ from wellspoken.adapters.requests.caps import (
     passes_tokens,
     refuse_over,
 )
-from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.adapters.requests.vendor import UNKNOWN, apply_policy, refuse_variants, vendor_keys
+from wellspoken.adapters.requests.errors import UNKNOWN, RequestError
+from wellspoken.adapters.requests.vendor import apply_policy, refuse_variants, vendor_keys
 from wellspoken.proxy.http.requests import extensions_of, keep_of
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.send import enter_engine

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import DecodeError, Raw, Struct, json
 
-from wellspoken.adapters.requests.errors import RequestError, wrong_value
+from wellspoken.adapters.requests.errors import RequestError, invalid, wrong_value
 from wellspoken.adapters.requests.shapes import (
     ALL_ALTERNATIVES,
     COMPLETION_KEYS,
@@ -232,10 +232,9 @@ def _constrain(fields: dict[str, Raw], sent: dict[str, Any]) -> None:
         raise wrong_value("response_format.type", str(kind), allowed)
     for key in ("grammar", "json_schema"):
         if key in sent:
-            raise RequestError(
+            raise invalid(
+                key,
                 f"'response_format' and '{key}' both say what form the answer has. Send one.",
-                param=key,
-                code="invalid_value",
             )
     sent["json_schema"] = Raw(b'{"type":"object"}') if bytes(schema) == _NULL else schema
 
