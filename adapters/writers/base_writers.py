@@ -1,16 +1,22 @@
-"""What the chat and completions writers do alike: a body's folding, a stream's state and end."""
+"""What the chat and completions writers do alike: a body's folding, a stream's chunks and end."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
+from typing import Any, ClassVar
+
+from msgspec import UNSET, Struct, UnsetType, json
 
 from wellspoken.adapters.events import (
     End,
+    Entry,
     Event,
     Extra,
     Fault,
     Finish,
     Open,
+    Reason,
     Reasoning,
     Refusal,
     Start,
@@ -19,13 +25,63 @@ from wellspoken.adapters.events import (
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.writers.objects import error_object
+from wellspoken.adapters.writers.objects import (
+    UsageObject,
+    error_object,
+    extra_keys,
+    usage_object,
+    with_extras,
+)
 
-ChoiceEvent = Text | Open | Reasoning | Refusal | ToolDelta | Finish | Extra
+encode = json.Encoder().encode
+
+Piece = Reasoning | Refusal | ToolDelta
+ChoiceEvent = Text | Open | Piece | Finish
+
+
+class AnswerObject(Struct, gc=False):
+    """A whole answer in OpenAI's key order."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Any]
+    usage: UsageObject
+    service_tier: str | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+
+
+class ToolFunction(Struct, gc=False):
+    name: str
+    arguments: str
+
+
+class ToolCallObject(Struct, gc=False):
+    id: str
+    type: str
+    function: ToolFunction
+
+
+class ChoiceFold(Struct, eq=False):
+    """What came of one choice; `opened_by_call` is None until something came that is no role."""
+
+    text: list[str] = []
+    reasoning: list[str] = []
+    entries: list[Entry] | None = None
+    refusal: str | None = None
+    refused: list[Entry] | None = None
+    calls: list[ToolCallObject] = []
+    arguments: list[list[str]] = []
+    opened_by_call: bool | None = None
+    reason: Reason | None = None
+    extras: list[Extra] = []
 
 
 class BodyWriter(ABC):
     """Events in; `body()` once they are all in, unless `fault` is set."""
+
+    object: ClassVar[str]
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
@@ -33,6 +89,7 @@ class BodyWriter(ABC):
         self.fault: Fault | None = None
         self.usage: Usage | None = None
         self.extras: list[Extra] = []
+        self.choices: defaultdict[int, ChoiceFold] = defaultdict(ChoiceFold)
 
     def __call__(self, events: list[Event]) -> None:
         """Fold these events into the answer."""
@@ -44,35 +101,120 @@ class BodyWriter(ABC):
                 self.start = event
             elif type(event) is Usage:
                 self.usage = event
-            elif type(event) is Extra and event.choice is None:
-                self.extras.append(event)
+            elif type(event) is Extra:
+                own = self.extras if event.choice is None else self.choices[event.choice].extras
+                own.append(event)
             elif isinstance(event, ChoiceEvent):
-                self._choice(event)
+                self._fold(event, self.choices[event.choice])
+
+    def _fold(self, event: ChoiceEvent, folded: ChoiceFold) -> None:
+        if folded.opened_by_call is None and not (type(event) is Open and event.raw is None):
+            folded.opened_by_call = type(event) is ToolDelta
+        if type(event) is Text:
+            folded.text.append(event.text)
+            if event.lp is not None:
+                if folded.entries is None:
+                    folded.entries = []
+                folded.entries += event.lp.entries
+        elif type(event) is Finish:
+            folded.reason = event.reason or "stop"
+        elif isinstance(event, Piece):
+            self._piece(event, folded)
 
     @abstractmethod
-    def _choice(self, event: ChoiceEvent) -> None:
-        """Fold an event into its choice."""
+    def _piece(self, event: Piece, folded: ChoiceFold) -> None:
+        """Fold what else a message may hold."""
 
-    @abstractmethod
     def body(self) -> bytes:
         """Return the JSON of the answer."""
+        start, usage = self.start, self.usage
+        assert start is not None and usage is not None
+        answer = AnswerObject(
+            start.id,
+            self.object,
+            start.created,
+            start.model,
+            [self._write_choice(index, self.choices[index]) for index in sorted(self.choices)],
+            usage_object(usage),
+            "default" if self.exchange.service_tier else UNSET,
+            start.system_fingerprint or UNSET,
+        )
+        return with_extras(encode(answer), self.extras)
+
+    @abstractmethod
+    def _write_choice(self, index: int, folded: ChoiceFold) -> Any:
+        """Return the object of a choice."""
 
 
-class StreamWriter:
-    """Events in, SSE bytes out; `fault` and `done` tell how the answer ended."""
+class StreamWriter(ABC):
+    """Events in, SSE bytes out; `fault` and `done` tell how the answer ended.
+
+    An event that still carries the backend's own chunk goes out as that; any other is written here.
+    """
+
+    object: ClassVar[bytes]
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
-        self.start: Start | None = None
         self.fault: Fault | None = None
         self.done = False
         self.started = False
+        self.top = b""  # the envelope in front of the choices
+        self.fingerprint = b""  # what of it stands behind them
         self.usage_null = b',"usage":null' if exchange.include_usage else b""
-        self.extras: list[Extra] = []
+        self.frames: dict[int, tuple[bytes, bytes, bytes]] = {}
+        self.extras: list[Extra] = []  # they wait for a chunk that can carry them
 
-    def _end(self, event: Event, out: list[bytes]) -> None:
-        """End the stream on a fault or on its end; other events leave it as it is."""
-        if type(event) is Fault:
+    def __call__(self, events: list[Event]) -> bytes:
+        """Return the bytes that these events are; b"" for what only changes the state."""
+        out: list[bytes] = []
+        for event in events:
+            if self.done:
+                break
+            if type(event) is Text:
+                self._text(event, out)
+            elif type(event) is Finish:
+                self._finish(event, out)
+            else:
+                self._other(event, out)
+        if out:
+            self.started = True
+        return b"".join(out)
+
+    @abstractmethod
+    def _text(self, event: Text, out: list[bytes]) -> None:
+        """Write a piece of content. Hot."""
+
+    @abstractmethod
+    def _finish(self, event: Finish, out: list[bytes]) -> None:
+        """Write the end of a choice."""
+
+    @abstractmethod
+    def _begin_choice(self, event: Open, out: list[bytes]) -> None:
+        """Write the begin of a choice, if it has to be written now."""
+
+    @abstractmethod
+    def _piece(self, event: Piece, out: list[bytes]) -> None:
+        """Write what else a message may hold."""
+
+    @abstractmethod
+    def _frame(self, choice: int) -> tuple[bytes, bytes]:
+        """Return what stands before a chunk's content, and what between it and its logprobs."""
+
+    def _other(self, event: Event, out: list[bytes]) -> None:
+        if type(event) is Start:
+            self._begin(event)
+        elif type(event) is Open:
+            self._begin_choice(event, out)
+        elif type(event) is Extra:
+            self.extras.append(event)
+        elif isinstance(event, Piece):
+            self._piece(event, out)
+        elif type(event) is Usage:
+            if self.exchange.include_usage and not self._pass_raw(event.raw, out):
+                usage = b'"choices":[],"usage":' + encode(usage_object(event))
+                out.append(self.top + usage + self.fingerprint + self._take(None) + b"}\n\n")
+        elif type(event) is Fault:
             self.fault = event
             self.done = True
             if self.started or out:
@@ -82,3 +224,52 @@ class StreamWriter:
             out.append(b"data: [DONE]\n\n")
             for extra in self.extras:  # they came behind the last chunk that could carry them
                 self.exchange.notes.drop(extra.key)
+
+    def _begin(self, start: Start) -> None:
+        """Take the envelope of all chunks; a later one of the same answer adds a fingerprint."""
+        facts = (encode(start.id), self.object, start.created, encode(start.model))
+        self.top = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,' % facts
+        self.frames.clear()
+
+    def _pass_raw(self, raw: bytes | None, out: list[bytes]) -> bool:
+        """Write the backend's own chunk, if there is one and no key has to be put into it."""
+        if raw is None or self.extras:
+            return False
+        out.append(b"data: " + raw + b"\n\n")
+        return True
+
+    def _chunk(
+        self,
+        choice: int,
+        content: bytes,
+        out: list[bytes],
+        logprobs: bytes = b"null",
+        reason: bytes | None = None,
+    ) -> None:
+        """Write a chunk of a delta or text, with the keys that wait for it. Hot."""
+        front, behind, tail = self.frames.get(choice) or self._add_frame(choice)
+        if reason is None and not self.extras:
+            out.append(b"".join((front, content, behind, logprobs, tail)))
+            return
+        if content[:1] == b"{":
+            keys = self._take(choice, "message")
+            content = content[:-1] + (keys if content != b"{}" else keys[1:]) + b"}"
+        end = b',"finish_reason":' + (reason or b"null") + self._take(choice) + b"}]"
+        end += self.usage_null + self.fingerprint + self._take(None) + b"}\n\n"
+        out.append(b"".join((front, content, behind, logprobs, end)))
+
+    def _add_frame(self, choice: int) -> tuple[bytes, bytes, bytes]:
+        """Return what stands around a chunk's content and logprobs, if it has no other keys."""
+        tail = b',"finish_reason":null}]' + self.usage_null + self.fingerprint + b"}\n\n"
+        frame = self.frames[choice] = (*self._frame(choice), tail)
+        return frame
+
+    def _take(self, choice: int | None, where: str = "") -> bytes:
+        """Return the keys that wait for a chunk of this choice, for any chunk with None."""
+        taken: list[Extra] = []
+        kept: list[Extra] = []
+        for extra in self.extras:
+            mine = extra.choice == choice and where in ("", extra.where)
+            (taken if mine else kept).append(extra)
+        self.extras = kept
+        return extra_keys(taken, line=True)

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from msgspec import UNSET, Raw, Struct, UnsetType, json
+from msgspec import Raw, Struct
 
-from wellspoken.adapters.events import (
-    Entry,
-    Extra,
-    Finish,
-    Reason,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolDelta,
-)
+from wellspoken.adapters.events import Reason, Reasoning, Refusal, ToolDelta
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.writers.arrays import ArrayWriter, LogprobArrays
-from wellspoken.adapters.writers.base_writers import BodyWriter, ChoiceEvent
-from wellspoken.adapters.writers.objects import UsageObject, usage_object, with_extras
+from wellspoken.adapters.writers.base_writers import BodyWriter, ChoiceFold, Piece, encode
+from wellspoken.adapters.writers.objects import with_extras
 
-_encode = json.Encoder().encode
 TextReason = Literal["stop", "length", "content_filter"]
 
 
@@ -32,65 +22,19 @@ class CompletionChoice(Struct, gc=False):
     finish_reason: TextReason | None
 
 
-class CompletionAnswer(Struct, gc=False):
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[Any]
-    usage: UsageObject
-    system_fingerprint: str | UnsetType = UNSET
-
-
-class _CompletionFold(Struct, eq=False):
-    text: list[str] = []
-    entries: list[Entry] = []
-    reason: TextReason | None = None
-    extras: list[Extra] = []
-
-
 class CompletionBody(BodyWriter):
     """Events in; `body()` once they are all in, unless `fault` is set."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        super().__init__(exchange)
-        self.choices: dict[int, _CompletionFold] = {}
+    object = "text_completion"
 
-    def _choice(self, event: ChoiceEvent) -> None:
-        folded = self.choices.get(event.choice or 0)
-        if folded is None:
-            folded = self.choices[event.choice or 0] = _CompletionFold()
-        if type(event) is Text:
-            folded.text.append(event.text)
-            if event.lp is not None:
-                folded.entries += event.lp.entries
-        elif type(event) is Finish:
-            folded.reason = text_reason(event.reason)
-        elif type(event) is Extra:
-            folded.extras.append(event)
-        elif isinstance(event, Reasoning | Refusal | ToolDelta):
-            drop(event, self.exchange)
+    def _piece(self, event: Piece, folded: ChoiceFold) -> None:
+        drop(event, self.exchange)
 
-    def body(self) -> bytes:
-        """Return the JSON of the answer."""
-        start, usage = self.start, self.usage
-        assert start is not None and usage is not None
-        completion = CompletionAnswer(
-            start.id,
-            "text_completion",
-            start.created,
-            start.model,
-            [self._write_choice(index) for index in sorted(self.choices)],
-            usage_object(usage),
-            start.system_fingerprint or UNSET,
-        )
-        return with_extras(_encode(completion), self.extras)
-
-    def _write_choice(self, index: int) -> CompletionChoice | Raw:
-        folded = self.choices[index]
+    def _write_choice(self, index: int, folded: ChoiceFold) -> CompletionChoice | Raw:
         logprobs = ArrayWriter(self.exchange, index)(folded.entries) if folded.entries else None
-        choice = CompletionChoice("".join(folded.text), index, logprobs, folded.reason)
-        return Raw(with_extras(_encode(choice), folded.extras)) if folded.extras else choice
+        reason = None if folded.reason is None else text_reason(folded.reason)
+        choice = CompletionChoice("".join(folded.text), index, logprobs, reason)
+        return Raw(with_extras(encode(choice), folded.extras)) if folded.extras else choice
 
 
 def text_reason(reason: Reason | None) -> TextReason:
@@ -100,7 +44,7 @@ def text_reason(reason: Reason | None) -> TextReason:
     return reason
 
 
-def drop(event: Reasoning | Refusal | ToolDelta, exchange: Exchange) -> None:
+def drop(event: Piece, exchange: Exchange) -> None:
     """Count what a completions answer has no place for; of a call its first piece alone."""
     if type(event) is Reasoning:
         if exchange.keeps("reasoning_content"):  # else the reader counted it
