@@ -19,6 +19,8 @@ unexport PIP_NO_BINARY PIP_NO_BUILD_ISOLATION PIP_NO_DEPS PIP_ONLY_BINARY PIP_PL
 unexport PIP_PYTHON PIP_QUIET PIP_REQUIRE_HASHES PIP_REQUIREMENT PIP_ROOT PIP_SRC PIP_TARGET
 unexport PIP_UPGRADE PIP_USER PIP_VERBOSE
 unexport PYTHONHOME PYTHONPATH PYTHONSTARTUP PYTHONWARNINGS PYTEST_ADDOPTS PYTEST_PLUGINS
+# Without bytecode each of the hundreds of processes that tests start compiles all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
 .PHONY: help install demo test check .typed .tested fuzz bench walk bench-store live-vllm live-gpu
@@ -84,8 +86,8 @@ live-clients: install .venv-clients/.installed ## lm-eval, HELM, LangChain and o
 		--durations=10 $(or $(ARGS),-n 2 --dist loadfile)
 
 tables: install ## write what adapters/README.md shows of the code and the fixtures
-	@$(BIN)/python -m tests.parameters_table
-	@$(BIN)/python -m tests.servers_table
+	@$(BIN)/python -m tests.adapters.servers.parameters_table
+	@$(BIN)/python -m tests.adapters.servers.servers_table
 
 openapi: install ## write proxy/endpoints/openapi.json anew, of the Structs
 	@$(BIN)/python -m tests.openapi.document >.venv/openapi.json

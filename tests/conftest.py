@@ -20,25 +20,45 @@ load_profile()
 
 # What waits or builds comes first, so that beside its last files the others still keep the workers
 # of `make check` busy.
-FIRST = ("deploy", "demo", "live", "proxy", "engine", "bench")
+FIRST = ("deploy", "demo", "live", "bench", "proxy", "engine")
 HERE = Path(__file__).parent
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the folders, where several are run; the files in them stay in order."""
-    items.sort(key=_folder)
+    """Order the folders, where several are run, and the files, whichever a worker began with."""
+    rank = {path: _rank(path) for path in {item.path for item in items}}
+    items.sort(key=lambda item: rank[item.path])
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let children be interrupted: a shell that runs this behind `&` has SIGINT ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if WORKER and config.args == config.getini("testpaths"):
+        config.args[:0] = _begin_elsewhere()
 
 
-def _folder(item: pytest.Item) -> int:
-    name = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
-    return FIRST.index(name) if name in FIRST else len(FIRST)
+def _rank(path: Path) -> tuple[int, tuple[str, ...]]:
+    parts = path.relative_to(HERE).parts if path.is_relative_to(HERE) else ("",)
+    rank = FIRST.index(parts[0]) if parts[0] in FIRST else len(FIRST)
+    return rank, () if parts[0] == "live" else parts  # which has an order of its own
+
+
+def _begin_elsewhere() -> list[str]:
+    """Return the test files so that each worker begins with others, and goes round.
+
+    In a fresh clone pytest rewrites the assertions of every file, which takes longer than all else
+    of the collection; it keeps what it has done beside the file. So each worker meets the others'
+    work instead of doing the whole as well. Those of tests/live come last as always: some of its
+    folders are collected only where they are named.
+    """
+    files = sorted(map(str, HERE.rglob("test_*.py")))
+    files = [name for name in files if not name.startswith(str(HERE / "live"))]
+    count = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    first = len(files) * int(WORKER.removeprefix("gw")) // count
+    return files[first:] + files[:first]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,6 +5,7 @@ The floors are contracts of import-linter (pyproject.toml, tests/test_packaging.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from wellspoken.proxy.relay.records import Results, Routing, Timing
 from wellspoken.proxy.upstream.target import TargetSettings
 
 ROOT = Path(__file__).parents[1]
-FOUND = structure.modules(ROOT)
 
 LINES = 420  # of a file; "about 400", because it holds one idea
 FUNCTION = 44  # lines of a function without its docstring; "about 40"
@@ -66,6 +66,12 @@ SET_TWICE = {
 """Fields that two functions set, each with its reason."""
 
 
+@functools.cache
+def product() -> dict[str, structure.Module]:
+    """Return the product's modules, which are read once."""
+    return structure.modules(ROOT)
+
+
 def folders(found: dict[str, structure.Module]) -> Counter[str]:
     """Return how many modules each folder has, its __init__ not counted."""
     return Counter(
@@ -76,32 +82,32 @@ def folders(found: dict[str, structure.Module]) -> Counter[str]:
 
 
 def test_no_two_modules_import_each_other() -> None:
-    assert structure.circles(structure.imports(FOUND)) == []
+    assert structure.circles(structure.imports(product())) == []
 
 
 def test_a_file_holds_one_idea() -> None:
-    long = {name: each.lines for name, each in FOUND.items() if each.lines > LINES}
+    long = {name: each.lines for name, each in product().items() if each.lines > LINES}
     assert long.keys() == LONG.keys()
 
 
 def test_a_function_fits_a_screen() -> None:
     long = {
         f"{module}.{node.name}": structure.length(node)
-        for module, node in structure.functions(FOUND)
+        for module, node in structure.functions(product())
         if structure.length(node) > FUNCTION
     }
     assert long == {}
 
 
 def test_a_folder_can_be_seen_at_a_glance() -> None:
-    assert {name: n for name, n in folders(FOUND).items() if n > FOLDER} == {}
+    assert {name: n for name, n in folders(product()).items() if n > FOLDER} == {}
     assert len(list((ROOT / "proxy").glob("*.py"))) <= FLAT
 
 
 def test_functions_say_what_they_do() -> None:
     acting = [
         (module, node.name)
-        for module, node in structure.functions(FOUND)
+        for module, node in structure.functions(product())
         if not structure.is_property(node)
     ]
     told = [f"{module}.{name}" for module, name in acting if structure.is_participle(name)]
@@ -109,13 +115,13 @@ def test_functions_say_what_they_do() -> None:
 
 
 def test_a_name_stands_once() -> None:
-    classes, files = structure.doubles(FOUND)
+    classes, files = structure.doubles(product())
     assert {name: where for name, where in classes.items() if name not in SAME_CLASS} == {}
     assert {name: where for name, where in files.items() if name not in SAME_MODULE} == {}
 
 
 def test_every_exception_is_needed() -> None:
-    classes, files = structure.doubles(FOUND)
+    classes, files = structure.doubles(product())
     assert classes.keys() >= SAME_CLASS.keys()
     assert files.keys() >= SAME_MODULE.keys()
 

@@ -1,6 +1,6 @@
 """The embeddings' fixtures: answers of real servers, or made after them, and what becomes of them.
 
-    python -m tests.embeddings     write the expected answers anew; then look at the difference
+    python -m tests.adapters.embeddings     write the expected answers anew; look at the difference
 
 tests/fixtures/embeddings/<server>/ has the files that tests/corpus.py describes; the request is the
 client's, and what the backend answered to it is read without its content type.
@@ -17,7 +17,7 @@ from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.embeddings import decode_embeddings
 from wellspoken.adapters.translate_embeddings import translate_embeddings
 
-ROOT = Path(__file__).parent / "fixtures" / "embeddings"
+ROOT = Path(__file__).parents[1] / "fixtures" / "embeddings"
 Json = dict[str, Any]
 
 

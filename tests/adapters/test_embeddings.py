@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from msgspec.json import decode as json_decode
 from openai.types import CreateEmbeddingResponse
 
+from tests.adapters.embeddings import ROOT, Fixture, Replayed, fixtures, replay
 from tests.conformance.embeddings import check_embeddings
-from tests.embeddings import ROOT, Fixture, Replayed, fixtures, replay
 from tests.examples import examples
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.embeddings import (

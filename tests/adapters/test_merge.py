@@ -8,7 +8,7 @@ import pytest
 from msgspec import Raw, json
 from msgspec.structs import replace
 
-from tests.text_events import START, asked, entry, lp
+from tests.adapters.text_events import START, asked, entry, lp
 from wellspoken.adapters.events import (
     UNKNOWN,
     End,

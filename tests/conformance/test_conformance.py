@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from tests.conformance import RULES, check_body, check_error, check_stream
+from tests.conformance.test_conformance_completions import BODY_MUTANTS as COMPLETION_MUTANTS
+from tests.conformance.test_conformance_completions import (
+    STREAM_MUTANTS as COMPLETION_STREAM_MUTANTS,
+)
+from tests.conformance.test_conformance_stream import FRAMING_MUTANTS, STREAM_MUTANTS
 from tests.conforming import BODIES, ERROR, ID, STREAMS, TEXT, entries, sse
 from tests.fold import comparable, fold
-from tests.test_conformance_completions import BODY_MUTANTS as COMPLETION_MUTANTS
-from tests.test_conformance_completions import STREAM_MUTANTS as COMPLETION_STREAM_MUTANTS
-from tests.test_conformance_stream import FRAMING_MUTANTS, STREAM_MUTANTS
 
 Path = tuple[str | int, ...]
 Mutation = Callable[[Any], Any]

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.deviations_logprobs import (
+from tests.adapters.properties.deviations_logprobs import (
     early_entries,
     eos_entry,
     legacy_arrays,
@@ -24,7 +24,7 @@ from tests.deviations_logprobs import (
     unknown_values,
     unordered,
 )
-from tests.generators import STOP, Case, Deviation, Draw, sometimes, usage_of
+from tests.adapters.properties.generators import STOP, Case, Deviation, Draw, sometimes, usage_of
 
 REASONS: dict[str, list[Any]] = {
     "stop": ["eos_token", "eos", "stop_sequence", {"type": "stop", "matched": 2}],

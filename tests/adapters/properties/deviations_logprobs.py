@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from tests.adapters.properties.generators import STOP, Case, Draw, sometimes
 from tests.conformance import Row
-from tests.generators import STOP, Case, Draw, sometimes
 
 
 def each_item(case: Case, change: Callable[[dict[str, Any]], None]) -> None:

@@ -11,11 +11,10 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from tests.conformance import Row
-from tests.deviations_logprobs import byte_level
-from tests.deviations_logprobs import piece as raw_piece
-from tests.generators import Draw, Token, sometimes
-from tests.generators_text import (
+from tests.adapters.properties.deviations_logprobs import byte_level
+from tests.adapters.properties.deviations_logprobs import piece as raw_piece
+from tests.adapters.properties.generators import Draw, Token, sometimes
+from tests.adapters.properties.generators_text import (
     Answer,
     TextCase,
     TextDeviation,
@@ -24,6 +23,7 @@ from tests.generators_text import (
     spelled,
     usage_of,
 )
+from tests.conformance import Row
 
 REASONS: dict[str, list[Any]] = {
     "stop": ["eos_token", "eos", "stop_sequence", {"type": "stop"}, "STOP", "word"],

@@ -13,9 +13,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.adapters.properties.generators import Draw, Token, groups, sometimes
+from tests.adapters.properties.generators_text import Answer, TextCase, TextDeviation, unwritten
 from tests.conformance import Row
-from tests.generators import Draw, Token, groups, sometimes
-from tests.generators_text import Answer, TextCase, TextDeviation, unwritten
 
 END = 2  # the end-of-text token's id
 Group = list[Token]

@@ -15,9 +15,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.conformance import ChoiceFacts, Facts, Row
-from tests.corpus import Dialect, Fixture
-from tests.generators import (
+from tests.adapters.properties.generators import (
     CREATED,
     MODEL,
     Draw,
@@ -31,6 +29,8 @@ from tests.generators import (
     texts,
     values,
 )
+from tests.conformance import ChoiceFacts, Facts, Row
+from tests.corpus import Dialect, Fixture
 
 ID = "cmpl-uqkvlQyYK7bGYrRHQ0eXlWi7"
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis.errors import NoSuchExample
 
+from tests.adapters.properties.deviations import DEVIATIONS, TOGETHER
+from tests.adapters.properties.generators import Case, cases
 from tests.conformance import Violation, check_body, check_stream
 from tests.corpus import checked_request
-from tests.deviations import DEVIATIONS, TOGETHER
 from tests.examples import examples
-from tests.generators import Case, cases
 
 quick = settings(
     max_examples=examples(60),

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.adapters.properties.deviations import DEVIATIONS, TOGETHER
+from tests.adapters.properties.generators import Case, cases
 from tests.conformance import check_body, check_stream
 from tests.corpus import checked_request
-from tests.deviations import DEVIATIONS, TOGETHER
 from tests.examples import examples
 from tests.fold import comparable, fold
-from tests.generators import Case, cases
 from tests.replay import at_random, body, stream
 
 few = settings(

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.adapters.test_properties import few
+from tests.adapters.properties.deviations_text import TEXT_DEVIATIONS, TEXT_TOGETHER
+from tests.adapters.properties.generators_native import NATIVE
+from tests.adapters.properties.generators_text import TextCase, text_cases
+from tests.adapters.properties.test_properties import few
 from tests.conformance import (
     check_body,
     check_completion_body,
@@ -18,11 +21,8 @@ from tests.conformance import (
     check_stream,
 )
 from tests.corpus import checked_request
-from tests.deviations_text import TEXT_DEVIATIONS, TEXT_TOGETHER
 from tests.examples import examples
 from tests.fold import comparable, fold, fold_completion, payloads
-from tests.generators_native import NATIVE
-from tests.generators_text import TextCase, text_cases
 from tests.replay import Outcome, as_other, at_random, replay
 
 fewer = settings(few, max_examples=examples(15))

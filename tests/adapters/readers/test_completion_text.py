@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.completions import PROMPT, ask, piece, sse, streamed
+from tests.adapters.completions import PROMPT, ask, piece, sse, streamed
 from tests.conformance import check_completion_body, check_completion_stream
 from tests.corpus import checked_request
 from tests.fold import fold_completion

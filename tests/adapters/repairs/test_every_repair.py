@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.adapters.embeddings import ROOT as EMBEDDINGS
+from tests.adapters.embeddings import fixtures as embeddings_fixtures
 from tests.adapters.repairs.test_repair_names import documented, rows
 from tests.corpus import FIXTURES, Fixture, fixtures, text_fixtures
-from tests.embeddings import ROOT as EMBEDDINGS
-from tests.embeddings import fixtures as embeddings_fixtures
 
 ALL = [*fixtures(), *text_fixtures()]
 ROOT = Path(__file__).parents[3]

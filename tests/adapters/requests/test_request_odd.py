@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.adapters.sending import USER, chat, refused, text, tool
 from tests.examples import examples
-from tests.sending import USER, chat, refused, text, tool
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.chat_bounds import INT64, seed_of_choice
 from wellspoken.adapters.requests.errors import RequestError

@@ -1,18 +1,18 @@
 """Writes the section `## Parameters` of adapters/README.md from the backends' request tables.
 
-python -m tests.parameters_table
+python -m tests.adapters.servers.parameters_table
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tests.servers_table import README, rewritten
+from tests.adapters.servers.servers_table import README, rewritten
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.parameters import Support, Table
 from wellspoken.adapters.servers.registry import BACKENDS
 
-BEGIN = "<!-- made by python -m tests.parameters_table -->"
+BEGIN = "<!-- made by python -m tests.adapters.servers.parameters_table -->"
 END = "<!-- end of the parameters -->"
 MARKS = (BEGIN, END)
 INTRODUCTION = """\

@@ -1,6 +1,6 @@
 """Writes the section `## Servers` of adapters/README.md from the backends and the fixtures.
 
-    python -m tests.servers_table
+    python -m tests.adapters.servers.servers_table
 
 A fixture belongs to the backend that its folder is named after, or whose name the folder's goes on
 after a hyphen; one under `native` to the backend "<name>-native" where there is one. In the folder
@@ -22,8 +22,8 @@ from tests.corpus import FIXTURES
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.registry import BACKENDS
 
-README = Path(__file__).parents[1] / "adapters" / "README.md"
-BEGIN = "<!-- made by python -m tests.servers_table -->"
+README = Path(__file__).parents[3] / "adapters" / "README.md"
+BEGIN = "<!-- made by python -m tests.adapters.servers.servers_table -->"
 END = "<!-- end of what is made -->"
 KINDS = {
     "chat": "/v1/chat/completions",

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.adapters.sending import USER, Json, chat, refused, tool
 from tests.answers import Said, ask, body
-from tests.sending import USER, Json, chat, refused, tool
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.servers.known.cortex import CHAT, CORTEX

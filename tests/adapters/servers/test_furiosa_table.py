@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.sending import NO_PARAMETERS, USER, Json, chat, refused, text, tool
+from tests.adapters.sending import NO_PARAMETERS, USER, Json, chat, refused, text, tool
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.servers.known.furiosa import FURIOSA
 from wellspoken.adapters.servers.prepare import lacks_in_streams

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.adapters.sending import NO_PARAMETERS, USER, Json, chat, refused, text, tool
 from tests.answers import ask, body, scored
-from tests.sending import NO_PARAMETERS, USER, Json, chat, refused, text, tool
 from wellspoken.adapters.servers.known.llama_cpp_python import LLAMA_CPP_PYTHON
 
 OBJECT: Json = {"type": "object"}

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.adapters.sending import GONE, USER, Json, chat, differs, refused, tool
 from tests.answers import body
-from tests.sending import GONE, USER, Json, chat, differs, refused, tool
 from wellspoken.adapters.servers.known.lmstudio import LMSTUDIO
 from wellspoken.adapters.servers.registry import GENERAL
 

@@ -10,8 +10,8 @@ import json
 
 import pytest
 
+from tests.adapters.sending import GONE, NO_PARAMETERS, USER, Json, chat, differs, refused, tool
 from tests.answers import body, stream
-from tests.sending import GONE, NO_PARAMETERS, USER, Json, chat, differs, refused, tool
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.servers.known.mlx_lm import MLX_LM, NO_LIMIT
 from wellspoken.adapters.servers.prepare import lacks_in_streams

@@ -11,12 +11,22 @@ from typing import Any
 
 import pytest
 
+from tests.adapters.sending import (
+    GONE,
+    NO_PARAMETERS,
+    USER,
+    Json,
+    chat,
+    differs,
+    refused,
+    text,
+    tool,
+)
 from tests.answers import USAGE, Said, ask, body, chunk, completion, scored, stream
 from tests.conformance import check_completion_stream
 from tests.corpus import checked_request
 from tests.fold import fold_completion
 from tests.replay import stream as translate_pieces
-from tests.sending import GONE, NO_PARAMETERS, USER, Json, chat, differs, refused, text, tool
 from wellspoken.adapters.servers.known.ollama import OLLAMA
 from wellspoken.adapters.servers.registry import GENERAL
 from wellspoken.adapters.servers.versions import for_version

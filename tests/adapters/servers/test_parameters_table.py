@@ -7,8 +7,8 @@ import re
 import pytest
 from msgspec import structs
 
-from tests.parameters_table import BEGIN, END, MARKS, section
-from tests.servers_table import README, rewritten
+from tests.adapters.servers.parameters_table import BEGIN, END, MARKS, section
+from tests.adapters.servers.servers_table import README, rewritten
 from wellspoken.adapters.servers.parameters import Support
 from wellspoken.adapters.servers.registry import BACKENDS, find
 

@@ -10,8 +10,18 @@ from typing import Any
 
 import pytest
 
+from tests.adapters.servers.servers_table import (
+    BEGIN,
+    END,
+    KINDS,
+    MIXED,
+    README,
+    Shown,
+    rewritten,
+    section,
+    shown,
+)
 from tests.corpus import FIXTURES
-from tests.servers_table import BEGIN, END, KINDS, MIXED, README, Shown, rewritten, section, shown
 from wellspoken.adapters.servers.registry import BACKENDS
 
 ALL = shown()
@@ -20,7 +30,7 @@ VLLM = ("chat", "vllm", True)
 
 def test_the_table_is_fresh() -> None:
     text = README.read_text()
-    assert text == rewritten(text, section(ALL)), "run: python -m tests.servers_table"
+    assert text == rewritten(text, section(ALL)), "run: make tables"
 
 
 def rows(text: str) -> list[list[str]]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.adapters.sending import GONE, USER, Json, chat, differs, refused, text, tool
 from tests.answers import body, entry, scored
-from tests.sending import GONE, USER, Json, chat, differs, refused, text, tool
 from wellspoken.adapters.prompt_scores import read_text
 from wellspoken.adapters.servers.known.sglang import SGLANG
 from wellspoken.adapters.servers.registry import GENERAL

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.adapters.sending import GONE, USER, Json, chat, differs, refused, text
 from tests.adapters.servers import (
     test_furiosa_table,
     test_llama_cpp_python_table,
     test_lmstudio,
     test_mlx_lm,
 )
-from tests.sending import GONE, USER, Json, chat, differs, refused, text
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.known import furiosa, llama_cpp_python
 from wellspoken.adapters.servers.known.lmstudio import LMSTUDIO

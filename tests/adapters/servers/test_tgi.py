@@ -11,8 +11,18 @@ from typing import Any
 
 import pytest
 
+from tests.adapters.sending import (
+    GONE,
+    NO_PARAMETERS,
+    USER,
+    Json,
+    chat,
+    differs,
+    refused,
+    text,
+    tool,
+)
 from tests.answers import DONE, ask, body, chunk, completion, scored, stream
-from tests.sending import GONE, NO_PARAMETERS, USER, Json, chat, differs, refused, text, tool
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.servers.known.tgi import TGI

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.text_events import asked, entry, lp
+from tests.adapters.text_events import asked, entry, lp
 from wellspoken.adapters.events import End, Event, Fault, Finish, Text
 from wellspoken.adapters.stages.echo import EchoStage
 from wellspoken.adapters.stages.stop import StopStage

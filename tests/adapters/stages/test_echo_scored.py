@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.completions import (
+from tests.adapters.completions import (
     PROMPT,
     SPLIT,
     USAGE,

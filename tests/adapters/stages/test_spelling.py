@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.completions import SPLIT, Rows, arrays_in, translate_rows
+from tests.adapters.completions import SPLIT, Rows, arrays_in, translate_rows
 from wellspoken.adapters.stages.spelling import (
     BYTE_LEVEL,
     SPELLINGS,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.text_events import asked
+from tests.adapters.text_events import asked
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
 from wellspoken.adapters.prompt_scores import (
     DEEPER,

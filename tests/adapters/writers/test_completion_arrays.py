@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from tests.examples import examples
-from tests.text_events import (
+from tests.adapters.text_events import (
     NAMES,
     arrays,
     asked,
@@ -29,6 +28,7 @@ from tests.text_events import (
     silent,
     written,
 )
+from tests.examples import examples
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry, Event, Text
 from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
 

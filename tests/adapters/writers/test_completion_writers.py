@@ -11,8 +11,8 @@ import pytest
 from msgspec import Raw
 from openai.types import Completion
 
+from tests.adapters.text_events import HEAD, START, asked, body, entry, lp, row, scored, written
 from tests.fold import payloads
-from tests.text_events import HEAD, START, asked, body, entry, lp, row, scored, written
 from wellspoken.adapters.events import (
     End,
     Event,

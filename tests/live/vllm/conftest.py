@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     items.sort(key=lambda item: "vllm" in getattr(item, "fixturenames", ()))
     for item in items:
-        if isinstance(item, pytest.Function) and HERE in item.path.parents:
+        if isinstance(item, pytest.Function) and item.path.is_relative_to(HERE):
             shares = "vllm" in item.fixturenames
             item.add_marker(pytest.mark.xdist_group("shared" if shares else "own"))
             if inspect.iscoroutinefunction(item.obj):

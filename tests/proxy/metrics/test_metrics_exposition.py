@@ -13,6 +13,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.fakes.upstream import Upstream, whole
+from tests.proxy.conftest import StartProxy
+from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.metrics.test_engine_metrics import Engine
 from wellspoken.proxy.metrics.series import CounterFamily, HistogramFamily, TextFormat
 from wellspoken.proxy.metrics.service import PHASES, Metrics
@@ -191,3 +194,46 @@ def test_what_may_be_missed_is_0_before_it_happens() -> None:
     for reason in STORE_FAILURES:
         assert f'wellspoken_store_failures_total{{reason="{reason}"}} 0.0\n' in text
     assert "wellspoken_store_dropped_total 0.0\n" in text
+
+
+async def test_metrics_count_and_are_bounded(upstream: Upstream, start_proxy: StartProxy) -> None:
+    upstream.script("/v1/chat/completions", whole(PLAIN))
+    proxy = await start_proxy(upstream, models=["known"])
+    for model in ("known", *(f"hostile-{number}" for number in range(50))):
+        async with await proxy.chat(model=model):
+            pass
+    await proxy.error(400, n=0)
+    for number in range(50):
+        async with proxy.session.get(proxy.url(f"/x{number}")):
+            pass
+    first = await proxy.metrics()
+    labels = 'backend="default",code="200",model="{}",route="chat_completions",stream="false"'
+    name = "wellspoken_requests_total{{" + labels + "}}"
+    assert first[name.format("known").replace("{{", "{").replace("}}", "}")] == 1
+    assert first[name.format("_other").replace("{{", "{").replace("}}", "}")] == 50
+    assert first["wellspoken_inflight_requests"] == 1
+    assert len([one for one in first if one.startswith("wellspoken_requests_total")]) == 4
+    assert not [one for one in first if "_created" in one]
+    families = {one.partition("{")[0] for one in first}
+    assert "wellspoken_build_info" in families
+    assert "wellspoken_request_duration_seconds_bucket" in families
+
+
+async def test_metrics_are_in_prometheus_form(upstream: Upstream, start_proxy: StartProxy) -> None:
+    proxy = await start_proxy(upstream)
+    async with proxy.session.get(proxy.url("/metrics")) as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = await response.text()
+    for family in (
+        "wellspoken_requests_total",
+        "wellspoken_request_duration_seconds",
+        "wellspoken_time_to_first_token_seconds",
+        "wellspoken_repairs_total",
+        "wellspoken_fields_dropped_total",
+        "wellspoken_usage_source_total",
+        "wellspoken_inflight_requests",
+        "wellspoken_client_disconnects_total",
+        "wellspoken_upstream_errors_total",
+        "wellspoken_build_info",
+    ):
+        assert f"# TYPE {family} " in text

@@ -1,6 +1,6 @@
 """Prints a chat answer's two kinds of logprobs, those of its own tokens and those of the prompt's.
 
-    python -m tests.furiosa_listing BASE_URL [--stream]
+    python -m tests.proxy.relay.furiosa_listing BASE_URL [--stream]
 
 It asks for a completion as the Furiosa SDK's documentation shows it, with the OpenAI client, and
 reads `choices[0].logprobs`, `prompt_logprobs`, `prompt_token_ids` and `token_ids` where that

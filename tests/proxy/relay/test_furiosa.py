@@ -19,8 +19,8 @@ from openai import APIStatusError, AsyncOpenAI
 
 from tests.corpus import ROOT
 from tests.fakes.upstream import Step, Upstream, event, stream, whole
-from tests.furiosa_listing import EXTENSIONS
 from tests.proxy.conftest import CHAT, Proxy, StartProxy
+from tests.proxy.relay.furiosa_listing import EXTENSIONS
 
 BODY = (ROOT / "furiosa/2026.4-listing.json").read_bytes()
 STREAM = (ROOT / "furiosa/2026.4-listing.sse").read_bytes()
@@ -101,7 +101,7 @@ async def listed(proxy: Proxy, *flags: str) -> list[str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "tests.furiosa_listing",
+        "tests.proxy.relay.furiosa_listing",
         proxy.url("/v1"),
         *flags,
         stdout=asyncio.subprocess.PIPE,

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.commands import on_terminal, peak
 from tests.conformance import Request, check_body
+from tests.proxy.transfer.commands import on_terminal, peak
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.transfer.convert_command import Conversions
 

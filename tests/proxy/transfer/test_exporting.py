@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from tests.commands import on_terminal, peak
 from tests.proxy.storing import CREATED, Run, fill, row, rows_of, runner
+from tests.proxy.transfer.commands import on_terminal, peak
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.store.completions import CompletionStore

@@ -1,0 +1,181 @@
+"""Health: alive, ready, and ready with an engine."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.fakes.upstream import Cut, Pause, Stall, Step, Upstream, whole
+from tests.proxy.conftest import Proxy, StartProxy
+from tests.proxy.metrics.test_engine_metrics import Engine, hosting
+from wellspoken.engine.states import State
+
+OK: list[Step] = whole({"status": "ok"})
+
+
+async def test_live_whatever_happens(upstream: Upstream, start_proxy: StartProxy) -> None:
+    await upstream.refuse()
+    proxy = await start_proxy(upstream)
+    proxy.service.state.draining = True
+    assert await proxy.get("/livez") == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/health"])
+@pytest.mark.parametrize(
+    ("script", "status", "reason"),
+    [
+        (OK, 200, ""),
+        (whole({}, status=404), 200, ""),
+        (whole({}, status=401), 200, ""),
+        (whole({"error": "Loading model"}, status=503), 503, "answers 503"),
+        ([Stall()], 503, "within 0.1 s"),
+        ([Cut()], 503, "closed the connection"),
+    ],
+)
+async def test_ready(
+    upstream: Upstream,
+    start_proxy: StartProxy,
+    path: str,
+    script: list[Step],
+    status: int,
+    reason: str,
+) -> None:
+    upstream.script("/health", script)
+    proxy = await start_proxy(upstream, timeouts={"probe": 0.1})
+    code, answer = await proxy.get(path)
+    assert code == status
+    assert reason in answer.get("reason", "")
+
+
+async def test_not_ready_without_backend_and_ready_again(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.script("/health", OK)
+    proxy = await start_proxy(upstream)
+    await upstream.refuse()
+    status, answer = await proxy.get("/readyz")
+    assert status == 503
+    assert upstream.url in answer["reason"]
+    await upstream.listen()
+    forget(proxy)
+    assert (await proxy.get("/readyz"))[0] == 200
+
+
+async def test_one_of_two_backends_is_enough(upstream: Upstream, start_proxy: StartProxy) -> None:
+    upstream.script("/health", OK)
+    proxy = await start_proxy(
+        {"name": "one", "url": "http://127.0.0.1:1", "models": ["a"]},
+        {"name": "two", "url": upstream.url, "models": ["b"]},
+    )
+    assert (await proxy.get("/readyz"))[0] == 200
+
+
+AWAY = "The engine is not ready: "
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/health"])
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [
+        (Engine("ready"), ""),
+        (Engine("stopped", "it was unloaded after 15 minutes without a request"), ""),
+        (Engine("draining", "it was unloaded after 15 minutes without a request"), ""),
+        (Engine("stopped", "it has not been started", first=True), "it has not been started"),
+        (Engine("starting", "vLLM is starting: loading weights, 42 s", first=True),
+         "vLLM is starting: loading weights, 42 s"),
+        (Engine("starting", "vLLM ended with exit code 1; it starts again in 4 s"),
+         "vLLM ended with exit code 1; it starts again in 4 s"),
+        (Engine("draining", "the proxy is shutting down", first=True),
+         "the proxy is shutting down"),
+        (Engine("failed", "it ended 5 times within 10 minutes"),
+         "it ended 5 times within 10 minutes"),
+        (Engine("failed", "vllm is not installed", first=True), "vllm is not installed"),
+        (Engine("failed", "Raise start_timeout."), "Raise start_timeout"),
+    ],
+)  # fmt: skip
+async def test_ready_with_an_engine(
+    upstream: Upstream, start_proxy: StartProxy, path: str, engine: Engine, reason: str
+) -> None:
+    upstream.script("/health", OK)
+    proxy = await start_proxy(upstream)
+    await hosting(proxy, engine)
+    unready = {"status": "unavailable", "reason": f"{AWAY}{reason}."}
+    expected = (503, unready) if reason else (200, {"status": "ok"})
+    assert await proxy.get(path) == expected
+    assert await proxy.get("/livez") == (200, {"status": "ok"})
+    assert len(upstream.requests) == (1 if engine.state == "ready" else 0)
+
+
+async def test_an_engines_state_is_not_kept_as_a_probe_is(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.script("/health", OK, whole({}, status=503))
+    proxy = await start_proxy(upstream)
+    engine = Engine("ready")
+    await hosting(proxy, engine)
+    assert (await proxy.get("/readyz"))[0] == 200
+    engine.state, engine.reason = "starting", "it starts again in 1 s"
+    assert (await proxy.get("/readyz"))[1]["reason"] == f"{AWAY}it starts again in 1 s."
+    engine.state, engine.reason = "ready", ""
+    assert (await proxy.get("/readyz"))[0] == 200
+    forget(proxy)
+    status, answer = await proxy.get("/readyz")
+    assert (status, len(upstream.requests)) == (503, 2)
+    assert "answers 503 to GET /health" in answer["reason"]
+
+
+@pytest.mark.parametrize(
+    ("state", "first", "there", "status"),
+    [
+        ("failed", True, True, 200),
+        ("starting", True, True, 200),
+        ("stopped", False, False, 200),
+        ("failed", False, False, 503),
+    ],
+)
+async def test_an_engine_beside_a_backend(
+    upstream: Upstream,
+    start_proxy: StartProxy,
+    state: State,
+    first: bool,
+    there: bool,
+    status: int,
+) -> None:
+    upstream.script("/health", OK)
+    proxy = await start_proxy(
+        {"name": "engine", "url": "http://127.0.0.1:1", "models": ["a"]},
+        {"name": "backend", "url": upstream.url, "models": ["b"]},
+    )
+    await hosting(proxy, Engine(state, "the engine's reason", first=first))
+    if not there:
+        await upstream.refuse()
+    code, answer = await proxy.get("/readyz")
+    assert code == status
+    if code == 503:
+        assert answer["reason"].startswith(f"{AWAY}the engine's reason. The backend at http")
+
+
+async def test_not_ready_while_draining(upstream: Upstream, start_proxy: StartProxy) -> None:
+    upstream.script("/health", OK)
+    proxy = await start_proxy(upstream)
+    assert (await proxy.get("/readyz"))[0] == 200
+    proxy.service.state.draining = True
+    status, answer = await proxy.get("/readyz")
+    assert (status, answer["reason"]) == (503, "the proxy is shutting down")
+
+
+async def test_probes_are_shared_and_kept(upstream: Upstream, start_proxy: StartProxy) -> None:
+    upstream.script("/health", [Pause(0.1), *OK])
+    proxy = await start_proxy(upstream)
+    await asyncio.gather(*(proxy.get("/readyz") for _ in range(20)))
+    await proxy.get("/readyz")
+    assert len(upstream.requests) == 1
+    forget(proxy)
+    await proxy.get("/readyz")
+    assert len(upstream.requests) == 2
+
+
+def forget(proxy: Proxy) -> None:
+    """Let the last probe's result be out of date."""
+    proxy.service.state.readiness.forget()
