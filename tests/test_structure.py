@@ -127,7 +127,7 @@ def test_every_exception_is_needed() -> None:
 
 
 def test_a_field_is_set_in_one_place() -> None:
-    made = structure.setters(FOUND, RECORDS)
+    made = structure.setters(product(), RECORDS)
     several = {
         f"{record}.{field}": sorted(where)
         for record, fields in made.items()
