@@ -26,7 +26,7 @@ from wellspoken.proxy.http.responses import JSON, EventStream, Reply
 from wellspoken.proxy.relay.call import Call, Handler, Route
 from wellspoken.proxy.relay.send import LARGE
 from wellspoken.proxy.store.database import StoreError, Unreadable, Unusable
-from wellspoken.proxy.store.rows import Position, Query, Row
+from wellspoken.proxy.store.rows import Query, Row
 
 if TYPE_CHECKING:
     from wellspoken.proxy.store.completions import CompletionStore
@@ -223,8 +223,7 @@ class _Coming:
         rows = _take_fitting(found)
         self.left = self.left - len(rows) if len(found) == wanted else len(found) - len(rows)
         if rows:
-            last = Position(rows[-1].created, rows[-1].seq)
-            self._query = structs.replace(self._query, after=last)
+            self._query = structs.replace(self._query, after=rows[-1].position)
             self._together = max(1, _TOGETHER * len(rows) // (_size(rows) + 1))
         return rows
 
@@ -233,14 +232,14 @@ def _take_fitting(rows: list[Row]) -> list[Row]:
     """Return the first of rows, as many as may be held, and one in any case."""
     size = 0
     for count, row in enumerate(rows):
-        size += _size([row])
+        size += row.size
         if count and size > _TOGETHER:
             return rows[:count]
     return rows
 
 
 def _size(rows: list[Row]) -> int:
-    return sum(len(row.answer) + len(row.parameters) + len(row.messages) for row in rows)
+    return sum(row.size for row in rows)
 
 
 def _query(call: Call) -> list[tuple[str, str]]:

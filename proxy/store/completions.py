@@ -181,7 +181,7 @@ class CompletionStore:
     async def positions(self, query: Query) -> list[Position]:
         """Return where the rows that are wanted stand, whether or not they can be read."""
         await self._ready()
-        return [Position(row.created, row.seq) for row in await self._database.find(query)]
+        return [row.position for row in await self._database.find(query)]
 
     async def position(self, owner: str, id: str) -> Position | None:
         """Return where a row stands."""

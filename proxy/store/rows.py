@@ -47,6 +47,16 @@ class Row(Struct, gc=False):
     messages: bytes
     seq: int = 0
 
+    @property
+    def size(self) -> int:
+        """How many bytes its columns take."""
+        return len(self.answer) + len(self.parameters) + len(self.messages)
+
+    @property
+    def position(self) -> Position:
+        """Where it stands in the order of pages."""
+        return Position(self.created, self.seq)
+
 
 class Position(NamedTuple):
     """Where a row stands in the order of pages."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections import Counter
 from contextlib import ExitStack
 from functools import partial
 
@@ -40,33 +39,20 @@ class ConvertOptions(Struct, frozen=True):
     max_line: int = 256 << 20
 
 
-class Conversions(Tally):
-    """What came of the lines so far; `repairs` by name."""
-
-    def __init__(self) -> None:
-        self.converted = self.unchanged = 0
-        self.repairs: Counter[str] = Counter()
-
-    def summary(self) -> str:
-        """Return the last line of the command."""
-        # What is being converted when an interrupt comes is not counted.
-        lines = self.converted + self.unchanged + self.rejected
-        counts = (
-            f"{lines} {'line' if lines == 1 else 'lines'}: {self.converted} converted, "
-            f"{self.unchanged} unchanged, {self.rejected} rejected"
-        )
-        ordered = sorted(self.repairs.items(), key=lambda item: (-item[1], item[0]))
-        listed = ", ".join(f"{name} {times}" for name, times in ordered)
-        return f"{counts}; repairs: {listed or 'none'}"
+def summarize(tally: Tally) -> str:
+    """Return the last line of the command; `tally.reasons` are repairs."""
+    # What is being converted when an interrupt comes is not counted.
+    lines = tally.counts.total() + tally.rejected
+    counted = tally.summarize(lines, "converted", "unchanged")
+    return f"{counted}; repairs: {tally.list_reasons() or 'none'}"
 
 
 def run(options: ConvertOptions) -> int:
     """Convert; return the exit code: 0, 1 if a line was rejected, 2 for what cannot be used."""
-    tally = Conversions()
-    return run_command(partial(_convert, options, tally), tally, progress=not sys.stdout.isatty())
+    return run_command(partial(_convert, options), summarize, progress=not sys.stdout.isatty())
 
 
-def _convert(options: ConvertOptions, tally: Conversions, terminal: Terminal) -> int:
+def _convert(options: ConvertOptions, tally: Tally, terminal: Terminal) -> None:
     with ExitStack() as files:
         converter = _converter(options)
         lines = JsonLines(open_source(options.file, "convert", files), options.max_line)
@@ -79,11 +65,8 @@ def _convert(options: ConvertOptions, tally: Conversions, terminal: Terminal) ->
             converted = converter.convert(line)
             out.write(converted.line)
             out.write(b"\n")
-            if converted.changed:
-                tally.converted += 1
-            else:
-                tally.unchanged += 1
-            tally.repairs.update(converted.repairs)
+            tally.counts["converted" if converted.changed else "unchanged"] += 1
+            tally.reasons.update(converted.repairs)
             if not lines.regular:
                 out.flush()  # what comes bit by bit leaves bit by bit
 
@@ -92,7 +75,6 @@ def _convert(options: ConvertOptions, tally: Conversions, terminal: Terminal) ->
         finally:
             out.flush()
         rejects.close()
-    return tally.rejected
 
 
 def _converter(options: ConvertOptions) -> Converter:

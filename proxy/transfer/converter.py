@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -23,9 +24,7 @@ from wellspoken.adapters.requests.shapes import ALL_ALTERNATIVES
 from wellspoken.adapters.servers.backend import Backend, Dialect
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.adapters.translate import translate_body
-from wellspoken.proxy.transfer.jsonl import RejectedLine
-
-Fields = dict[str, Raw]
+from wellspoken.proxy.transfer.jsonl import Fields, RejectedLine, encode, fields_of, objects_of
 
 SWITCHES: Final = frozenset(SWITCHED.values())
 NATIVE: Final = ("stop", "stop_type", "tokens_predicted", "generation_settings")
@@ -37,10 +36,7 @@ LONGEST_PROMPT: Final = 1 << 24  # characters; an offset beyond is taken for non
 _EMPTY: Final = (b"null", b"{}", b"[]", b'""')
 _READ: Final = frozenset({"response", "body", "choices", "logprobs"})  # NaN in them is repaired
 _REFUSED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_fields_of = msgspec.json.Decoder(Fields).decode
-_choices_of = msgspec.json.Decoder(list[Fields]).decode
 _values_of = msgspec.json.Decoder(list[Any]).decode
-_encode = msgspec.json.Encoder().encode
 
 
 class Converted(Struct):
@@ -51,6 +47,7 @@ class Converted(Struct):
     repairs: dict[str, int]
 
 
+@dataclass(slots=True, kw_only=True)
 class Converter:
     """Converts lines one at a time.
 
@@ -59,14 +56,11 @@ class Converter:
     `chat`: a completions answer becomes a chat completion too.
     """
 
-    def __init__(
-        self, *, now: int, new_id: Callable[[], str], backend: Backend, chat: bool = False
-    ) -> None:
-        self.now = now
-        self.new_id = new_id
-        self.backend = backend
-        self.chat = chat
-        self.tokens = TokenTable()
+    now: int
+    new_id: Callable[[], str]
+    backend: Backend
+    chat: bool = False
+    tokens: TokenTable = field(default_factory=TokenTable)
 
     def convert(self, line: bytes) -> Converted:
         """Return what a line (without its end) becomes; raise RejectedLine if it is no answer."""
@@ -82,11 +76,11 @@ class Converter:
             return Converted(line, False, repairs)
         if inner is not None:
             inner["body"] = Raw(answer)
-            answer = _encode(inner)
+            answer = encode(inner)
         outer["response"] = Raw(answer)
         if not changed:
             repairs = {**repairs, "shape_unusual": 1}  # what wraps it was not strict JSON
-        return Converted(_encode(outer), True, repairs)
+        return Converted(encode(outer), True, repairs)
 
     def _answer(
         self, request: Raw | None, status: int, body: bytes, fields: Fields
@@ -112,14 +106,14 @@ class Converter:
         given = {key: value for key, value in asked.items() if bytes(value) != b"null"}
         for key in ("stream", "stream_options", "oai_compat"):
             given.pop(key, None)  # however it came, it is a whole answer here
-        given.setdefault("model", Raw(_encode(_model(fields))))
+        given.setdefault("model", Raw(encode(_model(fields))))
         try:
             if "messages" in given or ("prompt" not in given and dialect == "chat"):
                 given.setdefault("messages", Raw(NO_MESSAGES))
-                chat = decode_chat(_encode(given), bounds="backend")
+                chat = decode_chat(encode(given), bounds="backend")
                 return exchange_for(chat, now=self.now, new_id=self.new_id, tokens=self.tokens)
             given.setdefault("prompt", Raw(b'""'))
-            text = decode_completion(_encode(given), bounds="backend", native_names=True)
+            text = decode_completion(encode(given), bounds="backend", native_names=True)
         except RequestError as error:
             raise RejectedLine(f"the request cannot be read: {error.message}") from None
         exchange = exchange_for_completion(
@@ -195,7 +189,7 @@ def _read(data: bytes, what: str) -> tuple[Fields, bool]:
     try:
         if not data.isascii():
             data.decode()
-        return _fields_of(data), True
+        return fields_of(data), True
     except _REFUSED:
         pass
     try:
@@ -227,7 +221,7 @@ def _choices(fields: Fields) -> list[Fields]:
     if given is None:
         return []
     try:
-        return _choices_of(given)
+        return objects_of(given)
     except _REFUSED:
         value = parse(bytes(given))
     items = value if isinstance(value, list) else [value]
@@ -241,7 +235,7 @@ def _choices(fields: Fields) -> list[Fields]:
 def _object(value: Raw | None) -> Fields:
     """Return an object's values, none where it is something else."""
     try:
-        return {} if value is None else _fields_of(value)
+        return {} if value is None else fields_of(value)
     except _REFUSED:
         return {}
 

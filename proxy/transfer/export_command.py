@@ -10,9 +10,9 @@ import os
 import re
 import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from io import FileIO
@@ -22,14 +22,15 @@ from typing import Final
 from msgspec import Struct, structs
 
 from wellspoken.proxy.lifecycle.terminal import Terminal
-from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
-from wellspoken.proxy.store.rows import Position, Query, Row
+from wellspoken.proxy.store.database import Unavailable, Unusable
+from wellspoken.proxy.store.rows import Query, Row
 from wellspoken.proxy.transfer.export_lines import Format, lines_of
 from wellspoken.proxy.transfer.jsonl import (
     BLOCK,
     SHOWN,
     Tally,
     UsageError,
+    count_of,
     run_command,
 )
 from wellspoken.proxy.transfer.open_store import (
@@ -67,104 +68,67 @@ class ExportOptions(Struct, frozen=True):
     output: str | None = None
 
 
-class Exports(Tally):
-    """What was written so far, and why some was not."""
-
-    def __init__(self, format: Format) -> None:
-        self.format = format
-        self.completions = self.lost = 0
-        self.left_out: Counter[str] = Counter()
-
-    def leave_out(self, reason: str) -> None:
-        """Count a line that is not written."""
-        self.left_out[reason] += 1
-
-    def lose(self, problem: str, terminal: Terminal) -> None:
-        """Count a completion that cannot be read, and say why of the first ones."""
-        self.lost += 1
-        if self.lost <= SHOWN:
-            terminal.say(f"wellspoken: left out: {problem}")
-
-    def progress(self) -> str:
-        """Return what the line of progress says."""
-        return f"{self.completions:,} completions, {self.lines:,} lines"
-
-    def summary(self) -> str:
-        """Return the last line of the command."""
-        text = f"{_many(self.completions, 'completion')}, {_many(self.lines, 'line')} as "
-        text += self.format
-        if self.left_out:
-            ordered = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
-            listed = ", ".join(f"{reason} {times}" for reason, times in ordered)
-            text += f"; {sum(self.left_out.values())} left out: {listed}"
-        if self.lost:
-            text += f"; {_many(self.lost, 'completion')} could not be read"
-        return text
+def summarize(format: Format, tally: Tally) -> str:
+    """Return the last line of the command; `tally.reasons` say why lines are missing."""
+    text = f"{count_of(tally.counts['completions'], 'completion')}, "
+    text += f"{count_of(tally.lines, 'line')} as {format}"
+    if tally.reasons:
+        text += f"; {tally.reasons.total()} left out: {tally.list_reasons()}"
+    if tally.rejected:
+        text += f"; {count_of(tally.rejected, 'completion')} could not be read"
+    return text
 
 
 def run(options: ExportOptions) -> int:
     """Export; return the exit code: 0, 1 if the store, a row or the disk failed, 2: wrong usage."""
     to_stdout = options.output in (None, "-")
     seen = not (to_stdout and sys.stdout and sys.stdout.isatty())
-    tally = Exports(options.format)
-    work = partial(_run, options, tally)
-    return run_command(work, tally, progress=seen, failures=(OSError, StoreError))
+    return run_command(partial(_run, options), partial(summarize, options.format), progress=seen)
 
 
-def _run(options: ExportOptions, tally: Exports, terminal: Terminal) -> int:
+def _run(options: ExportOptions, tally: Tally, terminal: Terminal) -> None:
     with ExitStack() as stack:
         wanted = settings(options.config, options.store, made=False)
         query = _query(options)
         refuse_overwriting(wanted, "--output", None if options.output == "-" else options.output)
         source = stack.enter_context(open_for_command(wanted))
         out = LineWriter(stack.enter_context(_out(options.output)), tally)
-        _export(source, query, out, options, terminal, tally)
-    return tally.lost
+        _export(options, Pages(source, query, tally, terminal), out)
 
 
-def _export(
-    source: StoreRunner,
-    query: Query,
-    out: LineWriter,
-    options: ExportOptions,
-    terminal: Terminal,
-    tally: Exports,
-) -> None:
-    last = _last(source, query) if terminal.progress else None
+def _export(options: ExportOptions, pages: Pages, out: LineWriter) -> None:
+    tally, terminal = pages.tally, pages.terminal
+    last = pages.last() if terminal.progress else None
     first: int | None = None
-    while True:
-        try:
-            rows = _page(source, query)
-        except Unusable as error:
-            query = _past(source, query, error, terminal, tally)
-            continue
-        if not rows:
-            return
+
+    def leave_out(reason: str) -> None:
+        tally.reasons[reason] += 1
+
+    def progress() -> str:
+        return f"{tally.counts['completions']:,} completions, {tally.lines:,} lines"
+
+    for rows in pages:
         for row in rows:
-            for line in lines_of(row, options.format, tally.leave_out, everything=options.all):
+            for line in lines_of(row, options.format, leave_out, everything=options.all):
                 out.add(line)
         out.flush()
-        tally.completions += len(rows)
-        at = rows[-1]
+        tally.counts["completions"] += len(rows)
         first = rows[0].created if first is None else first
-        terminal.tick(tally.progress, _share(first, at.created, last))
-        query = structs.replace(
-            query, after=Position(at.created, at.seq), limit=_limit(query.limit, rows)
-        )
+        terminal.tick(progress, _share(first, rows[-1].created, last))
         rows.clear()  # so that the next page does not come beside it
 
 
+@dataclass(slots=True)
 class LineWriter:
     """Writes whole lines, some at once: what is cut off anywhere ends with one.
 
     `file` has no buffer of its own, so that closing it never waits for a reader.
     """
 
-    def __init__(self, file: FileIO, tally: Exports) -> None:
-        self.file = file
-        self.tally = tally
-        self.waiting: list[bytes] = []
-        self.size = 0
+    file: FileIO
+    tally: Tally
+    waiting: list[bytes] = field(default_factory=list)
+    size: int = 0
 
     def add(self, line: bytes) -> None:
         """Write a line, given without its end, or keep it for a while."""
@@ -190,47 +154,63 @@ class LineWriter:
         self.waiting, self.size = [], 0
 
 
-def _page(source: StoreRunner, query: Query) -> list[Row]:
-    """Return the next page, asking twice where the store or its large answers were out of reach."""
-    try:
-        return source.run(source.store.find(query))
-    except Unavailable:
-        time.sleep(AGAIN)
-        return source.run(source.store.find(query))
+@dataclass(slots=True)
+class Pages:
+    """The rows that are wanted, a page at a time; `query` names those that come next."""
 
+    source: StoreRunner
+    query: Query
+    tally: Tally
+    terminal: Terminal
 
-def _past(
-    source: StoreRunner, query: Query, error: Unusable, terminal: Terminal, tally: Exports
-) -> Query:
-    """Return how to go on where a page cannot be read: row by row, past one that is lost.
+    def __iter__(self) -> Iterator[list[Row]]:
+        while True:
+            try:
+                rows = self._read()
+            except Unusable as error:
+                self.query = self._query_past(error)
+                continue
+            if not rows:
+                return
+            # As many as fit into a page, if they are as large as these.
+            fitting = BYTES * len(rows) // max(sum(row.size for row in rows), 1)
+            limit = max(1, min(MOST, 2 * self.query.limit, fitting))
+            self.query = structs.replace(self.query, after=rows[-1].position, limit=limit)
+            yield rows
 
-    One that was deleted while it was being read is there no more when it is asked for again.
-    """
-    alone = structs.replace(query, limit=1)
-    first = source.run(source.store.positions(alone))
-    if query.limit > 1 or not first:
-        return alone
-    try:
-        source.run(source.store.find(alone))
-        return alone
-    except Unusable:
-        if source.run(source.store.positions(alone)) != first:
+    def last(self) -> int | None:
+        """Return when the last completion was made that will be exported."""
+        newest = structs.replace(self.query, descending=True, limit=1, messages=False)
+        found = self.source.positions(newest)
+        return found[0].created if found else None
+
+    def _read(self) -> list[Row]:
+        """Return the next page, asking twice where the store was out of reach."""
+        try:
+            return self.source.find(self.query)
+        except Unavailable:
+            time.sleep(AGAIN)
+            return self.source.find(self.query)
+
+    def _query_past(self, error: Unusable) -> Query:
+        """Return how to go on where a page cannot be read: row by row, past one that is lost.
+
+        One that was deleted while it was being read is there no more when it is asked for again.
+        """
+        alone = structs.replace(self.query, limit=1)
+        first = self.source.positions(alone)
+        if self.query.limit > 1 or not first:
             return alone
-    tally.lose(str(error), terminal)
-    return structs.replace(alone, after=first[0])
-
-
-def _limit(limit: int, rows: list[Row]) -> int:
-    """Return how many rows the next page has, if they are as large as these."""
-    size = sum(len(row.answer) + len(row.parameters) + len(row.messages) for row in rows)
-    return max(1, min(MOST, 2 * limit, BYTES * len(rows) // max(size, 1)))
-
-
-def _last(source: StoreRunner, query: Query) -> int | None:
-    """Return when the last completion was made that will be exported."""
-    newest = structs.replace(query, descending=True, limit=1, messages=False)
-    found = source.run(source.store.positions(newest))
-    return found[0].created if found else None
+        try:
+            self.source.find(alone)
+            return alone
+        except Unusable:
+            if self.source.positions(alone) != first:
+                return alone
+        self.tally.rejected += 1
+        if self.tally.rejected <= SHOWN:
+            self.terminal.say(f"wellspoken: left out: {error}")
+        return structs.replace(alone, after=first[0])
 
 
 def _share(first: int, now: int, last: int | None) -> float | None:
@@ -297,7 +277,3 @@ def _out(name: str | None) -> FileIO:
         return open(name, "wb", 0)
     except OSError as error:
         raise UsageError(f"cannot write {name}: {error.strerror}") from error
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

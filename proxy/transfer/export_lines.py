@@ -17,25 +17,16 @@ import msgspec
 from msgspec import Raw, Struct
 
 from wellspoken.proxy.store.rows import Row
+from wellspoken.proxy.transfer.jsonl import Fields, encode, fields_of, is_given, objects_of
 
 Format = Literal["chat", "evals", "full"]
-Fields = dict[str, Raw]
 
-FORMATS: Final[tuple[Format, ...]] = ("chat", "evals", "full")
 CUT: Final = ("length", "content_filter")
 """Finish reasons of answers that are not whole: a model would learn to break off."""
 KEYS: Final = {
     "system": ("role", "content", "name"),
     "user": ("role", "content", "name"),
-    "assistant": (
-        "role",
-        "content",
-        "refusal",
-        "name",
-        "tool_calls",
-        "function_call",
-        "weight",
-    ),
+    "assistant": ("role", "content", "refusal", "name", "tool_calls", "function_call", "weight"),
     "tool": ("role", "content", "tool_call_id"),
     "function": ("role", "content", "name"),
 }
@@ -59,10 +50,7 @@ class _Answer(Struct):
 
 
 _answer_of = msgspec.json.Decoder(_Answer).decode
-_fields_of = msgspec.json.Decoder(Fields).decode
-_objects_of = msgspec.json.Decoder(list[Fields]).decode
 _text_of = msgspec.json.Decoder(str).decode
-_encode = msgspec.json.Encoder().encode
 
 
 def lines_of(
@@ -97,14 +85,14 @@ def lines_of(
 
 def _line(value: Any) -> bytes:
     """Return JSON in one line: what the client sent may have line ends between its tokens."""
-    line = _encode(value)
+    line = encode(value)
     if b"\n" in line or b"\r" in line:
         line = msgspec.json.format(line, indent=-1)
     return line
 
 
 def _full(row: Row) -> bytes:
-    request = _fields_of(row.parameters) | {"messages": Raw(row.messages)}
+    request = fields_of(row.parameters) | {"messages": Raw(row.messages)}
     owner = {"owner": row.owner} if row.owner else {}
     return _line(
         {
@@ -120,9 +108,9 @@ def _full(row: Row) -> bytes:
 
 
 def _eval(row: Row, answer: _Answer, choice: Fields) -> bytes:
-    message = _fields_of(choice["message"])
-    text = _text_of(message["content"]) if _is_given(message.get("content")) else ""
-    parameters = _fields_of(row.parameters)
+    message = fields_of(choice["message"])
+    text = _text_of(message["content"]) if is_given(message.get("content")) else ""
+    parameters = fields_of(row.parameters)
     sample: dict[str, Any] = {
         "model": answer.model,
         "choices": [choice],
@@ -130,9 +118,9 @@ def _eval(row: Row, answer: _Answer, choice: Fields) -> bytes:
         "output_tools": message.get("tool_calls", []),
         "finish_reason": choice["finish_reason"],
     }
-    if _is_given(parameters.get("response_format")):
+    if is_given(parameters.get("response_format")):
         with suppress(*_REFUSED):  # the model was to write an object, which it may not have done
-            sample["output_json"] = _fields_of(text)
+            sample["output_json"] = fields_of(text)
     if len(answer.choices) == 1:
         sample["usage"] = answer.usage  # what all choices took is no single sample's
     item = {
@@ -147,14 +135,14 @@ def _eval(row: Row, answer: _Answer, choice: Fields) -> bytes:
 
 def _training(row: Row) -> tuple[list[Fields], Fields]:
     """Return the messages and the tools of a training example, before the answer."""
-    parameters = _fields_of(row.parameters)
-    messages = [_message(message) for message in _objects_of(row.messages)]
+    parameters = fields_of(row.parameters)
+    messages = [_message(message) for message in objects_of(row.messages)]
     tools = {
-        key: parameters[key] for key in ("tools", "functions") if _is_given(parameters.get(key))
+        key: parameters[key] for key in ("tools", "functions") if is_given(parameters.get(key))
     }
-    if any(_is(tool, "type", "custom") for tool in _objects_of(tools.get("tools", b"[]"))):
+    if any(_is(tool, "type", "custom") for tool in objects_of(tools.get("tools", b"[]"))):
         raise LeftOut("custom tools")
-    if "tools" in tools and _is_given(parameters.get("parallel_tool_calls")):
+    if "tools" in tools and is_given(parameters.get("parallel_tool_calls")):
         tools["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     return messages, tools
 
@@ -164,7 +152,7 @@ def _example(asked: tuple[list[Fields], Fields], choice: Fields, everything: boo
     reason = _text_of(choice["finish_reason"])
     if reason in CUT and not everything:
         raise LeftOut(reason)
-    message = _fields_of(choice["message"])
+    message = fields_of(choice["message"])
     answer = {key: message[key] for key in KEYS["assistant"] if _is_said(message, key)}
     if not any(key in answer for key in SAID):
         if not everything:
@@ -185,15 +173,15 @@ def _message(message: Fields) -> Fields:
         message = message | {"role": Raw(b'"system"')}
     if role not in KEYS:
         raise LeftOut("a role of no training example")
-    kept = {key: message[key] for key in KEYS[role] if _is_given(message.get(key))}
+    kept = {key: message[key] for key in KEYS[role] if is_given(message.get(key))}
     content = bytes(kept.get("content", b"null"))
     if content[:1] == b"[":
-        parts = _objects_of(content)
+        parts = objects_of(content)
         if not all(_is(part, "type", *PARTS.get(role, ("text",))) for part in parts):
             raise LeftOut("audio, files or a misplaced image")
         if role in ("tool", "function"):
             texts = [_text_of(part["text"]) for part in parts if "text" in part]
-            kept["content"] = Raw(_encode("\n".join(texts)))
+            kept["content"] = Raw(encode("\n".join(texts)))
     if role == "assistant" and not any(key in kept for key in SAID):
         raise LeftOut("an empty message")
     if role != "assistant":
@@ -204,11 +192,6 @@ def _message(message: Fields) -> Fields:
 def _is_said(message: Fields, key: str) -> bool:
     value = message.get(key)
     return value is not None and bytes(memoryview(value)[:5]) not in _EMPTY
-
-
-def _is_given(value: Raw | None) -> bool:
-    """Say whether a key stands there and is not null."""
-    return value is not None and bytes(memoryview(value)[:5]) != b"null"
 
 
 def _is(fields: Fields, key: str, *values: str) -> bool:

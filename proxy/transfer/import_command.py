@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from wellspoken.proxy.lifecycle.terminal import Terminal
 from wellspoken.proxy.store.completions import CompletionStore
-from wellspoken.proxy.store.database import StoreError
 from wellspoken.proxy.store.rows import Row
 from wellspoken.proxy.transfer.import_lines import RowReader
 from wellspoken.proxy.transfer.jsonl import (
@@ -54,27 +53,17 @@ class ImportOptions(Struct, frozen=True):
     file: str | None = None
 
 
-class Imports(Tally):
-    """What came of the lines so far."""
-
-    imported = present = 0
-
-    def summary(self) -> str:
-        """Return the last line of the command."""
-        return (
-            f"{self.lines} {'line' if self.lines == 1 else 'lines'}: {self.imported} imported, "
-            f"{self.present} there already, {self.rejected} rejected"
-        )
+def summarize(tally: Tally) -> str:
+    """Return the last line of the command."""
+    return tally.summarize(tally.lines, "imported", "there already")
 
 
 def run(options: ImportOptions) -> int:
     """Import; return the exit code: 0, 1 if a line or the store failed, 2 for wrong usage."""
-    tally = Imports()
-    work = partial(_import, options, tally)
-    return run_command(work, tally, progress=True, failures=(OSError, StoreError))
+    return run_command(partial(_import, options), summarize, progress=True)
 
 
-def _import(options: ImportOptions, tally: Imports, terminal: Terminal) -> int:
+def _import(options: ImportOptions, tally: Tally, terminal: Terminal) -> None:
     with ExitStack() as stack:
         reader = RowReader(now=int(time.time()), owner=owner(options.key), model=options.model)
         lines = JsonLines(open_source(options.file, "import", stack), LONGEST)
@@ -99,15 +88,12 @@ def _import(options: ImportOptions, tally: Imports, terminal: Terminal) -> int:
         use_lines(lines, rejects, tally, import_line)
         _store(target, group, tally)
         rejects.close()
-    return tally.rejected
 
 
-def _store(target: StoreRunner, group: list[Row], tally: Imports) -> None:
-    if not group:
-        return
-    new = target.run(_insert(target.store, group))
-    tally.imported += new
-    tally.present += len(group) - new
+def _store(target: StoreRunner, group: list[Row], tally: Tally) -> None:
+    if group:
+        new = target.runner.run(_insert(target.store, group))
+        tally.counts.update({"imported": new, "there already": len(group) - new})
 
 
 async def _insert(store: CompletionStore, group: list[Row]) -> int:

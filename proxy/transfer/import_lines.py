@@ -18,9 +18,14 @@ from wellspoken.adapters.answer_schema import ChatCompletion, ChatId, Count, Cre
 from wellspoken.adapters.servers import registry
 from wellspoken.proxy.store.rows import BESIDE, Row
 from wellspoken.proxy.transfer.converter import NO_MODEL, Converter
-from wellspoken.proxy.transfer.jsonl import RejectedLine
-
-Fields = dict[str, Raw]
+from wellspoken.proxy.transfer.jsonl import (
+    Fields,
+    RejectedLine,
+    encode,
+    fields_of,
+    is_given,
+    objects_of,
+)
 
 SHAPES: Final = (
     'a line is {"messages": [..., the answer]}, {"item": {"input": ...}, "sample": ...} or '
@@ -72,10 +77,7 @@ class _Sample(Struct):
 _conforming_of = msgspec.json.Decoder(ChatCompletion).decode
 _answer_of = msgspec.json.Decoder(_Answer).decode
 _sample_of = msgspec.json.Decoder(_Sample).decode
-_fields_of = msgspec.json.Decoder(Fields).decode
-_objects_of = msgspec.json.Decoder(list[Fields]).decode
 _pairs_of = msgspec.json.Decoder(dict[str, str]).decode
-_encode = msgspec.json.Encoder().encode
 
 
 class RowReader:
@@ -123,17 +125,17 @@ class RowReader:
         return self._made(line, request, response, _pairs(fields, request))
 
     def _example(self, line: bytes, fields: Fields) -> Row:
-        messages = _objects_of(fields.pop("messages"))
+        messages = objects_of(fields.pop("messages"))
         if not messages or bytes(messages[-1].get("role", b"")) != b'"assistant"':
             raise RejectedLine("the last message is not the assistant's, so there is no answer")
         answer = messages.pop()
         answer.pop("weight", None)
-        request = fields | {"messages": Raw(_encode(messages))}
+        request = fields | {"messages": Raw(encode(messages))}
         return self._made(line, request, self._response(answer), _pairs(fields))
 
     def _eval(self, line: bytes, fields: Fields) -> Row:
         item = _object(fields["item"], "the item")
-        if not _is_given(fields.get("sample")):
+        if not is_given(fields.get("sample")):
             raise RejectedLine("a line without a sample, so there is no answer")
         if "input" not in item:
             raise RejectedLine("the item has no input, so there are no messages")
@@ -144,14 +146,14 @@ class RowReader:
             numbered: list[dict[str, Any]] = [
                 choice | {"index": at} for at, choice in enumerate(sample.choices)
             ]
-            response: Fields = {"choices": Raw(_encode(numbered))}
+            response: Fields = {"choices": Raw(encode(numbered))}
         else:
             response = self._response(_message_of(sample), sample.finish_reason)
         if sample.model:
-            response["model"] = Raw(_encode(sample.model))
+            response["model"] = Raw(encode(sample.model))
         if "created" in item:
             response["created"] = item["created"]
-        if _is_given(sample.usage):
+        if is_given(sample.usage):
             response["usage"] = sample.usage
         if "n" in request or len(sample.choices or ()) > 1:
             request["n"] = Raw(b"%d" % len(sample.choices or [0]))
@@ -160,16 +162,16 @@ class RowReader:
     def _response(self, message: Fields, reason: str | None = None) -> Fields:
         calls = next((key for key in ("tool_calls", "function_call") if key in message), "stop")
         choice = {"index": 0, "message": message, "finish_reason": reason or calls}
-        return {"choices": Raw(_encode([choice]))}
+        return {"choices": Raw(encode([choice]))}
 
     def _made(self, line: bytes, request: Fields, response: Fields, pairs: dict[str, str]) -> Row:
         """Return the row of a request and an answer that may lack anything."""
         owner = self.owner or ""
         self._digest, self._ids = sha256(b"%b\n%b" % (owner.encode(), line)).digest(), 0
-        model = response.get("model", request.get("model", Raw(_encode(self.model))))
+        model = response.get("model", request.get("model", Raw(encode(self.model))))
         request.setdefault("model", model)
         made = {
-            "id": Raw(_encode(f"chatcmpl-{self._new_id()}")),
+            "id": Raw(encode(f"chatcmpl-{self._new_id()}")),
             "object": Raw(b'"chat.completion"'),
             "created": response.get("created", Raw(b"%d" % self.now)),
             "model": model,
@@ -179,15 +181,15 @@ class RowReader:
 
     def _conforming(self, request: Fields, response: Fields) -> bytes:
         """Return an answer as it is if it is one of OpenAI's, else what convert makes of it."""
-        answer = _encode(response)
+        answer = encode(response)
         try:
             _conforming_of(answer)
             return answer
         except _REFUSED:
             pass
         asked = {key: value for key, value in request.items() if key not in ("store", "metadata")}
-        record = self._converter.convert(_encode({"request": asked, "response": response})).line
-        return bytes(_fields_of(record)["response"])
+        record = self._converter.convert(encode({"request": asked, "response": response})).line
+        return bytes(fields_of(record)["response"])
 
     def _new_id(self) -> str:
         self._ids += 1
@@ -217,7 +219,7 @@ def _row(owner: str, request_id: str, answer: bytes, request: Fields, pairs: dic
         raise RejectedLine("the response is no chat completion: its id ends with a line")
     messages = bytes(request.get("messages", b"[]"))
     try:
-        _objects_of(messages)
+        objects_of(messages)
     except _REFUSED as error:
         raise RejectedLine(f"the request's messages cannot be read: {error}") from None
     parameters = {key: value for key, value in request.items() if key not in BESIDE}
@@ -229,14 +231,14 @@ def _row(owner: str, request_id: str, answer: bytes, request: Fields, pairs: dic
         request_id,
         pairs,
         answer,
-        _encode(parameters),
+        encode(parameters),
         messages,
     )
 
 
 def _object(data: bytes | Raw, what: str) -> Fields:
     try:
-        return _fields_of(data)
+        return fields_of(data)
     except _REFUSED as error:
         raise RejectedLine(f"{what} is no JSON object: {error}") from None
 
@@ -244,7 +246,7 @@ def _object(data: bytes | Raw, what: str) -> Fields:
 def _pairs(*places: Fields) -> dict[str, str]:
     """Return the metadata of the first that has it."""
     for fields in places:
-        if _is_given(fields.get("metadata")):
+        if is_given(fields.get("metadata")):
             try:
                 return _pairs_of(fields["metadata"])
             except _REFUSED:
@@ -256,20 +258,16 @@ def _input(value: Raw) -> Raw:
     """Return messages; a text is what a user said."""
     if bytes(memoryview(value)[:1]) != b'"':
         return value
-    return Raw(_encode([{"role": "user", "content": value}]))
+    return Raw(encode([{"role": "user", "content": value}]))
 
 
 def _message_of(sample: _Sample) -> Fields:
     """Return the message of a sample that has no choices."""
     if sample.output_text is None and not sample.output_tools:
         raise RejectedLine("the sample has neither choices nor output_text")
-    message = {"role": Raw(b'"assistant"'), "content": Raw(_encode(sample.output_text or None))}
+    message = {"role": Raw(b'"assistant"'), "content": Raw(encode(sample.output_text or None))}
     if sample.output_tools:
-        message["tool_calls"] = Raw(_encode(sample.output_tools))
+        message["tool_calls"] = Raw(encode(sample.output_tools))
     elif not sample.output_text:
         message["content"] = Raw(b'""')
     return message
-
-
-def _is_given(value: Raw | None) -> bool:
-    return value is not None and bytes(memoryview(value)[:5]) != b"null"

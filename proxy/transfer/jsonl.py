@@ -5,20 +5,29 @@ from __future__ import annotations
 import os
 import sys
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from stat import S_ISREG
 from typing import BinaryIO, Final
 
-from msgspec import json
+from msgspec import Raw, json
 
 from wellspoken.proxy.lifecycle.terminal import Terminal
+from wellspoken.proxy.store.database import StoreError
 
 SHOWN: Final = 20  # rejected lines that are told on stderr
 QUOTED: Final = 4_096  # bytes that --rejects keeps of a line above the cap
 BLOCK: Final = 1 << 20
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141  # what a shell says of a command that SIGPIPE ended
+
+Fields = dict[str, Raw]
+"""A JSON object whose values stay as they are written."""
+fields_of = json.Decoder(Fields).decode
+objects_of = json.Decoder(list[Fields]).decode
+encode = json.Encoder().encode
 
 
 class UsageError(Exception):
@@ -29,52 +38,72 @@ class RejectedLine(ValueError):
     """A line that cannot be used; its text says why."""
 
 
+def is_given(value: Raw | None) -> bool:
+    """Say whether a key stands there and is not null."""
+    return value is not None and bytes(memoryview(value)[:5]) != b"null"
+
+
+@dataclass(slots=True)
 class Tally:
-    """What came of a command's work so far; each command adds what its last line says."""
+    """What came of a command's work so far.
 
-    lines = rejected = 0
+    `lines` were read or, by export, written; `rejected`: what could not be used of them, or not be
+    read. `counts`: how many of each kind came of the rest. `reasons`: what was done, or not, and
+    how often.
+    """
 
-    def progress(self) -> str:
-        """Return what the line of progress says."""
-        rejected = f", {self.rejected:,} rejected" if self.rejected else ""
-        return f"{self.lines:,} lines{rejected}"
+    lines: int = 0
+    rejected: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
 
-    def summary(self) -> str:
-        """Return the last line of the command."""
-        raise NotImplementedError
+    def list_reasons(self) -> str:
+        """Return the reasons with how often, the most frequent first."""
+        ordered = sorted(self.reasons.items(), key=lambda item: (-item[1], item[0]))
+        return ", ".join(f"{reason} {times}" for reason, times in ordered)
+
+    def summarize(self, lines: int, *kinds: str) -> str:
+        """Return how many lines there were, and what came of them."""
+        counted = "".join(f"{self.counts[kind]} {kind}, " for kind in kinds)
+        return f"{count_of(lines, 'line')}: {counted}{self.rejected} rejected"
+
+
+def count_of(count: int, noun: str) -> str:
+    """Return how many of something there are, in words."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def run_command(
-    work: Callable[[Terminal], int],
-    tally: Tally,
+    work: Callable[[Tally, Terminal], object],
+    summarize: Callable[[Tally], str],
     *,
     progress: bool,
-    failures: tuple[type[Exception], ...] = (OSError,),
 ) -> int:
     """Do a command's work and say how it ended; return the exit code.
 
-    `work` returns how much went wrong, and 1 says that something did; so it does of one of the
-    `failures`, which end the work. 2: wrong usage. `progress`: whether its line may be drawn.
+    1 says that something was rejected, or that a disk or the store failed, which ends the work; 2:
+    wrong usage. `summarize` gives the last line. `progress`: whether its line may be drawn.
     """
     terminal = Terminal(sys.stderr, progress=progress and sys.stderr.isatty())
+    tally = Tally()
     try:
-        wrong = work(terminal)
+        work(tally, terminal)
     except UsageError as error:
         print(f"wellspoken: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # what reads the output has seen enough
         return PIPE_CLOSED
-    except failures as error:
+    except (OSError, StoreError) as error:
         problem = getattr(error, "strerror", None) or error
-        terminal.say(f"wellspoken: {problem}; stopped after {tally.summary()}")
+        terminal.say(f"wellspoken: {problem}; stopped after {summarize(tally)}")
         return 1
     except KeyboardInterrupt:
-        terminal.say(f"wellspoken: interrupted after {tally.summary()}")
+        terminal.say(f"wellspoken: interrupted after {summarize(tally)}")
         return INTERRUPTED
     finally:
         terminal.clear()
-    terminal.say(f"wellspoken: {tally.summary()}")
-    return 1 if wrong else 0
+    terminal.say(f"wellspoken: {summarize(tally)}")
+    return 1 if tally.rejected else 0
 
 
 def use_lines(
@@ -89,6 +118,11 @@ def use_lines(
 
     `hint`: what to do about a line that is too long.
     """
+
+    def progress() -> str:
+        rejected = f", {tally.rejected:,} rejected" if tally.rejected else ""
+        return f"{tally.lines:,} lines{rejected}"
+
     for number, line in lines:
         if line:
             tally.lines += 1
@@ -102,7 +136,7 @@ def use_lines(
             except Exception as error:
                 error.add_note(f"in line {number}")
                 raise
-        rejects.terminal.tick(tally.progress, lines.share)
+        rejects.terminal.tick(progress, lines.share)
     rejects.terminal.clear()
 
 
@@ -143,13 +177,13 @@ class JsonLines:
         return min(self.done / self.size, 1.0) if self.size else None
 
 
+@dataclass(slots=True)
 class Rejects:
     """Where rejected lines go: a file of JSON lines, else the first reasons to stderr."""
 
-    def __init__(self, file: BinaryIO | None, terminal: Terminal) -> None:
-        self.file = file
-        self.terminal = terminal
-        self.count = 0
+    file: BinaryIO | None
+    terminal: Terminal
+    count: int = 0
 
     def add(self, number: int, reason: str, line: bytes) -> None:
         """Tell of one rejected line."""

@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import structs
@@ -17,6 +18,7 @@ from wellspoken.proxy.config.values import ConfigError, read_key
 from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.store.completions import CompletionStore, open_store
 from wellspoken.proxy.store.database import StoreError
+from wellspoken.proxy.store.rows import Position, Query, Row
 from wellspoken.proxy.transfer.jsonl import UsageError
 
 NONE = (
@@ -76,15 +78,23 @@ def owner(key: str | None) -> str | None:
         raise UsageError(f"--{error}") from None
 
 
+@dataclass(slots=True)
 class StoreRunner:
     """A store and the loop that it works on, which runs only while it is asked something.
 
     So an interrupt meets the command itself, and at once, while it reads or writes a pipe.
     """
 
-    def __init__(self, runner: asyncio.Runner, store: CompletionStore) -> None:
-        self.run = runner.run
-        self.store = store
+    runner: asyncio.Runner
+    store: CompletionStore
+
+    def find(self, query: Query) -> list[Row]:
+        """Return rows as the store does."""
+        return self.runner.run(self.store.find(query))
+
+    def positions(self, query: Query) -> list[Position]:
+        """Return where rows stand, as the store does."""
+        return self.runner.run(self.store.positions(query))
 
 
 @contextmanager

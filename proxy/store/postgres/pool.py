@@ -330,19 +330,15 @@ def _named(owner: str, id: str) -> tuple[str, bytes, bytes]:
     return digest(owner, id).hex(), _bytes(owner), _bytes(id)
 
 
-def _size(row: Row) -> int:
-    return len(row.answer) + len(row.parameters) + len(row.messages)
-
-
 def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
     part: list[Row] = []
     held = 0
     for row in rows:
-        if part and held + _size(row) > _PART:
+        if part and held + row.size > _PART:
             yield part
             part, held = [], 0
         part.append(row)
-        held += _size(row)
+        held += row.size
     yield part
 
 

@@ -89,7 +89,7 @@ class SqliteDatabase:
 
         Raises StoreError itself for what no column holds, such as one of a gigabyte.
         """
-        await self._write(lambda db: queries.insert(db, rows), sum(map(_size, rows)))
+        await self._write(lambda db: queries.insert(db, rows), sum(row.size for row in rows))
 
     async def get(self, owner: str, id: str) -> Row | None:
         """Return one row with all its columns."""
@@ -302,10 +302,6 @@ def absolute(path: str | Path) -> Path:
         return Path(path).expanduser().absolute()
     except RuntimeError as error:
         raise Unusable(f"{path}: there is no such home directory: write the whole path") from error
-
-
-def _size(row: Row) -> int:
-    return len(row.answer) + len(row.parameters) + len(row.messages)
 
 
 def _file(path: Path) -> _File:

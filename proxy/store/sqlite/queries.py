@@ -37,7 +37,7 @@ def insert(db: sqlite3.Connection, rows: Sequence[Row]) -> None:
     lists: list[tuple[bytes, int, int]] = []
     added = size = 0
     for row in rows:
-        created, taken = clamp(row.created), _size_of(row)
+        created, taken = clamp(row.created), row.size
         done = db.execute(
             "INSERT INTO completion (owner, created, size, id, model, request_id, metadata, "
             "answer, parameters, messages) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
@@ -262,7 +262,7 @@ def _unlist(db: sqlite3.Connection, rows: Iterable[Row]) -> None:
 def _remove(db: sqlite3.Connection, rows: Sequence[Row]) -> None:
     _unlist(db, rows)
     db.executemany("DELETE FROM completion WHERE seq = ?", [(row.seq,) for row in rows])
-    _count(db, -len(rows), -sum(map(_size_of, rows)))
+    _count(db, -len(rows), -sum(row.size for row in rows))
 
 
 def _count(db: sqlite3.Connection, rows: int, taken: int) -> None:
@@ -272,10 +272,6 @@ def _count(db: sqlite3.Connection, rows: int, taken: int) -> None:
 def _named(owner: str, id: str) -> tuple[bytes, bytes]:
     # A client may ask for what UTF-8 cannot encode; no row is named like that.
     return owner.encode("utf-8", "surrogatepass"), id.encode("utf-8", "surrogatepass")
-
-
-def _size_of(row: Row) -> int:
-    return len(row.answer) + len(row.parameters) + len(row.messages)
 
 
 def _row(values: tuple[Any, ...]) -> Row:

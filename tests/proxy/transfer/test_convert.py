@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ import pytest
 from tests.conformance import Request, check_body
 from tests.proxy.transfer.commands import on_terminal, peak
 from wellspoken.proxy.cli.main import main
-from wellspoken.proxy.transfer.convert_command import Conversions
+from wellspoken.proxy.transfer.convert_command import summarize
+from wellspoken.proxy.transfer.jsonl import Tally
 
 COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli", "convert"]
 
@@ -279,9 +281,8 @@ def test_help_begins_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_summary_orders_repairs_by_count() -> None:
-    tally = Conversions()
-    tally.converted, tally.rejected = 3, 1
-    tally.repairs.update({"b": 2, "a": 2, "c": 5})
-    assert tally.summary() == (
+    repairs = Counter({"b": 2, "a": 2, "c": 5})
+    tally = Tally(rejected=1, counts=Counter(converted=3), reasons=repairs)
+    assert summarize(tally) == (
         "4 lines: 3 converted, 0 unchanged, 1 rejected; repairs: c 5, a 2, b 2"
     )
