@@ -79,7 +79,9 @@ class ProbeContext:
 Requests = Callable[[ProbeContext], Sequence[ProbeRequest]]
 """Returns the requests of a probe. Raises Unclear where none makes sense."""
 
-Judge = Callable[[Sequence[ProbeResponse], ProbeContext], Iterable[str]]
+Responses = Sequence[ProbeResponse]
+Faults = Iterable[str]
+Judge = Callable[[Responses, ProbeContext], Faults]
 """Yields what is wrong with the answers, in their order. Raises Wrong, Lacks and Unclear."""
 
 
@@ -156,7 +158,7 @@ class Report:
         return 2 if self.error else int(self.count("fails") > 0)
 
 
-def judge(probe: Probe, responses: Sequence[ProbeResponse], context: ProbeContext) -> Verdict:
+def judge(probe: Probe, responses: Responses, context: ProbeContext) -> Verdict:
     """Return what the probe's judge says of one side's answers."""
     status = responses[-1].status if responses else 0
     for one in responses:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from wellspoken.adapters.answer_schema import ChatCompletion
 from wellspoken.adapters.requests.shapes import Model, ModelList
 from wellspoken.proxy.doctor import contract, rules_logprobs
 from wellspoken.proxy.doctor import probe_requests as requests
 from wellspoken.proxy.doctor.probe import (
+    Faults,
     Probe,
     ProbeContext,
     ProbeRequest,
-    ProbeResponse,
+    Responses,
     Unclear,
     Wrong,
     probe,
     quote,
 )
-
-Responses = Sequence[ProbeResponse]
-Faults = Iterator[str]
 
 
 @probe(

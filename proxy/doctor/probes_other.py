@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 
 from msgspec import json
 
@@ -11,20 +10,19 @@ from wellspoken.adapters.answer_schema import Completion, CompletionChunk, Creat
 from wellspoken.proxy.doctor import contract, rules_logprobs, rules_stream
 from wellspoken.proxy.doctor import probe_requests as requests
 from wellspoken.proxy.doctor.probe import (
+    Faults,
     Judge,
     Lacks,
     Probe,
     ProbeContext,
     ProbeRequest,
-    ProbeResponse,
+    Responses,
     Unclear,
     Wrong,
     probe,
     quote,
 )
 
-Responses = Sequence[ProbeResponse]
-Faults = Iterator[str]
 _TEXT_TOKENS = 8
 _GRACE = 2.0  # seconds for what is slower by chance
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 from wellspoken.adapters.answer_schema import ChatCompletionChunk, MessageToolCall
 from wellspoken.proxy.doctor import contract, rules_logprobs, rules_stream
 from wellspoken.proxy.doctor import probe_requests as requests
 from wellspoken.proxy.doctor.probe import (
+    Faults,
     ProbeContext,
-    ProbeResponse,
+    Responses,
     Unclear,
     Wrong,
     probe,
     quote,
 )
 
-Responses = Sequence[ProbeResponse]
-Faults = Iterator[str]
+_CONSTANT = ("id", "created", "model", "object")
 
 
 @probe(
@@ -38,14 +37,37 @@ def framing(responses: Responses, context: ProbeContext) -> Faults:
 )
 def chunks(responses: Responses, context: ProbeContext) -> Faults:
     found = rules_stream.read_chunks(responses[0], basic=True)
-    yield from rules_stream.check_chunks(found, context)
+    others = frozenset({"finish_reason", "role", "usage", "id", "created"})  # have their own rules
+    for chunk in found:
+        yield from contract.find_faults(
+            chunk, ChatCompletionChunk, "a chunk", unjudged=others, extra=rules_stream.OBFUSCATION
+        )
+    for key in _CONSTANT:
+        values = {quote(chunk.get(key)) for chunk in found}
+        if len(values) > 1:
+            yield f"{key} changes within the stream: {', '.join(sorted(values)[:3])}"
+    yield from contract.check_model(found[0], context)
     yield from contract.check_field(found[0], ChatCompletionChunk, "id")
     yield from contract.check_created(found[0], context)
 
 
 @probe("stream-role", "The role comes once, before any text.", requests.stream)
 def role(responses: Responses, context: ProbeContext) -> Faults:
-    return rules_stream.check_role(rules_stream.read_chunks(responses[0], basic=True))
+    found = rules_stream.read_chunks(responses[0], basic=True)
+    seen: set[str] = set()
+    for choice, delta in rules_stream.list_deltas(found):
+        index = quote(choice.get("index"))
+        if index in seen:
+            if "role" in delta:
+                yield "the role is repeated, which SDKs join to assistantassistant"
+            continue
+        seen.add(index)
+        if delta.get("role") != "assistant":
+            yield f"the first delta's role is {quote(delta.get('role'))}"
+        if "content" not in delta or delta["content"] not in ("", None):
+            yield f"the first delta's content is {quote(delta.get('content'))}, not empty"
+        if "refusal" not in delta:
+            yield "the first delta has no refusal, which should be null"
 
 
 @probe(
@@ -59,7 +81,11 @@ def finish(responses: Responses, context: ProbeContext) -> Faults:
 
 @probe("stream-no-usage", "A stream has no usage unless asked for.", requests.stream)
 def no_usage(responses: Responses, context: ProbeContext) -> Faults:
-    return rules_stream.check_no_usage(rules_stream.read_chunks(responses[0], basic=True))
+    found = rules_stream.read_chunks(responses[0], basic=True)
+    if any("usage" in chunk for chunk in found):
+        yield "usage is sent although it was not asked for; some clients add them up"
+    if not all(contract.list_choices(chunk, "delta") for chunk in found):
+        yield "a chunk has no choice"
 
 
 @probe(
@@ -68,7 +94,15 @@ def no_usage(responses: Responses, context: ProbeContext) -> Faults:
     lambda context: [requests.chat(context, stream=True, stream_options={"include_usage": True})],
 )
 def with_usage(responses: Responses, context: ProbeContext) -> Faults:
-    return rules_stream.check_with_usage(rules_stream.read_chunks(responses[0]))
+    *earlier, last = rules_stream.read_chunks(responses[0])
+    if last.get("choices") != [] or last.get("usage") is None:
+        yield "the last chunk is not one without choices that holds the usage"
+    else:
+        yield from contract.check_usage(last["usage"])
+    if any(chunk.get("usage") is not None for chunk in earlier):
+        yield "usage comes on more than the last chunk"
+    if any("usage" not in chunk for chunk in earlier):
+        yield "earlier chunks have no usage, which should be null"
 
 
 @probe("stream-characters", "A character of several tokens arrives whole.", requests.stream)

@@ -6,23 +6,20 @@ import json
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from wellspoken.adapters.answer_schema import ChatCompletionChunk, ToolCallDelta
+from wellspoken.adapters.answer_schema import ToolCallDelta
 from wellspoken.adapters.events import Reason
 from wellspoken.proxy.doctor.contract import (
-    check_model,
-    check_usage,
     error_words,
     find_faults,
     list_choices,
     parse_object,
     require_success,
 )
-from wellspoken.proxy.doctor.probe import ProbeContext, ProbeResponse, Wrong, quote
+from wellspoken.proxy.doctor.probe import ProbeResponse, Wrong, quote
 
 DONE = b"[DONE]"
 OBFUSCATION = frozenset({"obfuscation"})
 """What OpenAI pads its own chunks with."""
-CONSTANT = ("id", "created", "model", "object")
 REASONS = frozenset(get_args(Reason))
 Chunks = list[dict[str, Any]]
 
@@ -91,38 +88,6 @@ def check_framing(response: ProbeResponse) -> Iterator[str]:
         yield "data: [DONE] is not its end" if found.count(DONE) else "data: [DONE] never comes"
 
 
-def check_chunks(found: Chunks, context: ProbeContext) -> Iterator[str]:
-    """Check the envelope and keys of each chunk, and what must be the same in all."""
-    others = frozenset({"finish_reason", "role", "usage", "id", "created"})  # have their own rules
-    for chunk in found:
-        yield from find_faults(
-            chunk, ChatCompletionChunk, "a chunk", unjudged=others, extra=OBFUSCATION
-        )
-    for key in CONSTANT:
-        values = {quote(chunk.get(key)) for chunk in found}
-        if len(values) > 1:
-            yield f"{key} changes within the stream: {', '.join(sorted(values)[:3])}"
-    yield from check_model(found[0], context)
-
-
-def check_role(found: Chunks) -> Iterator[str]:
-    """Check that the role stands in a choice's first delta only, with no text beside it."""
-    seen: set[str] = set()
-    for choice, delta in list_deltas(found):
-        index = quote(choice.get("index"))
-        if index in seen:
-            if "role" in delta:
-                yield "the role is repeated, which SDKs join to assistantassistant"
-            continue
-        seen.add(index)
-        if delta.get("role") != "assistant":
-            yield f"the first delta's role is {quote(delta.get('role'))}"
-        if "content" not in delta or delta["content"] not in ("", None):
-            yield f"the first delta's content is {quote(delta.get('content'))}, not empty"
-        if "refusal" not in delta:
-            yield "the first delta has no refusal, which should be null"
-
-
 def check_finish(found: Chunks) -> Iterator[str]:
     """Check that each choice ends once, on an empty delta, for a reason of OpenAI's."""
     ended: dict[str, int] = {}
@@ -143,27 +108,6 @@ def check_finish(found: Chunks) -> Iterator[str]:
             yield f"no finish_reason ends choice {index}"
     if not ended:
         yield "there is no choice"
-
-
-def check_no_usage(found: Chunks) -> Iterator[str]:
-    """Check that nothing is said of usage unless it was asked for."""
-    if any("usage" in chunk for chunk in found):
-        yield "usage is sent although it was not asked for; some clients add them up"
-    if not all(list_choices(chunk, "delta") for chunk in found):
-        yield "a chunk has no choice"
-
-
-def check_with_usage(found: Chunks) -> Iterator[str]:
-    """Check that usage comes on a last chunk of its own, and is null before."""
-    *earlier, last = found
-    if last.get("choices") != [] or last.get("usage") is None:
-        yield "the last chunk is not one without choices that holds the usage"
-    else:
-        yield from check_usage(last["usage"])
-    if any(chunk.get("usage") is not None for chunk in earlier):
-        yield "usage comes on more than the last chunk"
-    if any("usage" not in chunk for chunk in earlier):
-        yield "earlier chunks have no usage, which should be null"
 
 
 def check_tool_deltas(found: Chunks) -> Iterator[str]:

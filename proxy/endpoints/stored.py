@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
@@ -109,7 +110,7 @@ async def completions(call: Call, store: CompletionStore) -> Reply | EventStream
         descending=wanted.descending,
         messages=False,
     )
-    coming = _Coming(store, query)
+    coming = _Coming(store, query, query.limit)
     rows = await coming.next()
     while _size(rows) < LARGE:
         further = await coming.next()
@@ -204,27 +205,27 @@ async def _in_pieces(call: Call, rows: list[Row], coming: _Coming, limit: int) -
     return stream
 
 
+@dataclass(slots=True)
 class _Coming:
     """The rows that a query names, some at a time: as many as are no burden in memory."""
 
-    def __init__(self, store: CompletionStore, query: Query) -> None:
-        self._store = store
-        self._query = query
-        self._together = DEFAULT + 1
-        self.left = query.limit
+    store: CompletionStore
+    query: Query
+    left: int
+    together: int = DEFAULT + 1
 
     async def next(self) -> list[Row]:
         """Return the rows that come next; none at the end. Raises StoreError."""
         if not self.left:
             return []
-        wanted = min(self.left, self._together)
-        found = await self._store.find(structs.replace(self._query, limit=wanted))
+        wanted = min(self.left, self.together)
+        found = await self.store.find(structs.replace(self.query, limit=wanted))
         # A slow client may take hours over a page: what does not fit is read again later.
         rows = _take_fitting(found)
         self.left = self.left - len(rows) if len(found) == wanted else len(found) - len(rows)
         if rows:
-            self._query = structs.replace(self._query, after=rows[-1].position)
-            self._together = max(1, _TOGETHER * len(rows) // (_size(rows) + 1))
+            self.query = structs.replace(self.query, after=rows[-1].position)
+            self.together = max(1, _TOGETHER * len(rows) // (_size(rows) + 1))
         return rows
 
 

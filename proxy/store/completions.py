@@ -18,6 +18,7 @@ from wellspoken.proxy.store.retention import Retention
 from wellspoken.proxy.store.rows import Capture, Position, Query, Row
 from wellspoken.proxy.store.spool import Spool, default_path
 from wellspoken.proxy.store.sqlite.file import SqliteDatabase
+from wellspoken.proxy.store.tries import wait_until_set
 
 FLUSH_SECONDS = 30.0
 """How long `close` may write what waits."""
@@ -159,9 +160,7 @@ class CompletionStore:
         whether the database opens it waits, since a process that died then would lose all.
         """
         if not self._tried.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(READY_SECONDS):
-                    await self._tried.wait()
+            await wait_until_set(self._tried, READY_SECONDS)
         if isinstance(self._failure, Unusable):
             self._metrics.dropped.inc()
             return FAILS
@@ -212,11 +211,8 @@ class CompletionStore:
 
     async def _ready(self) -> None:
         """Wait until all that was added can be read. Raises StoreError where that cannot be."""
-        try:
-            async with asyncio.timeout(READY_SECONDS):
-                await self._tried.wait()
-        except TimeoutError:
-            raise Unavailable("the database is still being opened") from None
+        if not await wait_until_set(self._tried, READY_SECONDS):
+            raise Unavailable("the database is still being opened")
         if self._failure is not None:
             raise type(self._failure)(str(self._failure))
         await asyncio.gather(self._wait_for_writes(), *([self.others()] if self.others else []))

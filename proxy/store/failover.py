@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from typing import Any
 
 from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store.database import Database, StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.rows import Row
 from wellspoken.proxy.store.spool import Spool
+from wellspoken.proxy.store.tries import wait_until_set, write_or_halve
 
 ROWS = 256
 BYTES = 4 * 1024 * 1024
@@ -61,10 +61,7 @@ class Failover:
 
     async def close(self) -> None:
         """Stop replaying; what is left is replayed by the next process."""
-        tasks: list[asyncio.Task[Any]] = [
-            *self._late,
-            *([self._task] if self._task is not None else []),
-        ]
+        tasks: list[asyncio.Task[Any]] = [*self._late, *filter(None, [self._task])]
         self._task = None
         for task in tasks:
             task.cancel()
@@ -85,7 +82,7 @@ class Failover:
         """Give rows to the database or the spool, whichever takes them. Raises StoreError."""
         if not self.down:
             try:
-                await self._run_bounded(self._database.insert(rows))
+                await self._insert(rows)
                 return
             except (Unavailable, Unusable) as error:
                 self._go_down(error)
@@ -96,11 +93,9 @@ class Failover:
         """Return once nothing is left in the spool. Raises Unavailable if that takes too long."""
         if self._empty.is_set() and not self.down:
             return
-        if not self.down and not self._spool_fails:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CAUGHT_UP_SECONDS):
-                    await self._empty.wait()
-                    return
+        hopeful = not self.down and not self._spool_fails
+        if hopeful and await wait_until_set(self._empty, CAUGHT_UP_SECONDS):
+            return
         raise Unavailable(
             self.down
             or self._spool_fails
@@ -152,9 +147,7 @@ class Failover:
     async def _run(self) -> None:
         wait, longest = RETRY_SECONDS
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(IDLE_SECONDS):
-                    await self._work.wait()
+            await wait_until_set(self._work, IDLE_SECONDS)
             try:
                 await self._replay()
                 wait = RETRY_SECONDS[0]
@@ -165,9 +158,7 @@ class Failover:
                 self._metrics.count_failure("internal")
                 self._log.exception("the spool %s could not be replayed", self._spool.path)
             self._again.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._again.wait()
+            await wait_until_set(self._again, wait)
             wait = min(2 * wait, longest)
 
     async def _replay(self) -> None:
@@ -190,7 +181,7 @@ class Failover:
         rows = [row for _, row in found if row is not None]
         if len(rows) < len(found):
             self._count_lost(len(found) - len(rows), "the spool holds something that is no row")
-        await self._insert_or_halve(rows)
+        await write_or_halve(rows, self._insert, self._leave_out)
         self._come_up()
         try:
             await self._spool.remove([number for number, _ in found])
@@ -211,21 +202,11 @@ class Failover:
             self._come_up()
         await asyncio.sleep(SPOOL_SECONDS)
 
-    async def _insert_or_halve(self, rows: list[Row]) -> None:
-        """Insert rows, and leave out, in the log, one that the database refuses for itself."""
-        if not rows:
-            return
-        try:
-            await self._run_bounded(self._database.insert(rows))
-        except (Unavailable, Unusable):
-            raise
-        except Exception as error:
-            if len(rows) == 1:
-                self._count_lost(1, f"{rows[0].request_id}: {type(error).__name__}: {error}"[:300])
-                return
-            half = len(rows) // 2
-            await self._insert_or_halve(rows[:half])
-            await self._insert_or_halve(rows[half:])
+    async def _insert(self, rows: Sequence[Row]) -> None:
+        await self._run_bounded(self._database.insert(rows))
+
+    def _leave_out(self, row: Row, error: Exception) -> None:
+        self._count_lost(1, f"{row.request_id}: {type(error).__name__}: {error}"[:300])
 
     def _count_lost(self, rows: int, problem: str) -> None:
         self._metrics.count_failure("row")

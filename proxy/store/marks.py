@@ -10,6 +10,8 @@ from hashlib import blake2b
 
 from wellspoken.proxy.store.rows import Position, Query, Row
 
+Span = tuple[Position, Position]
+"""The positions between which rows lie, both outside."""
 LEAST, MOST = -(2**63), 2**63 - 1
 """What the databases' integers hold."""
 
@@ -46,8 +48,8 @@ def clamp(number: int) -> int:
     return min(max(number, LEAST), MOST)
 
 
-def bounds(query: Query) -> tuple[Position, Position]:
-    """Return the positions between which rows are wanted, both outside: a row's seq is over 0."""
+def bounds(query: Query) -> Span:
+    """Return between what rows are wanted: a row's seq is over 0."""
     low, high = Position(LEAST, 0), Position(MOST, MOST)
     if query.since is not None:
         low = Position(clamp(query.since), 0)

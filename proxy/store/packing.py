@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from wellspoken.proxy.store.database import Unreadable, Unusable
-from wellspoken.proxy.store.rows import Row
+from wellspoken.proxy.store.rows import COLUMNS, Row
 
 ZLIB, ELSEWHERE = b"x", b"@"
 LARGEST = 256 * 1024 * 1024
@@ -25,18 +25,12 @@ SMALL = 4096
 """Shorter columns stay as they are: 4 kB of text become 2 kB in 130 us, which is more than all else
 that writing such a row takes, and one thread is to write 5,000 of them a second."""
 _BLANK = b" \t\n\r"
-_COLUMNS = ("answer", "parameters", "messages")
 
 
 def pack_rows(rows: Sequence[Row]) -> list[Row]:
     """Return rows as they are stored, new ones; those that are packed come back the same."""
     return [
-        structs.replace(
-            row,
-            answer=pack(row.answer),
-            parameters=pack(row.parameters),
-            messages=pack(row.messages),
-        )
+        structs.replace(row, **{column: pack(getattr(row, column)) for column in COLUMNS})
         for row in rows
     ]
 
@@ -54,7 +48,7 @@ def warn_of_leftovers(deleted: Sequence[Row], log: logging.Logger) -> None:
     left = [
         row.id
         for row in deleted
-        if any(getattr(row, column).startswith(ELSEWHERE) for column in _COLUMNS)
+        if any(getattr(row, column).startswith(ELSEWHERE) for column in COLUMNS)
     ]
     if left:
         log.warning(
@@ -64,7 +58,7 @@ def warn_of_leftovers(deleted: Sequence[Row], log: logging.Logger) -> None:
 
 def _unpack_row(row: Row) -> Row:
     columns = {}
-    for column in _COLUMNS:
+    for column in COLUMNS:
         try:
             columns[column] = unpack(getattr(row, column))
         except Unusable as error:

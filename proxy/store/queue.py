@@ -18,6 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.packing import pack_rows
 from wellspoken.proxy.store.rows import Capture, Row, row_of
+from wellspoken.proxy.store.tries import wait_until_set, write_or_halve
 
 T = TypeVar("T")
 
@@ -50,16 +52,14 @@ _NOT_YET = f"not committed yet: {FAILS}"
 """What a client is told: the reasons hold paths and hosts, which are for the log and /readyz."""
 
 
+@dataclass(slots=True, eq=False)
 class _Item:
     """One capture on its way; `row` once it is made, `done` where somebody waits for it."""
 
-    __slots__ = ("capture", "done", "row", "size")
-
-    def __init__(self, capture: Capture) -> None:
-        self.capture = capture
-        self.size = capture.size + _ITEM
-        self.row: Row | None = None
-        self.done: asyncio.Future[str] | None = None
+    capture: Capture
+    size: int
+    row: Row | None = None
+    done: asyncio.Future[str] | None = None
 
     def tell(self, problem: str) -> None:
         if self.done is not None and not self.done.done():
@@ -116,7 +116,7 @@ class WriteQueue:
 
     async def add(self, capture: Capture) -> str:
         """Take a capture; return "" or why it will not be stored, or is not committed yet."""
-        item = _Item(capture)
+        item = _Item(capture, capture.size + _ITEM)
         if self._closed:
             return self._drop(_CLOSED)
         if self._room or not self._fits(item):
@@ -237,12 +237,9 @@ class WriteQueue:
             self._late = False
             batch = self._take()
             made = await self._guard(batch, self._make_rows_of(batch))
-            await self._wait_for_write()
+            if self._writing is not None:
+                await asyncio.wait({self._writing})
             self._writing = asyncio.get_running_loop().create_task(self._write_batch(batch, made))
-
-    async def _wait_for_write(self) -> None:
-        if self._writing is not None:
-            await asyncio.wait({self._writing})
 
     async def _write_batch(self, batch: list[_Item], made: list[_Item] | None) -> None:
         if made:
@@ -320,41 +317,26 @@ class WriteQueue:
         """Write rows, however often that must be tried."""
         wait, longest = RETRY_SECONDS
         while True:
+            # Those that an earlier attempt has left out have no row any more.
+            left = [item for item in items if item.row is not None]
             try:
-                await self._attempt(items)
+                await write_or_halve(left, self._write_once, self._leave_out)
                 return
             except (Unavailable, Unusable) as error:
                 self._note_failure(error)
-                await self._pause(wait)
+                self._hurry.clear()
+                await wait_until_set(self._hurry, wait)
                 wait = min(2 * wait, longest)
 
-    async def _attempt(self, items: list[_Item]) -> None:
-        """Write the rows of all items or, if one of them is refused, of each half by itself.
-
-        Raises Unavailable, Unusable: then the same may be tried again.
-        """
-        rows = [item.row for item in items if item.row is not None]
-        if not rows:
-            return
+    async def _write_once(self, items: Sequence[_Item]) -> None:
         began = monotonic()
         try:
-            await self._write(rows)
-        except (Unavailable, Unusable):
-            raise
+            await self._write([item.row for item in items if item.row is not None])
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise
             raise Unavailable("the database broke off") from None
-        except Exception as error:
-            # StoreError alone, or what no one foresaw, such as text that a driver cannot encode.
-            if len(items) == 1:
-                self._leave_out(items[0], error)
-                return
-            half = len(items) // 2
-            await self._attempt(items[:half])
-            await self._attempt(items[half:])
-            return
-        self._metrics.wrote(len(rows), monotonic() - began)
+        self._metrics.wrote(len(items), monotonic() - began)
         if self.trouble:
             self._log.info("the store is written again")
             self.trouble, self._failure = "", None
@@ -384,16 +366,10 @@ class WriteQueue:
         self.trouble, self._failure = str(error), error
         for item in self._unwritten():
             item.tell(_NOT_YET)
-        waiting, self._barriers = self._barriers, []
-        for _, future in waiting:
+        for _, future in self._barriers:
             if not future.done():
                 future.set_exception(type(error)(str(error)))
-
-    async def _pause(self, seconds: float) -> None:
-        self._hurry.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._hurry.wait()
+        self._barriers = []
 
 
 def _is_cancelled() -> bool:

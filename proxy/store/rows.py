@@ -8,6 +8,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, json
 
 BESIDE = frozenset({"messages", "metadata", "store", "stream", "stream_options"})
 """Keys of a request that are no parameter of a stored completion: they are kept beside, or not."""
+COLUMNS = ("answer", "parameters", "messages")
+"""What a row has of JSON, and its size counts."""
 
 
 class Capture(Struct, frozen=True, gc=False):

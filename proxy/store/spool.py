@@ -22,12 +22,16 @@ from msgspec import DecodeError, msgpack
 
 from wellspoken.proxy.store.database import Unavailable, Unusable
 from wellspoken.proxy.store.rows import Row
-from wellspoken.proxy.store.sqlite.file import absolute
+from wellspoken.proxy.store.sqlite.file import absolute, connect, make_file, transaction
 
 T = TypeVar("T")
 
 SCHEMA = 1
 """The file's `user_version`."""
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS row (number INTEGER PRIMARY KEY AUTOINCREMENT, data BLOB NOT NULL)"
+)
+_ENDS = "SELECT min(number), max(number) FROM row"
 FULL = "the spool is full"
 _KEPT_PAGES = 256  # of 4 KiB, which an empty file may have
 _SHRUNK_PAGES = 16 * 1024  # as many are given back at a time
@@ -127,16 +131,9 @@ class Spool:
                 self._open()
             db = self._db
             assert db is not None
-            db.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(db, "IMMEDIATE"):
                 result = work(db)
-                first, last = db.execute("SELECT min(number), max(number) FROM row").fetchone()
-                db.execute("COMMIT")
-            except BaseException:
-                if db.in_transaction:
-                    with suppress(sqlite3.Error):
-                        db.execute("ROLLBACK")
-                raise
+                first, last = db.execute(_ENDS).fetchone()
             self._count_rows(db, first, last)
             if not self.rows:
                 self._shrink(db)
@@ -161,27 +158,20 @@ class Spool:
         return await asyncio.get_running_loop().run_in_executor(self._thread, run_guarded)
 
     def _open(self) -> None:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        db = sqlite3.connect(
-            self.path, timeout=self._busy, isolation_level=None, check_same_thread=False
-        )
+        make_file(self.path)
+        db = connect(self.path, self._busy)
         try:
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA secure_delete = ON")  # what was deleted in the store is nowhere
             db.execute(f"PRAGMA synchronous = {'FULL' if self._sync else 'NORMAL'}")
-            db.execute("BEGIN IMMEDIATE")
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version > SCHEMA:
-                raise Unusable(f"{self.path} was written by a newer version of this program")
-            db.execute(
-                "CREATE TABLE IF NOT EXISTS row "
-                "(number INTEGER PRIMARY KEY AUTOINCREMENT, data BLOB NOT NULL)"
-            )
-            db.execute(f"PRAGMA user_version = {SCHEMA}")
-            first, last = db.execute("SELECT min(number), max(number) FROM row").fetchone()
-            db.execute("COMMIT")
+            with transaction(db, "IMMEDIATE"):
+                (version,) = db.execute("PRAGMA user_version").fetchone()
+                if version > SCHEMA:
+                    raise Unusable(f"{self.path} was written by a newer version of this program")
+                db.execute(_TABLE)
+                db.execute(f"PRAGMA user_version = {SCHEMA}")
+                first, last = db.execute(_ENDS).fetchone()
         except BaseException:
             db.close()
             raise

@@ -17,7 +17,7 @@ from wellspoken.proxy.store.database import Unavailable, Unusable
 from wellspoken.proxy.store.marks import LEAST, MOST, bounds, clamp, digest, marks, marks_of
 from wellspoken.proxy.store.migrations import migrations
 from wellspoken.proxy.store.postgres import sql
-from wellspoken.proxy.store.rows import Position, Query, Row
+from wellspoken.proxy.store.rows import COLUMNS, Position, Query, Row
 
 if TYPE_CHECKING:
     import asyncpg
@@ -35,6 +35,7 @@ _HELD = 16 * 1024 * 1024
 """How many bytes one batch to prune has at most, unless one row alone has more."""
 _RARE = 1000
 """As many rows of a mark are counted to find the rarest."""
+_TEXTS = ("owner", "id", "model", "request_id")
 
 _encode = json.Encoder().encode
 _metadata_of = json.Decoder(dict[str, str]).decode
@@ -43,9 +44,10 @@ _metadata_of = json.Decoder(dict[str, str]).decode
 class PostgresDatabase:
     """A `Database` in PostgreSQL 13 or newer, by a URL as libpq takes it.
 
-    `connections`: as many are held at most. `timeout`: seconds for one piece of work, waiting for a
-    connection included. Tables are made in the first schema of the search_path, which the URL can
-    set (`?search_path=name`). Raises Unusable when asyncpg is not installed or the URL is wrong.
+    What `Database` says of a method is not said here once more. `connections`: as many are held at
+    most. `timeout`: seconds for one piece of work, waiting for a connection included. Tables are
+    made in the first schema of the search_path, which the URL can set (`?search_path=name`). Raises
+    Unusable when asyncpg is not installed or the URL is wrong.
     """
 
     name = "postgres"
@@ -99,7 +101,6 @@ class PostgresDatabase:
             pool.terminate()
 
     async def insert(self, rows: Sequence[Row]) -> None:
-        """Write rows in one transaction; those that are there already are skipped."""
         if not rows:
             return
         async with self._transaction(sql.WRITE) as connection:
@@ -107,19 +108,16 @@ class PostgresDatabase:
                 await connection.execute(sql.INSERT, *_columns(part))
 
     async def get(self, owner: str, id: str) -> Row | None:
-        """Return one row with all its columns."""
         async with self._transaction(sql.READ) as connection:
             found = await connection.fetchrow(sql.GET, *_named(owner, id))
         return None if found is None else _row(found)
 
     async def position(self, owner: str, id: str) -> Position | None:
-        """Return where a row stands."""
         async with self._transaction(sql.READ) as connection:
             found = await connection.fetchrow(sql.POSITION, *_named(owner, id))
         return None if found is None else Position(found["created"], found["seq"])
 
     async def find(self, query: Query) -> list[Row]:
-        """Return the rows that are wanted, in order."""
         low, high = bounds(query)
         ends = (low.created, low.seq, high.created, high.seq)
         async with self._transaction(sql.READ) as connection:
@@ -133,7 +131,6 @@ class PostgresDatabase:
         return [_row(each) for each in found]
 
     async def set_metadata(self, owner: str, id: str, metadata: dict[str, str]) -> Row | None:
-        """Replace a row's metadata and return it with all columns; None: there is none."""
         async with self._transaction(sql.WRITE) as connection:
             found = await connection.fetchrow(sql.GET + " FOR UPDATE", *_named(owner, id))
             if found is None:
@@ -154,14 +151,13 @@ class PostgresDatabase:
         return row
 
     async def delete(self, owner: str, id: str) -> Row | None:
-        """Delete a row and return what it was, with all columns; None: there was none."""
         async with self._transaction(sql.WRITE) as connection:
             locked = await connection.fetch(sql.LOCKED, *_named(owner, id))
             gone = await _delete_rows(connection, locked)
         return gone[0] if gone else None
 
     async def prune(self, *, before: int | None, over: int | None, limit: int) -> list[Row]:
-        """Delete at most `limit` of the oldest rows and return them; see `Database.prune`.
+        """See `Database.prune`.
 
         Fewer than `limit` where they hold much. One proxy at a time, else two of them would each
         delete what is too much.
@@ -175,7 +171,6 @@ class PostgresDatabase:
             return await _delete_rows(connection, _too_much(oldest, since, excess))
 
     async def size(self) -> tuple[int, int]:
-        """Return how many rows there are, and how many bytes their columns take."""
         async with self._transaction(sql.READ) as connection:
             total = await connection.fetchrow(sql.SIZE)
         return (total["completions"], total["bytes"]) if total is not None else (0, 0)
@@ -349,27 +344,13 @@ def _columns(rows: list[Row]) -> list[list[Any]]:
         [digest(row.owner, row.id).hex() for row in rows],
         # An array of arrays would have to be as wide everywhere.
         [f"{{{','.join(_hex(marks_of(row)))}}}" for row in rows],
-        [_bytes(row.owner) for row in rows],
-        [_bytes(row.id) for row in rows],
-        [_bytes(row.model) for row in rows],
-        [_bytes(row.request_id) for row in rows],
+        *([_bytes(getattr(row, name)) for row in rows] for name in _TEXTS),
         [_encode(row.metadata) for row in rows],
-        [row.answer for row in rows],
-        [row.parameters for row in rows],
-        [row.messages for row in rows],
+        *([getattr(row, name) for row in rows] for name in COLUMNS),
     ]
 
 
 def _row(found: asyncpg.Record) -> Row:
-    return Row(
-        _text(found["id"]),
-        _text(found["owner"]),
-        found["created"],
-        _text(found["model"]),
-        _text(found["request_id"]),
-        _metadata_of(found["metadata"]),
-        found["answer"],
-        found["parameters"],
-        found["messages"],
-        found["seq"],
-    )
+    texts: dict[str, Any] = {name: _text(found[name]) for name in _TEXTS}
+    others = {name: found[name] for name in ("created", *COLUMNS, "seq")}
+    return Row(metadata=_metadata_of(found["metadata"]), **texts, **others)

@@ -46,9 +46,10 @@ SHRUNK_PAGES = 1024
 class SqliteDatabase:
     """A `Database` in one SQLite file, which is made when it is missing, readable by its user only.
 
-    `sync`: whether a commit waits for the disk, so that a power failure loses nothing that was
-    committed. Without it the newest commits can be lost then, and the file stays whole; a killed
-    process loses no commit either way. `busy`: seconds to wait for another process's lock.
+    What `Database` says of a method is not said here once more. `sync`: whether a commit
+    waits for the disk, so that a power failure loses nothing that was committed. Without it the
+    newest commits can be lost then, and the file stays whole; a killed process loses no commit
+    either way. `busy`: seconds to wait for another process's lock.
     """
 
     name = "sqlite"
@@ -92,39 +93,32 @@ class SqliteDatabase:
         await self._write(lambda db: queries.insert(db, rows), sum(row.size for row in rows))
 
     async def get(self, owner: str, id: str) -> Row | None:
-        """Return one row with all its columns."""
         return await self._read(lambda db: queries.get(db, owner, id))
 
     async def position(self, owner: str, id: str) -> Position | None:
-        """Return where a row stands."""
         return await self._read(lambda db: queries.position(db, owner, id))
 
     async def find(self, query: Query) -> list[Row]:
-        """Return the rows that are wanted, in order."""
         return await self._read(lambda db: queries.find(db, query))
 
     async def set_metadata(self, owner: str, id: str, metadata: dict[str, str]) -> Row | None:
-        """Replace a row's metadata and return it with all columns; None: there is none."""
         return await self._write(lambda db: queries.set_metadata(db, owner, id, metadata))
 
     async def delete(self, owner: str, id: str) -> Row | None:
-        """Delete a row and return what it was, with all columns; None: there was none."""
         return await self._write(lambda db: queries.delete(db, owner, id))
 
     async def prune(self, *, before: int | None, over: int | None, limit: int) -> list[Row]:
-        """Delete at most `limit` of the oldest rows and return them; see `Database.prune`.
+        """See `Database.prune`.
 
         Fewer than `limit` where they are large, so that no more than 16 MiB are in memory: it is
         done when none come back. Also gives a part of what the file no longer needs to the disk.
         """
-
         rows = await self._write(lambda db: queries.prune(db, before, over, limit))
         with suppress(StoreError):  # the rows are gone; the room can be given back next time
             await self._in(self._threads()[0], self._shrink)
         return rows
 
     async def size(self) -> tuple[int, int]:
-        """Return how many rows there are, and how many bytes their columns take."""
         return await self._read(queries.size)
 
     async def _write(self, work: Callable[[sqlite3.Connection], T], size: int = 0) -> T:
@@ -136,7 +130,7 @@ class SqliteDatabase:
                     f"{self.path} or its log was removed or replaced while it was in use: put it "
                     "back, or restart the proxy, which then takes what is there"
                 )
-            with _transaction(self._writer, "IMMEDIATE") as db:
+            with transaction(self._writer, "IMMEDIATE") as db:
                 result = work(db)
             self._unmoved += size + PAGES
             self._bound_log(self._writer)
@@ -149,7 +143,7 @@ class SqliteDatabase:
 
     async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def run_transaction() -> T:
-            with _transaction(self._reader(), "DEFERRED") as db:
+            with transaction(self._reader(), "DEFERRED") as db:
                 return work(db)
 
         return await self._in(self._threads()[1], run_transaction)
@@ -169,19 +163,13 @@ class SqliteDatabase:
         return await asyncio.get_running_loop().run_in_executor(executor, run_guarded)
 
     def _prepare(self) -> None:
-        # SQLite gives the files beside it the mode of the first.
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if not stat.S_ISREG(os.fstat(made).st_mode):
-                raise Unusable(f"{self.path} is no regular file: configure another path")
-        finally:
-            os.close(made)
+        if not stat.S_ISREG(make_file(self.path).st_mode):
+            raise Unusable(f"{self.path} is no regular file: configure another path")
         if _is_foreign(self.path):
             raise _foreign_error(self.path)
         db = self._connect(WRITE_CACHE)
         try:
-            with _transaction(db, "DEFERRED"):  # of one moment: another process may be making it
+            with transaction(db, "DEFERRED"):  # of one moment: another process may be making it
                 _check(db, self.path)
             # Takes effect before the first table only.
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -268,9 +256,7 @@ class SqliteDatabase:
         return db
 
     def _connect(self, cache: int) -> sqlite3.Connection:
-        db = sqlite3.connect(
-            self.path, timeout=self._busy, isolation_level=None, check_same_thread=False
-        )
+        db = connect(self.path, self._busy)
         db.execute(f"PRAGMA cache_size = {-cache // 1024}")
         return db
 
@@ -304,6 +290,22 @@ def absolute(path: str | Path) -> Path:
         raise Unusable(f"{path}: there is no such home directory: write the whole path") from error
 
 
+def make_file(path: Path) -> os.stat_result:
+    """Make a file, and its folder, for its user alone, unless it is there; return what it is."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # SQLite gives the files beside it the mode of the first.
+    made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        return os.fstat(made)
+    finally:
+        os.close(made)
+
+
+def connect(path: Path, busy: float) -> sqlite3.Connection:
+    """Return a connection for any thread that commits by itself; `busy`: seconds for a lock."""
+    return sqlite3.connect(path, timeout=busy, isolation_level=None, check_same_thread=False)
+
+
 def _file(path: Path) -> _File:
     try:
         found = os.stat(path)
@@ -313,7 +315,8 @@ def _file(path: Path) -> _File:
 
 
 @contextmanager
-def _transaction(db: sqlite3.Connection, kind: str) -> Iterator[sqlite3.Connection]:
+def transaction(db: sqlite3.Connection, kind: str) -> Iterator[sqlite3.Connection]:
+    """Run what is within in a transaction, committed at its end and undone where it fails."""
     db.execute(f"BEGIN {kind}")
     try:
         yield db
@@ -362,7 +365,7 @@ def _check(db: sqlite3.Connection, path: Path) -> int:
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
     """Take the steps that are missing, all or none."""
-    with _transaction(db, "IMMEDIATE"):
+    with transaction(db, "IMMEDIATE"):
         # Inside, since another process may have been here a moment ago.
         version = _check(db, path)
         for number, sql in migrations("sqlite")[version:]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import json
 
-from wellspoken.proxy.store.marks import bounds, clamp, digest, marks, marks_of
+from wellspoken.proxy.store.marks import Span, bounds, clamp, digest, marks, marks_of
 from wellspoken.proxy.store.rows import Position, Query, Row
 
 PRUNED = 16 * 1024 * 1024
@@ -66,17 +66,13 @@ def insert(db: sqlite3.Connection, rows: Sequence[Row]) -> None:
 
 def get(db: sqlite3.Connection, owner: str, id: str) -> Row | None:
     """Return one row with all its columns."""
-    found = db.execute(
-        f"SELECT {_WHOLE} FROM completion c WHERE {_NAMED}", _named(owner, id)
-    ).fetchone()
+    found = _select(db, _WHOLE, owner, id)
     return None if found is None else _row(found)
 
 
 def position(db: sqlite3.Connection, owner: str, id: str) -> Position | None:
     """Return where a row stands."""
-    found = db.execute(
-        f"SELECT created, seq FROM completion c WHERE {_NAMED}", _named(owner, id)
-    ).fetchone()
+    found = _select(db, "created, seq", owner, id)
     return None if found is None else Position(*found)
 
 
@@ -142,27 +138,25 @@ def find(db: sqlite3.Connection, query: Query) -> list[Row]:
     while matches are frequent; where they are rare, it must be the shortest, and to find that takes
     a count, so that is done for what a first stretch did not answer.
     """
-    low, high = bounds(query)
-    lists = _lists_wanted(query)
+    span, lists = bounds(query), _lists_wanted(query)
     if len(lists) == 1:
-        return _page(db, query, lists, low, high, query.limit)
-    lists, shortest = _shortest(db, lists, low, high, FEW)
-    edge = None if shortest < FEW else _edge(db, lists[0], low, high, query.descending)
+        return _page(db, query, lists, span, query.limit)
+    lists, shortest = _shortest(db, lists, span, FEW)
+    edge = None if shortest < FEW else _edge(db, lists[0], span, query.descending)
     if edge is None:
-        return _page(db, query, lists, low, high, query.limit)
-    created, seq = edge
+        return _page(db, query, lists, span, query.limit)
+    low, high = span
     if query.descending:
-        rows = _page(db, query, lists, Position(created, seq - 1), high, query.limit)
-        high = edge
+        first, span = (Position(edge.created, edge.seq - 1), high), (low, edge)
     else:
-        rows = _page(db, query, lists, low, Position(created, seq + 1), query.limit)
-        low = edge
+        first, span = (low, Position(edge.created, edge.seq + 1)), (edge, high)
+    rows = _page(db, query, lists, first, query.limit)
     if len(rows) < query.limit:
         few = FEW
         while shortest >= few:
             few *= 8
-            lists, shortest = _shortest(db, lists, low, high, few)
-        rows += _page(db, query, lists, low, high, query.limit - len(rows))
+            lists, shortest = _shortest(db, lists, span, few)
+        rows += _page(db, query, lists, span, query.limit - len(rows))
     return rows
 
 
@@ -172,17 +166,12 @@ def has_metadata(metadata: str, wanted: str) -> bool:
 
 
 def _page(
-    db: sqlite3.Connection,
-    query: Query,
-    lists: Sequence[bytes],
-    low: Position,
-    high: Position,
-    limit: int,
+    db: sqlite3.Connection, query: Query, lists: Sequence[bytes], span: Span, limit: int
 ) -> list[Row]:
     """Walk the first of the lists between two positions; each row must stand in the others too."""
     source = "listed l0"
     where = f"l0.digest = ? AND {_RANGE.format('l0')}"
-    values: list[Any] = [lists[0], *low, *high]
+    values: list[Any] = [lists[0], *span[0], *span[1]]
     for at, mark in enumerate(lists[1:], 1):
         source += f" CROSS JOIN listed l{at}"  # which keeps SQLite from another order
         where += f" AND l{at}.digest = ? AND l{at}.created = l0.created AND l{at}.seq = l0.seq"
@@ -208,14 +197,14 @@ def _page(
 
 
 def _shortest(
-    db: sqlite3.Connection, lists: Sequence[bytes], low: Position, high: Position, most: int
+    db: sqlite3.Connection, lists: Sequence[bytes], span: Span, most: int
 ) -> tuple[list[bytes], int]:
     """Return the lists with the shortest first, and its length, both as far as `most` rows tell."""
     counted = [
         db.execute(
             "SELECT count(*) FROM (SELECT 1 FROM listed WHERE digest = ? "
             "AND created BETWEEN ? AND ? LIMIT ?)",
-            (mark, low.created, high.created, most),
+            (mark, span[0].created, span[1].created, most),
         ).fetchone()[0]
         for mark in lists
     ]
@@ -223,15 +212,13 @@ def _shortest(
     return [lists[at] for at in order], counted[order[0]]
 
 
-def _edge(
-    db: sqlite3.Connection, mark: bytes, low: Position, high: Position, descending: bool
-) -> Position | None:
+def _edge(db: sqlite3.Connection, mark: bytes, span: Span, descending: bool) -> Position | None:
     """Return the position of the last row of a list's first stretch; None: it ends before."""
     order = "DESC" if descending else "ASC"
     found = db.execute(
         f"SELECT l.created, l.seq FROM listed l WHERE l.digest = ? AND {_RANGE.format('l')} "
         f"ORDER BY l.created {order}, l.seq {order} LIMIT 1 OFFSET ?",
-        (mark, *low, *high, WALKED - 1),
+        (mark, *span[0], *span[1], WALKED - 1),
     ).fetchone()
     return None if found is None else Position(*found)
 
@@ -269,9 +256,10 @@ def _count(db: sqlite3.Connection, rows: int, taken: int) -> None:
     db.execute("UPDATE total SET completions = completions + ?, bytes = bytes + ?", (rows, taken))
 
 
-def _named(owner: str, id: str) -> tuple[bytes, bytes]:
+def _select(db: sqlite3.Connection, columns: str, owner: str, id: str) -> Any:
     # A client may ask for what UTF-8 cannot encode; no row is named like that.
-    return owner.encode("utf-8", "surrogatepass"), id.encode("utf-8", "surrogatepass")
+    named = owner.encode("utf-8", "surrogatepass"), id.encode("utf-8", "surrogatepass")
+    return db.execute(f"SELECT {columns} FROM completion c WHERE {_NAMED}", named).fetchone()
 
 
 def _row(values: tuple[Any, ...]) -> Row:

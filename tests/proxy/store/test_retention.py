@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -37,6 +38,22 @@ async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "_PAUSE", 0.0)
+    monkeypatch.setattr(retention, "time", lambda: NOW)
+
+
+@pytest.fixture
+def batches(database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each transaction deletes, as they are deleted."""
+    found: list[int] = []
+    prune = database.prune
+
+    async def counted(**wanted: Any) -> list[Row]:
+        rows = await prune(**wanted)
+        found.extend([len(rows)] if rows else [])
+        return rows
+
+    monkeypatch.setattr(database, "prune", counted)
+    return found
 
 
 async def _created(database: SqliteDatabase) -> list[int]:
@@ -51,11 +68,12 @@ async def _until(done: object, seconds: float = 60.0) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_what_is_too_old_goes_whoever_owns_it(database: SqliteDatabase) -> None:
+async def test_what_is_too_old_goes_whoever_owns_it(
+    database: SqliteDatabase, batches: list[int]
+) -> None:
     ages = [NOW - age for age in (400, 301, 300, 299, 0)]
     await database.insert([row(at, owner=owner) for at in ages for owner in ("a", "b")])
-    batches: list[int] = []
-    keeping = Retention(database, max_age=300, deleted=batches.append, clock=lambda: NOW)
+    keeping = Retention(database, max_age=300)
     assert await keeping.round() == 4
     assert await _created(database) == sorted(ages[2:] * 2)
     assert await keeping.round() == 0
@@ -64,23 +82,22 @@ async def test_what_is_too_old_goes_whoever_owns_it(database: SqliteDatabase) ->
 
 async def test_the_oldest_go_while_all_is_too_much(database: SqliteDatabase) -> None:
     await database.insert([row(NOW - at) for at in range(10)])
-    assert await Retention(database, max_size=450, clock=lambda: NOW).round() == 6
+    assert await Retention(database, max_size=450).round() == 6
     assert await _created(database) == [NOW - 3, NOW - 2, NOW - 1, NOW]
     assert await database.size() == (4, 400)
-    assert await Retention(database, max_size=400, clock=lambda: NOW).round() == 0
+    assert await Retention(database, max_size=400).round() == 0
 
 
 async def test_age_and_size_together(database: SqliteDatabase) -> None:
     await database.insert([row(NOW - at) for at in range(10)])
-    both = Retention(database, max_age=6, max_size=250, clock=lambda: NOW)
+    both = Retention(database, max_age=6, max_size=250)
     assert await both.round() == 8
     assert await _created(database) == [NOW - 1, NOW]
 
 
-async def test_many_go_in_batches(database: SqliteDatabase) -> None:
+async def test_many_go_in_batches(database: SqliteDatabase, batches: list[int]) -> None:
     await database.insert([row(at) for at in range(3 * BATCH + 7)])
-    batches: list[int] = []
-    keeping = Retention(database, max_age=1, deleted=batches.append, clock=lambda: NOW)
+    keeping = Retention(database, max_age=1)
     assert await keeping.round() == 3 * BATCH + 7
     assert batches == [BATCH, BATCH, BATCH, 7]
 
@@ -89,9 +106,7 @@ async def test_two_proxies_delete_each_row_once(database: SqliteDatabase, tmp_pa
     second = SqliteDatabase(tmp_path / "store.db")
     await second.open()
     await database.insert([row(at) for at in range(2000)])
-    done = await asyncio.gather(
-        *(Retention(one, max_age=1, clock=lambda: NOW).round() for one in (database, second))
-    )
+    done = await asyncio.gather(*(Retention(one, max_age=1).round() for one in (database, second)))
     assert sum(done) == 2000
     assert await _created(second) == []
     await second.close()
@@ -103,20 +118,21 @@ async def test_what_deleted_rows_leave_elsewhere_is_told(
     """Of a version that put large answers into a directory or a bucket."""
     old = structs.replace(row(2), answer=b"@ab/0123456789abcdef")
     await database.insert([row(1), old, row(3)])
-    assert await Retention(database, max_age=10, clock=lambda: NOW).round() == 3
+    assert await Retention(database, max_age=10).round() == 3
     (said,) = caplog.messages
     assert said.startswith("deleted from the database") and said.endswith(": chatcmpl-2")
 
 
-async def test_it_runs_in_the_background_and_ends(database: SqliteDatabase) -> None:
+async def test_it_runs_in_the_background_and_ends(
+    database: SqliteDatabase, batches: list[int]
+) -> None:
     await database.insert([row(1)])
-    gone: list[int] = []
-    keeping = Retention(database, max_age=10, interval=0.01, deleted=gone.append)
+    keeping = Retention(database, max_age=10, interval=0.01)
     keeping.start()
     keeping.start()
-    await _until(lambda: gone == [1])
+    await _until(lambda: batches == [1])
     await database.insert([row(2)])
-    await _until(lambda: gone == [1, 1])
+    await _until(lambda: batches == [1, 1])
     await keeping.close()
     await keeping.close()
     await database.insert([row(3)])
@@ -207,7 +223,7 @@ async def test_a_page_does_not_wait_for_it(database: SqliteDatabase) -> None:
         await database.insert([row(at + more, 500) for more in range(2000)])
     await database.insert([row(NOW + at) for at in range(100)])
     query = Query(owner="", limit=20, descending=True, messages=False)
-    going = asyncio.create_task(Retention(database, max_age=10, clock=lambda: NOW).round())
+    going = asyncio.create_task(Retention(database, max_age=10).round())
     times: list[float] = []
     while not going.done():
         begun = time.monotonic()

@@ -23,6 +23,7 @@ from wellspoken.proxy.store import completions, failover, queue
 from wellspoken.proxy.store.completions import CompletionStore, open_store
 from wellspoken.proxy.store.database import Database, Unavailable, Unreadable, Unusable
 from wellspoken.proxy.store.queue import FAILS
+from wellspoken.proxy.store.retention import Retention
 from wellspoken.proxy.store.rows import Position, Query
 from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 
@@ -414,10 +415,10 @@ async def test_an_opening_that_fails_in_itself_does_not_stop_the_end(
 ) -> None:
     made = make()
 
-    def broken() -> None:
+    def broken(retention: Retention) -> None:
         raise RuntimeError("what nobody foresaw")
 
-    monkeypatch.setattr(made._retention, "start", broken)
+    monkeypatch.setattr(Retention, "start", broken)
     await made.open()
     await made.add(capture(0))
     await made.close()
