@@ -26,12 +26,11 @@ from wellspoken.proxy.http.connection import Listener
 from wellspoken.proxy.http.requests import refuse
 from wellspoken.proxy.http.sockets import BACKLOG
 from wellspoken.proxy.metrics.service import Metrics
-from wellspoken.proxy.relay.call import Call, Hooks, Response, Route, begin_call, unknown_url
+from wellspoken.proxy.relay.answer import note_failure
+from wellspoken.proxy.relay.call import Call, Hooks, Response, Route, UnknownUrl, begin_call
 from wellspoken.proxy.relay.outcome import RequestCounter
-from wellspoken.proxy.relay.send import ClientKeyRefused
 from wellspoken.proxy.state import State
 from wellspoken.proxy.upstream.client import Upstream
-from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
 from wellspoken.proxy.upstream.readiness import Readiness
 from wellspoken.proxy.upstream.target import Router, Target
 
@@ -62,6 +61,15 @@ ROUTES: dict[str, Route] = {
     )
     for path in paths
 }
+EXISTING = (
+    "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{id}, "
+    "GET /v1/chat/completions, GET, POST and DELETE /v1/chat/completions/{id}, "
+    "GET /v1/chat/completions/{id}/messages, "
+    "GET /livez, GET /readyz, GET /health, GET /metrics, GET /backend/metrics, "
+    "GET /openapi.json, GET /v1/capabilities"
+)
+"""What the error for any other path lists, beside what passes through."""
+
 _MODEL = Route("GET", "model", models.model)
 _PAGE_FILE = Route("GET", "ui", ui.page, needs_key=False)
 _PAGE_READS = Route("GET", "ui", ui.page)
@@ -185,7 +193,14 @@ class Service:
         self._idle.clear()
         code = 499  # until something was answered: the client has left
         try:
-            answer = await self._answer(call)
+            try:
+                refuse(request, self._hosts)
+                route = self._route(call)
+                if route.asks and self.state.inflight > self.state.config.limits.inflight:
+                    raise _too_many()
+                answer = await route.handler(call)
+            except Exception as error:
+                answer = _explain(call, error)
             await answer.write_eof()
             code = answer.status
             return answer
@@ -213,41 +228,7 @@ class Service:
             try:
                 tell(call, code)
             except Exception as error:
-                self._log_bug(error)
-
-    async def _answer(self, call: Call) -> Response:
-        try:
-            refuse(call.request, self._hosts)
-            route = self._route(call)
-            if route.asks and self.state.inflight > self.state.config.limits.inflight:
-                raise RequestError(
-                    "The proxy is at its limit of open requests. Wait a moment, or raise "
-                    "limits.inflight.",
-                    status=429,
-                    type="rate_limit_error",
-                    code="rate_limit_exceeded",
-                    headers={"Retry-After": "1"},
-                )
-            return await route.handler(call)
-        except RequestError as error:
-            return call.refuse(error)
-        except UpstreamError as error:
-            call.note_failure(error)
-            return call.fail(error.fault)
-        except ClientKeyRefused as error:
-            return call.fail(error.fault)
-        except RequestPayloadError:
-            return call.refuse(
-                RequestError("The request's body is not framed as HTTP/1.1. Send it again.")
-            )
-        except ConnectionError:
-            raise
-        except Exception as error:
-            self._log_bug(error)
-            return call.fail(OUR_FAULT)
-
-    def _log_bug(self, error: Exception) -> None:
-        self.state.log.error("a request failed in the proxy itself", exc_info=error)
+                note_failure(call, error)
 
     def _route(self, call: Call) -> Route:
         """Return the route of a request that may have it, and note its owner.
@@ -270,7 +251,7 @@ class Service:
         if not routes or routes[-1].needs_key:  # of several the last is not the store's
             call.routing.owner = self.state.keys.owner(call.request.headers)
         if not routes:
-            raise unknown_url(call)
+            raise UnknownUrl
         if found is None:
             raise _wrong_method(call, routes)
         return found
@@ -285,6 +266,40 @@ class Service:
         if method in ("GET", "HEAD") and ui.target_of(self.state.router) is not None:
             return _PAGE_FILE if ui.is_file(path) else _PAGE_READS
         return None
+
+
+def _explain(call: Call, error: Exception) -> Response:
+    """Return what a client is told of a failure before anything was sent."""
+    if isinstance(error, ConnectionError):
+        raise error
+    if isinstance(error, RequestPayloadError):
+        error = RequestError("The request's body is not framed as HTTP/1.1. Send it again.")
+    elif isinstance(error, UnknownUrl):
+        error = _unknown_url(call)
+    if isinstance(error, RequestError):
+        return call.refuse(error)
+    return call.fail(note_failure(call, error))
+
+
+def _too_many() -> RequestError:
+    return RequestError(
+        "The proxy is at its limit of open requests. Wait a moment, or raise limits.inflight.",
+        status=429,
+        type="rate_limit_error",
+        code="rate_limit_exceeded",
+        headers={"Retry-After": "1"},
+    )
+
+
+def _unknown_url(call: Call) -> RequestError:
+    passing = sorted({path for target in call.state.router.targets for path in target.passes})
+    also = "".join(f", POST {path}" for path in passing)
+    return RequestError(
+        f"Unknown request URL: {call.request.method[:16]} {call.path[:200]}. This proxy answers "
+        f"{EXISTING}{also}.",
+        status=404,
+        code="unknown_url",
+    )
 
 
 def _wrong_method(call: Call, routes: Sequence[Route]) -> RequestError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from msgspec import UNSET
@@ -25,6 +26,19 @@ from wellspoken.proxy.config.values import (
 NO_BACKEND = (
     "no backend. Add a [[backend]] table with its url, or an [engine]; "
     "or run: wellspoken http://localhost:8000"
+)
+
+_PATH: Final = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9._-]*)+")
+_BEYOND_JSON: Final = frozenset(
+    {"audio", "batches", "files", "images", "realtime", "uploads", "ws"}
+)
+_ADMIN: Final = re.compile(
+    r"(abort|admin|cancel|clear|close|collective|configure|copy|cors|create|debug|delete|destroy"
+    r"|docs|dump|fault|finish|fine|flush|freeze|init|invocations|is|load|loadmodel|lora|metrics"
+    r"|models|openapi|pause|ping|profile|props|pull|push|quit|redoc|release|reload|reset|restart"
+    r"|resume|save|scale|server|set|shutdown|sleep|slots|start|stop|store|stream|streams|terminate"
+    r"|tools|unload|unloadmodel|update|version|wake|weight|weights)([._-].*)?",
+    re.IGNORECASE,
 )
 
 
@@ -194,3 +208,24 @@ def _backend(backend: Backend, at: int, several: bool, listen: str) -> Iterator[
             f"{where}: with several backends each needs models = [...] or aliases, "
             "since requests find their backend by the model's name.",
         )
+
+
+def refuse_endpoints(paths: Sequence[str], taken: Collection[str]) -> None:
+    """Raise ConfigError for a path that may not pass through; `taken` are the proxy's own.
+
+    What administers a server (weights, adapters, caches, slots, sleep) is refused by its name: a
+    proxy that clients reach is no place for it.
+    """
+    for path in paths:
+        segments = path.split("/")[1:]
+        why = ""
+        if not _PATH.fullmatch(path):
+            why = "is no full path. Write it as the server spells it, beginning with /: /v1/rerank"
+        elif path in taken or path.startswith(("/v1/chat/", "/chat/", "/v1/models", "/models")):
+            why = "is an endpoint of the proxy's own. Take it out; it is served anyway"
+        elif not _BEYOND_JSON.isdisjoint(segments):
+            why = "takes more than JSON, which does not pass through. Ask the server itself for it"
+        elif any(_ADMIN.fullmatch(segment) for segment in segments):
+            why = "administers the server. Ask the server itself for it"
+        if why:
+            raise ConfigError(f"endpoints: {path!r} {why}.")

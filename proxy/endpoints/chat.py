@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from msgspec import Raw, structs
@@ -19,9 +20,8 @@ from wellspoken.adapters.servers.known.llamacpp_native import (
     template_request,
 )
 from wellspoken.adapters.servers.prepare import prepare
-from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay import scoring
-from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.relay.call import Call, Handler
 from wellspoken.proxy.relay.generate import Generation, generate
 from wellspoken.proxy.relay.plan import BackendRequest, Plan
 from wellspoken.proxy.relay.planner import Planner
@@ -29,11 +29,6 @@ from wellspoken.proxy.upstream.target import Target
 
 OPENAI_PATH = "/v1/chat/completions"
 TEMPLATE = "/apply-template"
-
-
-def chat(call: Call) -> Awaitable[Reply | EventStream]:
-    """Answer one chat completion. Raises what `generate` does: then nothing was sent."""
-    return generate(call, CHAT)
 
 
 def _request_untouched(call: Call, target: Target, wanted: ChatRequest) -> BackendRequest:
@@ -93,9 +88,10 @@ CHAT: Final = Generation(
     lambda _, body, bounds: decode_chat(body, bounds=bounds),
     chat_bounds.check,
     exchange_for,
-    lambda backend: backend.chat,
+    attrgetter("chat"),
     "no chat completions. Use POST /v1/completions.",
     _request_untouched,
     _refuse,
     _plan,
 )
+chat: Final[Handler] = partial(generate, generation=CHAT)

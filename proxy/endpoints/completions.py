@@ -5,8 +5,9 @@ llama.cpp's clients may send the same to /completion and /completions under its 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
@@ -26,9 +27,8 @@ from wellspoken.adapters.servers.known.llamacpp_native import prepare_native
 from wellspoken.adapters.servers.parameters import find_rows, refuse
 from wellspoken.adapters.servers.prepare import prepare_completion
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
-from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay import scoring
-from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.relay.call import Call, Handler
 from wellspoken.proxy.relay.counting import Counter
 from wellspoken.proxy.relay.generate import Generation, generate
 from wellspoken.proxy.relay.plan import BackendRequest, Plan
@@ -37,11 +37,6 @@ from wellspoken.proxy.upstream.target import Target
 
 OPENAI_PATH = "/v1/completions"
 COMPUTED = frozenset({"prompt_logprobs"})  # what a backend that cannot do it is not sent
-
-
-def completions(call: Call) -> Awaitable[Reply | EventStream]:
-    """Answer one completion. Raises what `generate` does: then nothing was sent."""
-    return generate(call, COMPLETIONS)
 
 
 def _decode(call: Call, body: bytes, bounds: Bounds) -> CompletionRequest:
@@ -148,9 +143,10 @@ COMPLETIONS: Final = Generation(
     _decode,
     completions_bounds.check,
     exchange_for_completion,
-    lambda backend: backend.completions,
+    attrgetter("completions"),
     "chat completions only. Use POST /v1/chat/completions.",
     _request_untouched,
     _refuse,
     _plan,
 )
+completions: Final[Handler] = partial(generate, generation=COMPLETIONS)

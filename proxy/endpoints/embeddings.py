@@ -90,7 +90,8 @@ async def _ask_backend(
     limit = call.state.config.limits.response
     model = target.model_for(wanted.model)
     vendors = tuple(key for key in wanted.fields if key not in EMBEDDING_KEYS | OUR_KEYS)
-    count_vendors(call, target, vendors)
+    if vendors:
+        count_vendors(call, target, vendors)
     vendor = target.settings.vendor
     payload = prepare_embeddings(wanted, model=model, vendor=vendor)
     answer = await send_request(call, target, passing_request(call, target, path, payload))

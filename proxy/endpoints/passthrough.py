@@ -15,7 +15,7 @@ there the backend's own 401 and 403 are ours still, since they tell of the proxy
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import Raw
@@ -26,7 +26,6 @@ from wellspoken.adapters.requests.errors import missing
 from wellspoken.adapters.requests.renaming import asks_stream, decode_named, with_values
 from wellspoken.adapters.servers import registry
 from wellspoken.adapters.translate import error_of
-from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay.admission import admit_passing, enter_passing, error_exchange
 from wellspoken.proxy.relay.answer import STREAMS, pass_through
@@ -44,40 +43,7 @@ _LIMIT: Final = {
 """Paths that generate -> what they call the most tokens of an answer."""
 
 _NAMED: Final = frozenset(path for one in registry.BACKENDS.values() for path in one.passes)
-_PATH: Final = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9._-]*)+")
 _VERSION: Final = re.compile(r"/v\d+/|/")
-_BEYOND_JSON: Final = frozenset(
-    {"audio", "batches", "files", "images", "realtime", "uploads", "ws"}
-)
-_ADMIN: Final = re.compile(
-    r"(abort|admin|cancel|clear|close|collective|configure|copy|cors|create|debug|delete|destroy"
-    r"|docs|dump|fault|finish|fine|flush|freeze|init|invocations|is|load|loadmodel|lora|metrics"
-    r"|models|openapi|pause|ping|profile|props|pull|push|quit|redoc|release|reload|reset|restart"
-    r"|resume|save|scale|server|set|shutdown|sleep|slots|start|stop|store|stream|streams|terminate"
-    r"|tools|unload|unloadmodel|update|version|wake|weight|weights)([._-].*)?",
-    re.IGNORECASE,
-)
-
-
-def refuse_endpoints(paths: Sequence[str], taken: Collection[str]) -> None:
-    """Raise ConfigError for a path that may not pass through; `taken` are the proxy's own.
-
-    What administers a server (weights, adapters, caches, slots, sleep) is refused by its name: a
-    proxy that clients reach is no place for it.
-    """
-    for path in paths:
-        segments = path.split("/")[1:]
-        why = ""
-        if not _PATH.fullmatch(path):
-            why = "is no full path. Write it as the server spells it, beginning with /: /v1/rerank"
-        elif path in taken or path.startswith(("/v1/chat/", "/chat/", "/v1/models", "/models")):
-            why = "is an endpoint of the proxy's own. Take it out; it is served anyway"
-        elif not _BEYOND_JSON.isdisjoint(segments):
-            why = "takes more than JSON, which does not pass through. Ask the server itself for it"
-        elif any(_ADMIN.fullmatch(segment) for segment in segments):
-            why = "administers the server. Ask the server itself for it"
-        if why:
-            raise ConfigError(f"endpoints: {path!r} {why}.")
 
 
 def is_reachable(router: Router, path: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from wellspoken.proxy.http.responses import Reply
-from wellspoken.proxy.relay.call import Call, unknown_url
+from wellspoken.proxy.relay.call import Call, UnknownUrl
 from wellspoken.proxy.relay.send import enter_engine, reach
 from wellspoken.proxy.upstream.target import Router, Target
 
@@ -37,14 +37,14 @@ def is_file(path: str) -> bool:
 
 
 async def page(call: Call) -> Reply:
-    """Return a file of the page as the server has it. Raises RequestError 404, UpstreamError."""
+    """Return a file of the page as the server has it. Raises UnknownUrl, UpstreamError."""
     target = target_of(call.state.router)
     if target is None:
-        raise unknown_url(call)
+        raise UnknownUrl
     await target.ready()
     pattern = target.backend.ui
     if pattern is None or not pattern.fullmatch(call.path):
-        raise unknown_url(call)
+        raise UnknownUrl
     call.route(target)
     gzip = "gzip" in call.request.headers.get("Accept-Encoding", "")
     timeouts = call.state.config.timeouts

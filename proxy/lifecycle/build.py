@@ -10,10 +10,10 @@ from msgspec import UNSET
 
 from wellspoken.adapters.servers import registry
 from wellspoken.adapters.servers.backend import Backend as Adapter
+from wellspoken.proxy.config.checks import refuse_endpoints
 from wellspoken.proxy.config.engine_keys import names_of_models
 from wellspoken.proxy.config.tables import Backend, Config, Engine, Timeouts
 from wellspoken.proxy.config.values import ConfigError, normal_url, read_key
-from wellspoken.proxy.endpoints.passthrough import refuse_endpoints
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.server import ROUTES, Service
 from wellspoken.proxy.upstream.client import Upstream

@@ -16,11 +16,11 @@ from msgspec import UNSET
 
 from wellspoken.adapters.servers import registry
 from wellspoken.engine.failure import EngineError
+from wellspoken.proxy.config.checks import refuse_endpoints
 from wellspoken.proxy.config.places import Path
 from wellspoken.proxy.config.problems import Problem, path_text
 from wellspoken.proxy.config.tables import Auth, Backend, Config, Engine, Store
 from wellspoken.proxy.config.values import ConfigError, parse_listen, read_key, store_url
-from wellspoken.proxy.endpoints.passthrough import refuse_endpoints
 from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.lifecycle.hosted import kind_of
 from wellspoken.proxy.server import ROUTES

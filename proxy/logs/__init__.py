@@ -56,6 +56,7 @@ class Logs:
         self._screen = screen
         self._output = _output(screen)
         self._writer = LogWriter(self._output, self._loss_line)
+        self.put = self._writer.put
         self.handler = _Handler(self)
         self._before = _Before()
 
@@ -70,10 +71,6 @@ class Logs:
         # What other packages say below a warning is their own affair, and may quote anything.
         logging.getLogger().setLevel(max(self.level, logging.WARNING))
         logging.getLogger("wellspoken").setLevel(self.level)
-
-    def put(self, line: bytes) -> None:
-        """Have a line written, whole and with its newline; an empty one draws the progress."""
-        self._writer.put(line)
 
     def line(self, text: str) -> None:
         """Have a line of an engine's written: as it is, or as a message."""
@@ -215,15 +212,15 @@ class Access:
             code,
             outcome,
             routing.streams,
-            _micro(now - call.began),
+            int((now - call.began) * 1e6) / 1e6,  # microseconds; a third of the cost of round()
             routing.model[:_LONGEST],
             routing.backend,
         )
         if timing.sent:
             asked = max(timing.sent - call.began - timing.waited, 0.0)
-            request.overhead = _micro(asked + timing.worked)
+            request.overhead = int((asked + timing.worked) * 1e6) / 1e6
         if results.streamed and timing.first:
-            request.ttft = _micro(timing.first - call.began)
+            request.ttft = int((timing.first - call.began) * 1e6) / 1e6
         if usage is not None:
             request.prompt_tokens = usage.prompt
             request.completion_tokens = usage.completion
@@ -236,11 +233,6 @@ class Access:
         if routing.route == "other":
             request.path = redact(call.path[:_LONGEST])
         self._put(self._lines.request(request))
-
-
-def _micro(seconds: float) -> float:
-    """Return seconds without what is beyond microseconds; a third of the cost of round()."""
-    return int(seconds * 1e6) / 1e6
 
 
 def _error(fault: Fault, hide: Callable[[bytes], bytes]) -> str:

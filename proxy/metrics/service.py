@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import DecodeError, Struct, json
@@ -200,18 +200,15 @@ class _Details(Struct):
 _details_of = json.Decoder(_Details).decode
 
 
-def tokens_of(usage: Usage | None) -> Iterable[tuple[str, int]]:
-    """Yield the counts that an answer's usage has: prompt, completion, and parts of these."""
+def tokens_of(usage: Usage | None) -> list[tuple[str, int]]:
+    """Return the counts that an answer's usage has: prompt, completion, and parts of these."""
     if usage is None:
-        return
-    for kind, count in (("prompt", usage.prompt), ("completion", usage.completion)):
-        if count and 0 < count < MOST:
-            yield kind, count
+        return []
+    counts = [("prompt", usage.prompt), ("completion", usage.completion)]
     for kind, raw in (("cached", usage.prompt_details), ("reasoning", usage.completion_details)):
         if bytes(raw) not in (b"", b"null"):
             try:
-                count = getattr(_details_of(raw), f"{kind}_tokens")
+                counts.append((kind, getattr(_details_of(raw), f"{kind}_tokens")))
             except (DecodeError, UnicodeDecodeError):  # a backend's own idea of the object
                 continue
-            if count and 0 < count < MOST:
-                yield kind, count
+    return [(kind, count) for kind, count in counts if count and 0 < count < MOST]

@@ -66,7 +66,8 @@ async def admit(call: Call, target: Target, wanted: Asked) -> Asked:
     except RequestError as error:
         _count_refused(call, target, error)
         raise
-    count_vendors(call, target, vendors)
+    if vendors:
+        count_vendors(call, target, vendors)
     return found
 
 
@@ -110,12 +111,11 @@ def count_vendors(call: Call, target: Target, names: tuple[str, ...]) -> None:
 
     Those taken out are named in the answer's x-wellspoken-stripped header.
     """
-    if names:
-        outcome = _OUTCOMES[target.settings.vendor]
-        counter = call.state.metrics.vendor_parameters.labels(target.name, outcome)
-        counter.inc(1 if outcome == "rejected" else len(names))
-        if outcome == "stripped":
-            call.results.stripped = _stripped(names)
+    outcome = _OUTCOMES[target.settings.vendor]
+    counter = call.state.metrics.vendor_parameters.labels(target.name, outcome)
+    counter.inc(1 if outcome == "rejected" else len(names))
+    if outcome == "stripped":
+        call.results.stripped = _stripped(names)
 
 
 def _count_refused(call: Call, target: Target, error: RequestError) -> None:

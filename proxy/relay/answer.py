@@ -26,11 +26,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.requests.errors import RequestError, error_json
 from wellspoken.adapters.rest import Rest
+from wellspoken.adapters.translate import StreamTranslator
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.metrics.passing import PassingUsage
 from wellspoken.proxy.relay import counting
@@ -64,7 +66,10 @@ async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> 
         stream = call.stream(heartbeat=call.state.config.timeouts.heartbeat)
     try:
         made = await plan()
-        relay = Relay(call, target, made, stream)
+        translator = StreamTranslator(
+            made.exchange, made.dialect, sources=made.sources, merge=made.merge, fold=not streams
+        )
+        relay = Relay(call, target, made, stream, translator)
         await relay.relay(made.asks, 0)
         if made.more is not None:
             await relay.relay_missing()
@@ -103,6 +108,7 @@ def error_event(call: Call, fault: Fault) -> bytes:
     return b"data: " + call.routing.hide(body) + b"\n\n"
 
 
+@dataclass(slots=True, eq=False)
 class Relay:
     """One answer on its way: its requests to the backend, its translation, its end.
 
@@ -112,35 +118,18 @@ class Relay:
     the loop awaits nothing meanwhile, and waits while a large body is translated in a thread.
     """
 
-    __slots__ = (
-        "call",
-        "counter",
-        "failed",
-        "in_thread",
-        "last",
-        "lock",
-        "plan",
-        "size",
-        "slots",
-        "stream",
-        "target",
-        "translator",
-    )
-
-    def __init__(self, call: Call, target: Target, plan: Plan, stream: EventStream | None) -> None:
-        self.call = call
-        self.target = target
-        self.plan = plan
-        self.stream = stream  # None where the client wants a body
-        self.translator = plan.translator(fold=stream is None)
-        self.counter: counting.Counter | None = None
-        self.slots: asyncio.Semaphore | None = None
-        self.lock: asyncio.Lock | None = None  # held by who translates in a thread
-        self.in_thread = False
-        self.size = 0  # bytes of whole bodies that came
-        # The backend's refusal, whose delays are told on.
-        self.failed: UpstreamResponse | None = None
-        self.last = b""  # what the last event makes, with which the answer ends
+    call: Call
+    target: Target
+    plan: Plan
+    stream: EventStream | None  # None where the client wants a body
+    translator: StreamTranslator
+    counter: counting.Counter | None = None
+    slots: asyncio.Semaphore | None = None
+    lock: asyncio.Lock | None = None  # held by who translates in a thread
+    in_thread: bool = False
+    size: int = 0  # bytes of whole bodies that came
+    failed: UpstreamResponse | None = None  # the backend's refusal, whose delays are told on
+    last: bytes = b""  # what the last event makes, with which the answer ends
 
     def relay(self, requests: Sequence[BackendRequest], first: int) -> Awaitable[None]:
         """Send requests, whose sources begin at `first`, and translate what comes, to its end."""
@@ -315,7 +304,10 @@ class Relay:
             began = perf_counter()
             body = await self._body()  # before the count, since folding repairs too
             call.timing.end_work(began)
-        counting.count_answer(call, self.plan)
+        if self.plan.merge is None and self.plan.sources:  # else the merging has set the whole's
+            part, result = self.plan.sources[0].exchange.result, exchange.result
+            result.usage, result.usage_source = part.usage, part.usage_source
+        call.count_answer(exchange)
         if fault is not None:
             suspect_engine(self.target, fault)
             if not translator.started and (stream is None or not stream.left):
@@ -323,18 +315,19 @@ class Relay:
                     stream.stop()
                 return call.fail(fault, explain_headers(exchange, fault.retry, self.failed))
         if stream is None:
-            await keep(call, body)
+            if call.routing.kept is not None:
+                await keep(call, body)
             return call.reply(200, body, explain_headers(exchange, None, None))
         out = self.last
         if fault is not None:
             call.note_fault(fault)
             out = call.routing.hide(out) if translator.started else error_event(call, fault)
-        else:
+        elif call.routing.kept is not None:
             out = await keep_stream(call, translator, out)
         if call.request.headers.get("x-wellspoken-explain") == "1":
             out = with_repairs(out, exchange)
         await stream.end(out)
-        if translator.started:
+        if translator.started and not call.results.streamed:
             call.note_first_piece()
         return stream
 

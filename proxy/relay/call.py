@@ -32,14 +32,6 @@ from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target
 
-_EXISTING = (
-    "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{id}, "
-    "GET /v1/chat/completions, GET, POST and DELETE /v1/chat/completions/{id}, "
-    "GET /v1/chat/completions/{id}/messages, "
-    "GET /livez, GET /readyz, GET /health, GET /metrics, GET /backend/metrics, "
-    "GET /openapi.json, GET /v1/capabilities"
-)
-
 
 class Tap(Protocol):
     """Who is told the bodies of one request: the client's, and the answer or its pieces."""
@@ -284,13 +276,5 @@ class Route(NamedTuple):
     needs_key: bool = True
 
 
-def unknown_url(call: Call) -> RequestError:
-    """Return the error for a path that is not here."""
-    passing = sorted({path for target in call.state.router.targets for path in target.passes})
-    also = "".join(f", POST {path}" for path in passing)
-    return RequestError(
-        f"Unknown request URL: {call.request.method[:16]} {call.path[:200]}. This proxy answers "
-        f"{_EXISTING}{also}.",
-        status=404,
-        code="unknown_url",
-    )
+class UnknownUrl(Exception):
+    """The path of a request is not here."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec import Raw, json
@@ -16,7 +17,7 @@ from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.tokens import tokenize
 from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Tokenize, Wanted
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.plan import BackendRequest, Plan
+from wellspoken.proxy.relay.plan import BackendRequest
 from wellspoken.proxy.relay.send import ClientKeyRefused, send_request
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target
@@ -27,25 +28,16 @@ MOST_ANSWERED: Final = 128
 piece are some 60 of JSON. Without this bound a list of 64 MB would become 2 GB here."""
 
 
-def count_answer(call: Call, plan: Plan) -> None:
-    """Count what the answer needed, and who counted its tokens."""
-    exchange = plan.exchange
-    if plan.merge is None and plan.sources:  # else the merging has told the whole answer's
-        part = plan.sources[0].exchange.result
-        exchange.result.usage, exchange.result.usage_source = part.usage, part.usage_source
-    call.count_answer(exchange)
-
-
+@dataclass(slots=True, eq=False)
 class Counter:
     """What is counted for one request of a client; each text and each prompt is asked for once."""
 
-    def __init__(self, call: Call, target: Target) -> None:
-        self.call = call
-        self.target = target
-        self.known: dict[bytes, int | None] = {}
-        self.prompts: dict[bytes, str | None] = {}
-        self.lock = asyncio.Lock()  # one question at a time, so that none is asked twice
-        self.absent = False
+    call: Call
+    target: Target
+    known: dict[bytes, int | None] = field(default_factory=dict)
+    prompts: dict[bytes, str | None] = field(default_factory=dict)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # so that nothing is asked twice
+    absent: bool = False
 
     async def count_tokens(self, ask: BackendRequest, wanted: Wanted) -> Counted:
         """Return what the backend tells of what is wanted for the answer to `ask`."""

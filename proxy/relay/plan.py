@@ -9,7 +9,7 @@ from typing import NamedTuple
 from wellspoken.adapters.events import Event
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.servers.backend import Dialect
-from wellspoken.adapters.translate import BackendAnswer, StreamTranslator
+from wellspoken.adapters.translate import BackendAnswer
 
 Merging = Callable[[int, list[Event]], list[Event]]
 
@@ -49,12 +49,6 @@ class Plan:
     sources: Sequence[BackendAnswer] = ()
     merge: Merging | None = None
     more: More | None = None
-
-    def translator(self, *, fold: bool = False) -> StreamTranslator:
-        """Return what makes the client's stream, or (`fold`) its body."""
-        return StreamTranslator(
-            self.exchange, self.dialect, sources=self.sources, merge=self.merge, fold=fold
-        )
 
 
 Planning = Callable[[], Awaitable[Plan]]

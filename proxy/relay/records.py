@@ -52,7 +52,7 @@ class Routing(Struct, eq=False):
 class Timing(Struct, eq=False):
     """A request's moments, as perf_counter tells them (0.0: not yet), and seconds.
 
-    `waited`: seconds for the client's body or an engine, before a backend was asked at `sent`.
+    `waited`: seconds for the client's body or an engine, until a backend was first asked at `sent`.
     `worked`: seconds of the proxy's own work on the answer. `first` and `last`: when the first and
     the latest piece of a streamed answer were ready to leave; `gaps` counts the times between.
     """
@@ -70,10 +70,6 @@ class Timing(Struct, eq=False):
         """Note that others needed the time since then."""
         if not self.sent:
             self.waited += perf_counter() - began
-
-    def send(self) -> None:
-        """Note that a backend is asked now, the first time."""
-        self.sent = self.sent or perf_counter()
 
     def end_work(self, began: float, *, leaves: bool = False) -> None:
         """Note work on an answer that began then; `leaves`: what it made, a piece, leaves now.

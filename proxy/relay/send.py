@@ -130,10 +130,10 @@ async def reach(call: Call, target: Target, send: Send) -> UpstreamResponse:
     Where the proxy's own engine turns out to be gone, so that nothing was sent, it is waited for
     and the request sent once more. What may have run is never repeated.
     """
-    call.timing.send()
-    if target.engine is None:
-        return await send(target.connection(), False)
+    call.timing.sent = call.timing.sent or perf_counter()
     upstream = target.upstream
+    if target.engine is None:
+        return await send(upstream or target.connection(), False)
     if upstream is not None:
         try:
             return await send(upstream, False)

@@ -58,13 +58,12 @@ def with_usage(target: Target, wanted: ChatRequest) -> ChatRequest:
 
 
 async def keep(call: Call, answer: bytes) -> None:
-    """Give a complete answer to the store if it is to be kept; warn if it was not.
+    """Give a complete answer, which is to be kept, to the store; warn if it was not stored.
 
     Returns once the store has it as surely as `store.durability` wants.
     """
     store, request = call.state.store, call.routing.kept
-    if store is None or request is None:
-        return
+    assert store is not None and request is not None
     problem = await store.add(Capture(call.routing.owner, call.id, answer, request))
     if problem:
         _warn(call, problem)
@@ -80,7 +79,7 @@ async def keep_stream(call: Call, translator: StreamTranslator, out: bytes) -> b
     What was not kept is told in a comment, since the head with the warning has left.
     """
     folded = translator.kept
-    if call.routing.kept is None or folded is None or folded.fault is not None:
+    if folded is None or folded.fault is not None:
         return out
     if translator.written < LARGE:
         answer = folded.body()

@@ -13,8 +13,9 @@ from tests.fakes.upstream import Cut, Gate, Stall, Upstream, stream, whole
 from tests.proxy.conftest import StartProxy, envelope
 from tests.proxy.posting import ODD, post, refused
 from wellspoken.adapters.servers.registry import BACKENDS
+from wellspoken.proxy.config.checks import refuse_endpoints
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.endpoints.passthrough import is_reachable, label, refuse_endpoints
+from wellspoken.proxy.endpoints.passthrough import is_reachable, label
 from wellspoken.proxy.server import ROUTES
 
 Json = dict[str, Any]
