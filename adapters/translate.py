@@ -27,7 +27,7 @@ from wellspoken.adapters.stages.echo import EchoStage
 from wellspoken.adapters.stages.finish import FinishStage
 from wellspoken.adapters.stages.order import OrderStage
 from wellspoken.adapters.stages.stop import StopStage
-from wellspoken.adapters.stages.tiling import TilingStage
+from wellspoken.adapters.stages.tiling import EntryCounts, TilingStage
 from wellspoken.adapters.stages.tool_calls import ToolCallStage
 from wellspoken.adapters.stages.usage import UsageStage
 from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Wanted
@@ -82,8 +82,8 @@ def stages(exchange: Exchange) -> tuple[Stage, ...]:
     """Return the stages that this exchange needs, in order."""
     echo = (EchoStage(exchange),) if exchange.echo and not exchange.echoed else ()
     stop = (StopStage(exchange),) if exchange.stops else ()
-    usage = UsageStage(exchange)
-    tiling = (usage.count_entries, TilingStage(exchange)) if exchange.logprobs else ()
+    tiling = (TilingStage(exchange),) if exchange.logprobs else ()
+    usage = UsageStage(exchange, tiling[0].counts if tiling else EntryCounts())
     return (
         ToolCallStage(exchange),
         *echo,

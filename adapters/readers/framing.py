@@ -32,7 +32,9 @@ class Framed(ABC):
             self.take(error.events)
             fault = Fault(502, f"The backend sent {error}.", code="upstream_event_too_large")
             self.pieces.end(fault)
-        return self.pieces.take()
+        pieces = self.pieces
+        events, pieces.out = pieces.out, []  # as `Pieces.take`, without a call for each read
+        return events
 
     def take(self, events: list[ServerEvent]) -> None:
         """Read each server event until the answer has ended.

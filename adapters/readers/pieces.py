@@ -86,26 +86,13 @@ class Pieces:
         self.end(faults.no_completion(why, expected, self.context))
 
     def choice(self, choice: strict.WireChoice, raw: bytes | None) -> None:
-        """Emit a strict choice; `raw` is its chunk where that may go out as it is."""
-        part = choice.message if self.whole else choice.delta
-        other = choice.delta if self.whole else choice.message
-        before = self.notes.changes
-        if not isinstance(part, strict.WirePart) or other is not UNSET:
-            self.notes.add("choice_part_misnamed")
-            part = part if isinstance(part, strict.WirePart) else other
-            if not isinstance(part, strict.WirePart):
-                part = strict.WirePart()
-        if not self._plain(choice, part, raw, before):
-            self._full(choice, part, raw, before)
-
-    def _plain(
-        self, choice: strict.WireChoice, part: strict.WirePart, raw: bytes | None, before: int
-    ) -> bool:
-        """Emit a delta that is content alone, the usual one; say whether it is. Hot."""
-        text = part.content
+        """Emit a strict choice; `raw` is its chunk where that may go out as it is. Hot."""
+        before, part = self.notes.changes, choice.delta
         if (
             self.whole
-            or type(text) is not str
+            or type(part) is not strict.WirePart
+            or choice.message is not UNSET
+            or type(text := part.content) is not str
             or not text
             or (choice.finish_reason is not None and choice.finish_reason is not UNSET)
             or part.role is not UNSET
@@ -116,8 +103,9 @@ class Pieces:
             or part.function_call is not UNSET
             or part.annotations is not NONE
             or part.audio is not NONE
-        ):
-            return False
+        ):  # not content alone, as it usually is
+            self._full(choice, self._part(choice), raw, before)
+            return
         if choice.finish_reason is UNSET:
             self.notes.add("finish_reason_absent")
         if choice.token_ids is not NONE:  # null on every chunk of vLLM >= 0.10.2
@@ -133,7 +121,16 @@ class Pieces:
         if raw is not None and self.notes.changes != before:
             raw = None
         self.out.append(Text(choice.index, text, lp, raw))
-        return True
+
+    def _part(self, choice: strict.WireChoice) -> strict.WirePart:
+        """Return a choice's message or delta, under whichever name."""
+        part, other = choice.message, choice.delta
+        if not self.whole:
+            part, other = other, part
+        if not isinstance(part, strict.WirePart) or other is not UNSET:
+            self.notes.add("choice_part_misnamed")
+            part = part if isinstance(part, strict.WirePart) else other
+        return part if isinstance(part, strict.WirePart) else strict.WirePart()
 
     def _full(
         self, choice: strict.WireChoice, part: strict.WirePart, raw: bytes | None, before: int
@@ -322,7 +319,8 @@ class Pieces:
                 self.notes.add("logprobs_both_shapes")
             if text and not given.content:
                 self.notes.add("logprobs_empty")
-            return self.settle_entries(given.content, True)
+            entries = given.content
+            return Logprobs(entries, settle(entries, self.context)) if entries else None
         if given.content is None and given.refusal is not UNSET and given.tokens is UNSET:
             return None
         if given == EMPTY:

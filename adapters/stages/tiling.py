@@ -72,6 +72,13 @@ class Run(Struct, eq=False):
     any: bool = False  # entries came
 
 
+class EntryCounts(Struct, eq=False):
+    """How many entries came, those outside the content too; of them those of reasoning alone."""
+
+    entries: int = 0
+    reasoned: int = 0
+
+
 class TilingStage:
     """The stage; one for an answer whose request asked for logprobs."""
 
@@ -82,23 +89,27 @@ class TilingStage:
         self.text = exchange.kind == "completions"
         self.runs: dict[int, Run] = {}
         self.left = BUDGET
+        self.counts = EntryCounts()
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with every `Text` carrying just the entries that cover it."""
         out: list[Event] = []
+        alone: Text | None = None  # the event before, if it was entries without text
         for event in events:
             if type(event) is Text:
+                alone = None if event.text else event
                 self._text(event, out)
                 continue
-            if type(event) is Finish:
-                self._close(event.choice, out)
-            elif type(event) is ToolDelta:
+            if type(event) is Finish or type(event) is ToolDelta:
                 self._close(event.choice, out)
             elif type(event) is Reasoning:
+                if alone is not None and alone.lp is not None and alone.choice == event.choice:
+                    self.counts.reasoned += len(alone.lp.entries)
                 self._close(event.choice, out)
                 self._run(event.choice).reasoning += event.text
             elif type(event) is End or type(event) is Fault:
                 self._end(out)
+            alone = None
             out.append(event)
         return out
 
@@ -120,6 +131,7 @@ class TilingStage:
                 return
         else:
             run.any = True
+            self.counts.entries += len(lp.entries)
             if run.spelling is None and not run.waiting and _fits(event.text, lp):
                 run.begun = True
                 if run.bare:

@@ -29,6 +29,7 @@ from wellspoken.adapters.events import (
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.stages.tiling import EntryCounts
 from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Wanted
 
 BYTES_PER_TOKEN = 4
@@ -40,35 +41,20 @@ SOURCES: Final = ("", "backend", "tokenize", "tokenizer", "tokens", "estimate")
 class UsageStage:
     """The stage; one for an answer.
 
-    `wanted`: what the tokenize endpoint has to be asked, and the `End` waits for `counted`.
+    `counts`: the tiling stage's. `wanted`: what the tokenize endpoint has to be asked, and the
+    `End` waits for `counted`.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, counts: EntryCounts) -> None:
         self.exchange = exchange
         self.notes = exchange.notes
         self.usage: Usage | None = None
         self.texts: defaultdict[int, list[str]] = defaultdict(list)
         self.reasoning: defaultdict[int, list[str]] = defaultdict(list)
-        self.entries = 0
-        self.reasoned = 0  # of these, those that came with reasoning alone
+        self.counts = counts
         self.ends = 0  # choices that a token ended which is in no text
         self.end: End | None = None
         self.wanted: Wanted | None = None
-
-    def count_entries(self, events: list[Event]) -> list[Event]:
-        """Count the entries before the tiling stage drops those outside the content."""
-        if len(events) == 1:
-            event = events[0]
-            if type(event) is Text and event.lp is not None:
-                self.entries += len(event.lp.entries)
-            return events
-        for place, event in enumerate(events):
-            if type(event) is Text and event.lp is not None:
-                self.entries += len(event.lp.entries)
-                after = events[place + 1] if place + 1 < len(events) else None
-                if not event.text and type(after) is Reasoning and after.choice == event.choice:
-                    self.reasoned += len(event.lp.entries)
-        return events
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with one `Usage`, just before the `End`."""
@@ -131,7 +117,9 @@ class UsageStage:
         prompt = usage is None or usage.prompt is None
         total = usage is None or usage.completion is None
         reasoning = tuple(self._thoughts())
-        if not total and (self._tells_reasoning() or self.reasoned or self._vocabulary_counts()):
+        if not total and (
+            self._tells_reasoning() or self.counts.reasoned or self._vocabulary_counts()
+        ):
             reasoning = ()
         texts = tuple(text for text in self._contents() if text) if total else ()
         if not (prompt or total or reasoning):
@@ -204,8 +192,8 @@ class UsageStage:
         texts = [*thoughts, *self._contents()]
         if vocabulary is not None and vocabulary.counts:
             return sum(vocabulary.count(text) or 0 for text in texts), "tokenizer"
-        if self.entries and not (self.exchange.echo and not self.exchange.echoed):
-            return self.entries, "tokens"
+        if self.counts.entries and not (self.exchange.echo and not self.exchange.echoed):
+            return self.counts.entries, "tokens"
         return _estimate(sum(len(text.encode()) for text in texts)), "estimate"
 
     def _tells_reasoning(self) -> bool:
@@ -214,12 +202,12 @@ class UsageStage:
 
     def _with_reasoning(self, usage: Usage, found: Counted) -> Usage:
         """Return the usage with the reasoning's tokens, if they are known."""
-        count: int | None = self.reasoned or found.reasoning
+        count: int | None = self.counts.reasoned or found.reasoning
         vocabulary = self.exchange.tokens.vocabulary
         if count is None and vocabulary is not None and vocabulary.counts:
             count = sum(vocabulary.count(text) or 0 for text in self._thoughts())
         made = usage.completion or 0
-        if count is None or (count >= made and not self.reasoned and any(self._contents())):
+        if count is None or (count >= made and not self.counts.reasoned and any(self._contents())):
             return usage  # a text that the model wrote in longer tokens leaves none for the rest
         self.notes.add("reasoning_tokens_counted")
         told = bytes(usage.completion_details)
@@ -236,7 +224,11 @@ class UsageStage:
         pieces = [*self.texts.values(), *self.reasoning.values()]
         if usage.completion == 0:
             return any(map(any, pieces)) and not self.exchange.echo
-        if (usage.prompt, usage.completion) != (100, 100) or self.reasoning or self.entries >= 100:
+        if (
+            (usage.prompt, usage.completion) != (100, 100)
+            or self.reasoning
+            or self.counts.entries >= 100
+        ):
             return False
         details = bytes(usage.prompt_details) or bytes(usage.completion_details)
         if details or "reasoning_content" in self.notes.fields:
