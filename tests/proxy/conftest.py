@@ -24,7 +24,7 @@ from wellspoken.proxy.lifecycle.build import build
 from wellspoken.proxy.lifecycle.signals import ENDS
 from wellspoken.proxy.server import Service
 
-SECONDS = 120  # a test that hangs fails after this long
+SECONDS = 600  # a test that hangs fails after this long
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hi"}]
