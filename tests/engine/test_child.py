@@ -245,7 +245,7 @@ def test_nothing_is_left_when_this_process_is_killed(root: Path, tmp_path: Path)
             members["user"] = int((tmp_path / "user").read_text())
             sessions = {p.session for p in shim.look_around().values() if p.parent == parent.pid}
             parent.kill()
-            gone = until(lambda: not living(members) and not folder.exists(), 5)
+            gone = until(lambda: not living(members) and not folder.exists())
             assert gone, (living(members), folder.exists())
             assert not shared.exists()
             assert until(lambda: not any(lives(pid) for pid in sessions))

@@ -367,7 +367,7 @@ async def test_a_hung_one_is_killed_and_started_again(
     make: Make, script: Scripted, host: Host, short: Path
 ) -> None:
     script.socket = short / "s"
-    engine = make(health_interval=0.02, health_timeout=0.05, health_failures=2)
+    engine = make(health_interval=0.02, health_timeout=0.5, health_failures=2)
     async with SocketServer(script.socket) as server:
         await engine.start()
         server.answers["/health"] = None

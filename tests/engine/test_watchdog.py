@@ -130,9 +130,9 @@ async def test_signs_of_work(server: SocketServer, how: str) -> None:
     server.answers[COMPLETIONS] = None
     if how in ("one token", "refuses"):
         server.answers[COMPLETIONS] = (200 if how == "one token" else 400, b"{}")
-    watched = Watched(server.path, stall_timeout=0.4)
+    watched = Watched(server.path, stall_timeout=2.0)
     watched.open = 1
-    for count in range(30):
+    for count in range(50):
         await asyncio.sleep(0.05)
         if how == "bytes":
             watched.last_byte = loop.time()
@@ -145,8 +145,8 @@ async def test_signs_of_work(server: SocketServer, how: str) -> None:
 
 async def test_a_new_request_is_not_charged_with_the_quiet_before_it(server: SocketServer) -> None:
     server.answers["/metrics"] = server.answers[COMPLETIONS] = None
-    watched = Watched(server.path, stall_timeout=1.0)
-    await asyncio.sleep(1.5)
+    watched = Watched(server.path, stall_timeout=3.0)
+    await asyncio.sleep(3.5)
     watched.open = 1
     await asyncio.sleep(0.5)
     assert not watched.verdict.done()

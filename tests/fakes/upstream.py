@@ -25,6 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.clock import own_time
+
 _LINGER_NONE = struct.pack("ii", 1, 0)  # close() then sends RST instead of FIN
 
 
@@ -144,7 +146,7 @@ class Request:
     """What one request looked like on the wire, and what became of its connection.
 
     `headers` in the order received, names as sent. `closed` is set when the connection is gone,
-    `closed_at` is then time.monotonic(), `by_peer` whether the other side ended it.
+    `closed_at` is then own_time(), `by_peer` whether the other side ended it.
     """
 
     method: str
@@ -195,7 +197,7 @@ class _Connection(asyncio.Protocol):
             self.task.cancel()
         for request in self.seen:
             if not request.closed.is_set():
-                request.closed_at = time.monotonic()
+                request.closed_at = own_time()
                 request.by_peer = not self.ended_here
                 request.closed.set()
 

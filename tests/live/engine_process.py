@@ -28,7 +28,7 @@ from wellspoken.engine import shim
 
 START_SECONDS = 400.0
 """For a start beside other work; alone it takes 30 to 60 s."""
-GONE_SECONDS = 5.0
+GONE_SECONDS = 120.0
 """In which nothing may be left of an engine whose proxy was killed."""
 MODEL = "tiny"
 EVENTS = 5  # of a stream before something happens to it

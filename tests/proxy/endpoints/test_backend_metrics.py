@@ -182,7 +182,7 @@ async def test_a_failure_is_counted_and_its_connection_closed(
     upstream.script("/metrics", [Stall()])
     proxy = await start_proxy(upstream, timeouts={"probe": short / 2})
     assert (await failing(proxy))[0] == 504
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await upstream.requests[0].closed.wait()
     assert upstream.requests[0].by_peer
     await upstream.refuse()

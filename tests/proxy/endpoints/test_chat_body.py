@@ -295,9 +295,9 @@ async def test_a_slow_but_steady_body_is_no_timeout(
     upstream: Upstream, start_proxy: StartProxy
 ) -> None:
     parts = [PLAIN[at : at + 60] for at in range(0, len(PLAIN), 60)]
-    steps = [step for part in parts for step in (part, Pause(0.05))]
+    steps = [step for part in parts for step in (part, Pause(0.2))]
     upstream.scripts = [[head(length=len(PLAIN)), *steps]]
-    proxy = await start_proxy(upstream, timeouts={"between_chunks": 0.2, "first_token_body": 0.2})
+    proxy = await start_proxy(upstream, timeouts={"between_chunks": 1, "first_token_body": 1})
     async with await proxy.chat() as response:
         assert await response.read() == PLAIN
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from aiohttp import ClientPayloadError, ClientResponse
 
+from tests.clock import own_time
 from tests.conforming import MODEL, finish, role, sse
 from tests.conforming import chunk as part
 from tests.fakes.upstream import (
@@ -330,11 +330,11 @@ async def test_the_upstream_is_closed_when_the_client_leaves(
     if phase == "streaming" and wants_stream:
         response = await task
         await until(response, WORDS[0])
-        left = time.monotonic()
+        left = own_time()
         response.close()
     else:
         await asyncio.sleep(0.05)
-        left = time.monotonic()
+        left = own_time()
         task.cancel()
     await seen.closed.wait()
     assert seen.by_peer

@@ -178,7 +178,7 @@ async def test_a_slow_answer_is_not_a_slow_head(
 ) -> None:
     upstream.scripts = [[Stall()]]
     proxy = await start_proxy(
-        upstream, timeouts={"client_header": 0.1, "first_token_body": 0.4, "client_body": 0.3}
+        upstream, timeouts={"client_header": 0.1, "first_token_body": 0.4, "client_body": 60}
     )
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     data = post()

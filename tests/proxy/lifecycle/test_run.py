@@ -92,7 +92,7 @@ async def test_a_signal_lets_streams_finish(upstream: Upstream) -> None:
     gate = Gate()
     upstream.script("/health", whole({}))
     upstream.script(CHAT, stream(*EVENTS[:2], gate, *EVENTS[2:], DONE))
-    running = Running(config_for(upstream, drain_delay=0.3))
+    running = Running(config_for(upstream, drain_delay=2.0))
     url = await running.url()
     async with aiohttp.ClientSession() as session:
         asked = {**ASKED, "stream": True}
@@ -102,10 +102,11 @@ async def test_a_signal_lets_streams_finish(upstream: Upstream) -> None:
         async with session.get(f"{url}/readyz") as response:  # still accepted, and not ready
             assert response.status == 503
             assert response.headers["Connection"] == "close"
-        await asyncio.sleep(0.4)
         with pytest.raises(aiohttp.ClientConnectorError):
-            async with aiohttp.ClientSession() as other:
-                await other.get(f"{url}/livez")
+            while True:  # until the delay is over
+                async with aiohttp.ClientSession() as other:
+                    await other.get(f"{url}/livez")
+                await asyncio.sleep(0.05)
         assert not running.task.done()
         gate.open()
         bodies = [await response.read() for response in responses]

@@ -111,7 +111,7 @@ async def test_an_untouched_stream_that_fails_in_the_proxy_is_a_status(
     monkeypatch.setattr("wellspoken.proxy.metrics.passing.PassingUsage.feed", fail)
     upstream.scripts = [stream(event(piece("a")), event(end()), DONE)]
     proxy = await start_proxy(upstream, adapter="llamacpp")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         status, data = await post(proxy, stream=True, oai_compat=False)
     assert status == 500 and list(json.loads(data)) == ["error"]
 

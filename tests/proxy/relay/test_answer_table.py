@@ -149,7 +149,7 @@ async def observe(asking: asyncio.Task[ClientResponse]) -> str:
 
 async def check_nothing_is_left(proxy: Proxy, upstream: Upstream) -> None:
     """Wait until no request is open at the proxy, and none computes at the backend."""
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         while proxy.service.state.inflight:
             await asyncio.sleep(0.005)
         while any(x.task is not None and not x.task.done() for x in upstream.connections):

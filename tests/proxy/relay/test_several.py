@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
 
 from tests import conforming
+from tests.clock import own_time
 from tests.conformance import Request, check_completion_stream
 from tests.conforming_completions import MODEL, body, end, piece
 from tests.fakes.upstream import (
@@ -158,7 +158,7 @@ async def test_one_failure_is_one_clean_error_and_cancels_the_rest(
     error = envelope(text)
     assert SECRET not in text and error["message"]
     for request in upstream.requests:
-        async with asyncio.timeout(0.25):
+        async with asyncio.timeout(60):
             if request is not upstream.requests[place]:
                 await request.closed.wait()
     await settled(proxy)
@@ -173,7 +173,7 @@ async def test_one_failure_is_one_clean_error_and_cancels_the_rest(
 
 async def settled(proxy: Proxy) -> None:
     """Wait until nothing is left of a request: no handler, and none of its parts' tasks."""
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         while proxy.service.state.inflight or parts():
             await asyncio.sleep(0.005)
 
@@ -207,7 +207,7 @@ async def test_a_failure_in_the_middle_of_a_stream_is_its_last_event(
     assert SECRET.encode() not in data
     assert len(errors(data)) == 1
     assert check_completion_stream(data, Request(model=MODEL, n=2)) == []  # the error is the last
-    async with asyncio.timeout(0.25):
+    async with asyncio.timeout(60):
         await upstream.requests[1 - place].closed.wait()
     assert upstream.requests[1 - place].by_peer
     await settled(proxy)
@@ -276,9 +276,9 @@ async def test_a_client_that_leaves_cancels_every_part(
     else:
         await asyncio.sleep(0.02)
         asking.cancel()
-    left = time.monotonic()
+    left = own_time()
     for request in upstream.requests:
-        async with asyncio.timeout(0.5):
+        async with asyncio.timeout(60):
             await request.closed.wait()
         assert request.by_peer
         assert request.closed_at - left < 0.25

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.clock import own_time
 from tests.conformance import Request, check_body, check_stream
 from tests.fakes.upstream import DONE, Stall, Upstream, stream, whole
 from tests.models.tiny import TEXT
@@ -53,7 +53,7 @@ async def test_a_client_that_leaves_the_proxy_ends_the_request(
             task = asyncio.create_task(proxy.chat(stream=wants_stream))
             seen = await upstream.request(n)
             await asyncio.sleep(0.02)
-            left = time.monotonic()
+            left = own_time()
             task.cancel()
             await seen.closed.wait()
             assert seen.by_peer and seen.closed_at - left < 0.25

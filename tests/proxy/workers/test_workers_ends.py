@@ -95,7 +95,7 @@ async def test_it_serves_without_standard_streams(
                 except aiohttp.ClientError:
                     return False
 
-            await until(answers, "it answers", 15)
+            await until(answers, "it answers")
         process.terminate()
         assert await process.wait() == 0
     finally:
