@@ -14,6 +14,7 @@ from msgspec import Raw, json
 from wellspoken.adapters.events import (
     UNKNOWN,
     End,
+    Entry,
     Event,
     Extra,
     Finish,
@@ -54,7 +55,7 @@ class Merge:
                     self.begun = True
                     out.append(event)
             elif type(event) is Usage:
-                self._count(event, place)
+                add_usage(self.usage, event, prompt=place % self.each == 0)
             elif type(event) is End:
                 self.open -= 1
                 if not self.open:
@@ -73,9 +74,6 @@ class Merge:
             else:
                 out.append(event)
         return out
-
-    def _count(self, event: Usage, place: int) -> None:
-        add_usage(self.usage, event, prompt=place % self.each == 0)
 
 
 class Best:
@@ -130,12 +128,7 @@ class Best:
         return chosen
 
     def _score(self, place: int) -> float:
-        values = [
-            entry.logprob
-            for event in self.held[place]
-            if isinstance(event, Text) and event.lp is not None
-            for entry in event.lp.entries
-        ][self.leading[place] :]
+        values = [x.logprob for x in entries_in(self.held[place])[self.leading[place] :]]
         return sum(values) / len(values) if values else UNKNOWN
 
 
@@ -163,10 +156,7 @@ def _sum(one: Raw, other: Raw) -> Raw:
     return Raw(json.encode(total))
 
 
-def entries_in(events: list[Event]) -> int:
-    """Return how many logprob entries there are."""
-    return sum(
-        len(event.lp.entries)
-        for event in events
-        if isinstance(event, Text) and event.lp is not None
-    )
+def entries_in(events: list[Event]) -> list[Entry]:
+    """Return the logprob entries of all content."""
+    texts = (event for event in events if isinstance(event, Text) and event.lp is not None)
+    return [entry for event in texts if event.lp is not None for entry in event.lp.entries]

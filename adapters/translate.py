@@ -1,8 +1,7 @@
 """Backend bytes in, OpenAI's bytes out: reader | stages | writer, for a body and for a stream.
 
-translate_body         a whole answer (or an error, HTML, or a stream though a body was asked)
-StreamTranslator       answers as they arrive, whole or as streams, into a stream or (`fold`) a body
-translate_stream_body  a whole answer where the client asked for a stream
+translate_body    a whole answer (or an error, HTML, or a stream though a body was asked)
+StreamTranslator  answers as they arrive, whole or as streams, into a stream or (`fold`) a body
 
 `dialect` is what the backend's answer is read as, `exchange.kind` what the client gets.
 """
@@ -10,7 +9,6 @@ translate_stream_body  a whole answer where the client asked for a stream
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -40,19 +38,6 @@ from wellspoken.adapters.writers.objects import error_object
 Stage = Callable[[list[Event]], list[Event]]
 
 
-class AnswerReader(Protocol):
-    """What reads one answer of a backend."""
-
-    def feed(self, data: bytes) -> list[Event]:
-        """Return the events of all chunks that `data` completes."""
-
-    def close(self) -> list[Event]:
-        """Return what the end of the backend's bytes tells."""
-
-    def body(self, data: bytes) -> list[Event]:
-        """Return the events of a whole answer."""
-
-
 class BodyAnswer(Struct, gc=False):
     """What the client gets for a body: `status`, JSON `body`; `retry` False: do not try again."""
 
@@ -61,7 +46,7 @@ class BodyAnswer(Struct, gc=False):
     retry: bool | None = None
 
 
-def reader_of(exchange: Exchange, dialect: Dialect) -> AnswerReader:
+def reader_of(exchange: Exchange, dialect: Dialect) -> LlamaCppNative | TextOrNative | NearOpenAI:
     """Return the reader of one answer."""
     if dialect == "llamacpp":
         return LlamaCppNative(exchange)
@@ -112,34 +97,6 @@ def translate_body(
     if translator.missing_counts() is not None:
         translator.add_counts(NOTHING)
     return translator.answer()
-
-
-def _passes(exchange: Exchange, dialect: Dialect) -> bool:
-    """Say whether an unrepaired body is the client's; arrays of logprobs are always made anew."""
-    return dialect == exchange.kind and (exchange.kind == "chat" or not exchange.logprobs)
-
-
-def whole_events(
-    exchange: Exchange, reader: AnswerReader, content_type: str, data: bytes
-) -> list[Event]:
-    """Return a reader's events of a whole answer, also of one that came as a stream."""
-    if _is_stream(content_type, data):
-        exchange.notes.add("stream_for_body")
-        return reader.feed(data) + reader.close()
-    return reader.body(data)
-
-
-def translate_stream_body(
-    exchange: Exchange, content_type: str, data: bytes, dialect: Dialect = "chat"
-) -> bytes | Fault:
-    """Return the client's stream for a whole answer, or the fault that it is."""
-    exchange.notes.add("body_for_stream")
-    writer = stream_writer(exchange)
-    source = BackendAnswer(exchange, dialect)
-    written = writer(source.whole(200, content_type, data))
-    if source.wanted is not None:
-        written += writer(source.add_counts(NOTHING))
-    return written if writer.fault is None else writer.fault
 
 
 class BackendAnswer:
@@ -202,7 +159,11 @@ class BackendAnswer:
         """Return the events of a whole answer, whatever it is."""
         if status >= 300:
             return [error_of(self.exchange, status, data)]
-        events = whole_events(self.exchange, self.reader, content_type, data)
+        if _is_stream(content_type, data):
+            self.exchange.notes.add("stream_for_body")
+            events = self.reader.feed(data) + self.reader.close()
+        else:
+            events = self.reader.body(data)
         return self._add_prelude(through(self.stages, events))
 
     @property
@@ -255,7 +216,9 @@ class StreamTranslator:
     ) -> None:
         self.exchange = exchange
         self.sources = sources or (BackendAnswer(exchange, dialect),)
-        self.passes = not sources and _passes(exchange, dialect)
+        # An unrepaired body is the client's; arrays of logprobs are always made anew.
+        alike = dialect == exchange.kind and (exchange.kind == "chat" or not exchange.logprobs)
+        self.passes = alike and not sources
         self.merge = merge
         self.order = OrderStage(exchange, merged=True) if merge is not None else None
         self.body = body_writer(exchange) if fold else None
@@ -277,6 +240,8 @@ class StreamTranslator:
 
     def whole(self, status: int, content_type: str, data: bytes, place: int = 0) -> bytes:
         """Return what the client gets for a whole answer."""
+        if status < 300 and self.stream is not None:
+            self.exchange.notes.add("body_for_stream")
         before = self.exchange.notes.changes
         events = self.sources[place].whole(status, content_type, data)
         if not self.started:  # a whole answer that failed leaves as a status, not as its beginning

@@ -15,13 +15,9 @@ from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.chat import decode_chat, exchange_for
 from wellspoken.adapters.requests.completions import decode_completion, exchange_for_completion
 from wellspoken.adapters.tokens.table import TokenTable
+from wellspoken.adapters.tokens.tokenize import NOTHING
 from wellspoken.adapters.tokens.vocabulary import Vocabulary
-from wellspoken.adapters.translate import (
-    StreamTranslator,
-    fault_answer,
-    translate_body,
-    translate_stream_body,
-)
+from wellspoken.adapters.translate import StreamTranslator, fault_answer, translate_body
 
 NOW = 1_760_000_000
 Split = Callable[[bytes], Iterable[bytes]]
@@ -97,9 +93,20 @@ def stream_of_body(
 ) -> Outcome:
     """Translate a whole body for a client that asked for a stream."""
     asked = exchange(request, tokens=tokens(vocabulary))
-    found = translate_stream_body(asked, content_type, raw, dialect)
+    found = body_as_stream(asked, content_type, raw, dialect)
     fault = found if isinstance(found, Fault) else None
     return _streamed(b"" if isinstance(found, Fault) else found, fault, asked)
+
+
+def body_as_stream(
+    asked: Exchange, content_type: str, data: bytes, dialect: Dialect = "chat"
+) -> bytes | Fault:
+    """Return the client's stream for a whole answer, or the fault that it is; nobody counts."""
+    translator = StreamTranslator(asked, dialect)
+    out = translator.whole(200, content_type, data)
+    if translator.missing_counts() is not None:
+        out += translator.add_counts(NOTHING)
+    return out if translator.fault is None else translator.fault
 
 
 def _streamed(out: bytes, fault: Fault | None, asked: Exchange) -> Outcome:
@@ -137,7 +144,7 @@ def as_other(fixture: Fixture) -> tuple[dict[str, Any], Outcome]:
         return request, Outcome(answer.status, answer.body, answer.retry, None, asked.notes.counts)
     request |= {"stream": True, "stream_options": {"include_usage": True}}
     asked = exchange(request, tokens=tokens(fixture.vocabulary))
-    got = translate_stream_body(asked, fixture.content_type, fixture.raw, fixture.dialect)
+    got = body_as_stream(asked, fixture.content_type, fixture.raw, fixture.dialect)
     if isinstance(got, Fault):
         failed = fault_answer(got)
         return request, Outcome(failed.status, failed.body, failed.retry, None, asked.notes.counts)

@@ -10,6 +10,7 @@ stopped. Streams up to b4273 repeat in the last event the logprobs that were str
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from wellspoken.adapters.readers import llamacpp_wire
 from wellspoken.adapters.readers.framing import Framed, is_text
 from wellspoken.adapters.readers.llamacpp_hybrid import Hybrid
 from wellspoken.adapters.readers.llamacpp_wire import FLAGS, KEYS, Native, event_of
-from wellspoken.adapters.readers.near_openai import NearOpenAI
+from wellspoken.adapters.readers.near_openai import REFUSED, NearOpenAI
 from wellspoken.adapters.readers.pieces import Pieces
 from wellspoken.adapters.readers.sse import SSEDecoder
 from wellspoken.adapters.readers.streamed import Streamed
@@ -31,9 +32,6 @@ from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.counts import from_timings
 from wellspoken.adapters.repairs.envelope import PREFIXES
 from wellspoken.adapters.repairs.finish_reasons import Failure
-
-REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
 
 UNDECIDED = 65_536  # bytes without an event after which it is not waited for one
 _FIRST = re.compile(rb"^data:[^\r\n]+[\r\n]", re.MULTILINE)
@@ -56,7 +54,7 @@ class LlamaCppNative(Framed):
         self.context = Context(exchange)
         self.pieces = Pieces(self.context)
         self.sse = SSEDecoder()
-        self.choices: dict[int, _NativeChoice] = {}
+        self.choices: defaultdict[int, _NativeChoice] = defaultdict(_NativeChoice)
         self.counts: dict[int, tuple[int | None, int | None]] = {}
         self.begun = False
         self.hybrid: Hybrid | None = None
@@ -150,7 +148,7 @@ class LlamaCppNative(Framed):
         self.pieces.out += events
         self.pieces.ended = self.hybrid.ended
         if payload.get("stop") is True:
-            self._choice(0).stopped = True
+            self.choices[0].stopped = True
 
     # What one body or event holds
 
@@ -163,7 +161,7 @@ class LlamaCppNative(Framed):
             self.pieces.out.append(Start(name, self.exchange.now, self.exchange.model))
         index = event.index or 0
         opened = index in self.choices
-        choice = self._choice(index)
+        choice = self.choices[index]
         last = event.stop or self.pieces.whole
         entries = self._entries(choice, event, last)
         text, reason = event.content, None
@@ -235,12 +233,6 @@ class LlamaCppNative(Framed):
             return given
         self.notes.add("native_logprobs_repeated")
         return given[choice.streamed.size :]
-
-    def _choice(self, index: int) -> _NativeChoice:
-        choice = self.choices.get(index)
-        if choice is None:
-            choice = self.choices[index] = _NativeChoice()
-        return choice
 
     # The end
 

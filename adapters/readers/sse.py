@@ -124,7 +124,11 @@ class SSEDecoder:
         if end >= 0:
             self._blocks(data[: end + 2], events)
             data = data[end + 2 :]
-        self._tail(data, events)
+        if b"\n" in data:  # whole lines of the open event: joined again later they would cost twice
+            lines, data = data.rsplit(b"\n", 1)
+            self._lines(lines, events)
+        if data:
+            self._hold(data, events)
         return events
 
     def finish(self) -> list[ServerEvent]:
@@ -149,14 +153,6 @@ class SSEDecoder:
             return b""
         self._start = None
         return data.removeprefix(_BOM)
-
-    def _tail(self, data: bytes, events: list[ServerEvent]) -> None:
-        """Read the whole lines of the open event now (joined again later they would cost twice)."""
-        if b"\n" in data:
-            lines, data = data.rsplit(b"\n", 1)
-            self._lines(lines, events)
-        if data:
-            self._hold(data, events)
 
     def _hold(self, data: bytes, events: list[ServerEvent]) -> None:
         """Keep a piece of a line for the next read."""

@@ -10,6 +10,16 @@ from wellspoken.adapters.events import Event, Fault, Finish, Start, Text, Usage
 from wellspoken.adapters.repairs.context import Context
 
 _NO_FINGERPRINT = "_"
+_ANSWER_LOST = Fault(
+    400,
+    "The 'logprobs' parameter is not supported by this version of the backend: it lost the "
+    "answer, as cortex.cpp from 1.0.13 on does. Leave the parameter out, or set the backend's "
+    "URL to the llama-server that it runs.",
+    "invalid_request_error",
+    "logprobs",
+    "unsupported_parameter",
+    retry=False,
+)
 
 
 def repair_made_body(events: list[Event], context: Context) -> list[Event]:
@@ -31,7 +41,7 @@ def repair_made_body(events: list[Event], context: Context) -> list[Event]:
     said = any(type(x) is Text and x.text for x in events)
     if context.exchange.logprobs and usage.prompt == usage.completion == 0 and not said:
         context.note("error_answer_lost")
-        return [_answer_lost()]
+        return [_ANSWER_LOST]
     limit, count = context.exchange.max_tokens, usage.completion
     if limit is None or count is None or count < limit:
         return events
@@ -39,16 +49,3 @@ def repair_made_body(events: list[Event], context: Context) -> list[Event]:
         context.note("finish_reason_stop_at_limit")
         events[ends[0]] = Finish(end.choice, "length", end.alone)
     return events
-
-
-def _answer_lost() -> Fault:
-    return Fault(
-        400,
-        "The 'logprobs' parameter is not supported by this version of the backend: it lost the "
-        "answer, as cortex.cpp from 1.0.13 on does. Leave the parameter out, or set the backend's "
-        "URL to the llama-server that it runs.",
-        "invalid_request_error",
-        "logprobs",
-        "unsupported_parameter",
-        retry=False,
-    )

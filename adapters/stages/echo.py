@@ -82,7 +82,8 @@ class EchoStage:
         held = self._of(choice)
         whole = held.at == len(held.prompt) and not held.other
         scored = held.scored and self.exchange.logprobs
-        if not last and not held.other and not (whole and (scored or self._lacks_scores(held))):
+        unscored = not self.exchange.logprobs or not held.prompt  # there is none to wait for
+        if not last and not held.other and not (whole and (scored or unscored)):
             return
         if not whole:
             self.notes.add("echo_missing")
@@ -98,13 +99,17 @@ class EchoStage:
         del self.held[choice]
         out += held.events
 
-    def _lacks_scores(self, held: _Held) -> bool:
-        """Say whether there are no logprobs of the prompt to wait for."""
-        return not self.exchange.logprobs or not held.prompt
-
     def _fail(self, why: str, out: list[Event]) -> None:
         self.failed = True
-        out.append(_echo_ignored(why))
+        out.append(
+            Fault(
+                502,
+                f"The backend ignored 'echo': {why}, so the prompt's logprobs are not known. Leave "
+                "'echo' out; for llama.cpp use the adapter llamacpp, which computes them.",
+                code="echo_ignored",
+                retry=False,
+            )
+        )
 
 
 def _answer_alone(held: _Held) -> bool:
@@ -145,13 +150,3 @@ def _squeeze(text: str) -> str:
 
 _MARKS = dict.fromkeys(map(ord, "Ġ▁"))
 _ids = json.Decoder(list[int]).decode
-
-
-def _echo_ignored(why: str) -> Fault:
-    return Fault(
-        502,
-        f"The backend ignored 'echo': {why}, so the prompt's logprobs are not known. Leave 'echo' "
-        "out; for llama.cpp use the adapter llamacpp, which computes them.",
-        code="echo_ignored",
-        retry=False,
-    )

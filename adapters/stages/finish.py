@@ -13,6 +13,8 @@ or the end, since servers that put one there may put it on every chunk.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from msgspec import Struct
 
 from wellspoken.adapters.events import (
@@ -39,13 +41,27 @@ class _State(Struct, eq=False):
     tokens: int = 0  # logprob entries, else pieces of text
 
 
+_EMPTY = Fault(
+    502,
+    "The backend ended its answer without a token and without a finish_reason. Try again; if "
+    "it repeats, see the backend's log.",
+    code="empty_answer",
+)
+_CUT = Fault(
+    502,
+    "The backend's stream ended in the middle of the answer: no finish_reason and no [DONE]. "
+    "Try again; if it repeats, see the backend's log.",
+    code="upstream_cut",
+)
+
+
 class FinishStage:
     """The stage; one for an answer."""
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.notes = exchange.notes
-        self.states: dict[int, _State] = {}
+        self.states: defaultdict[int, _State] = defaultdict(_State)
         self.usage: Usage | None = None
 
     def __call__(self, events: list[Event]) -> list[Event]:
@@ -67,20 +83,14 @@ class FinishStage:
                 self._end(event, out)
             else:
                 if type(event) is Open:
-                    self._state(event.choice)
+                    self.states[event.choice]
                 elif type(event) is Usage:
                     self.usage = event
                 out.append(event)
         return out
 
-    def _state(self, choice: int) -> _State:
-        state = self.states.get(choice)
-        if state is None:
-            state = self.states[choice] = _State()
-        return state
-
     def _write_piece(self, event: Text | ToolDelta | Reasoning | Refusal, out: list[Event]) -> None:
-        state = self.states.get(event.choice) or self._state(event.choice)
+        state = self.states[event.choice]
         if state.finished:
             self.notes.add("text_after_finish")
             return
@@ -94,7 +104,7 @@ class FinishStage:
         out.append(event)
 
     def _finish(self, event: Finish, out: list[Event]) -> None:
-        state = self._state(event.choice)
+        state = self.states[event.choice]
         if state.finished:
             self.notes.add("finish_reason_repeated")
         elif not event.alone or event.reason is None:
@@ -141,7 +151,7 @@ class FinishStage:
     def _end(self, event: End, out: list[Event]) -> None:
         clean = event.clean or (self.usage is not None and self.usage.last)
         if not self.states:
-            out.append(_empty() if clean else _cut())
+            out.append(_EMPTY if clean else _CUT)
             return
         for choice in sorted(self.states):
             state = self.states[choice]
@@ -154,24 +164,6 @@ class FinishStage:
                     self.notes.add("finish_reason_missing")
                 self._write(Finish(choice, None), state, out)
             else:
-                out.append(_empty() if clean else _cut())
+                out.append(_EMPTY if clean else _CUT)
                 return
         out.append(event)
-
-
-def _empty() -> Fault:
-    return Fault(
-        502,
-        "The backend ended its answer without a token and without a finish_reason. Try again; if "
-        "it repeats, see the backend's log.",
-        code="empty_answer",
-    )
-
-
-def _cut() -> Fault:
-    return Fault(
-        502,
-        "The backend's stream ended in the middle of the answer: no finish_reason and no [DONE]. "
-        "Try again; if it repeats, see the backend's log.",
-        code="upstream_cut",
-    )

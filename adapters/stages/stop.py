@@ -65,11 +65,11 @@ class StopStage:
             return
         before = self.held.pop(event.choice, "")
         text = before + event.text
-        found = self._first(text, begin)
-        if found >= 0:
+        found = self._find(text, begin)
+        if found is not None:
             self.notes.add("stop_enforced")
             self.stopped.add(event.choice)
-            out.append(Text(event.choice, text[:found], event.lp))
+            out.append(Text(event.choice, text[: found[1]], event.lp))
             out.append(Finish(event.choice, "stop", False))
             return
         size = self._opening(text[begin:])
@@ -121,11 +121,6 @@ class StopStage:
             out.append(event)
         else:
             self._cut(event.choice, out)
-
-    def _first(self, text: str, begin: int) -> int:
-        """Return where the stop string begins that is the first to be complete, -1 if none is."""
-        found = self._find(text, begin)
-        return -1 if found is None else found[1]
 
     def _find(self, text: str, begin: int) -> tuple[int, int] | None:
         """Return the end and the start of the stop string that is the first to be complete."""

@@ -18,6 +18,7 @@ the undone text covers, makes the spelling the run's.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import islice
 
 from msgspec import Struct
@@ -87,7 +88,7 @@ class TilingStage:
         self.notes = exchange.notes
         self.k = exchange.k
         self.text = exchange.kind == "completions"
-        self.runs: dict[int, Run] = {}
+        self.runs: defaultdict[int, Run] = defaultdict(Run)
         self.left = BUDGET
         self.counts = EntryCounts()
 
@@ -106,21 +107,15 @@ class TilingStage:
                 if alone is not None and alone.lp is not None and alone.choice == event.choice:
                     self.counts.reasoned += len(alone.lp.entries)
                 self._close(event.choice, out)
-                self._run(event.choice).reasoning += event.text
+                self.runs[event.choice].reasoning += event.text
             elif type(event) is End or type(event) is Fault:
                 self._end(out)
             alone = None
             out.append(event)
         return out
 
-    def _run(self, choice: int) -> Run:
-        run = self.runs.get(choice)
-        if run is None:
-            run = self.runs[choice] = Run()
-        return run
-
     def _text(self, event: Text, out: list[Event]) -> None:
-        run = self.runs.get(event.choice) or self._run(event.choice)
+        run = self.runs[event.choice]
         lp = event.lp
         if lp is None or not lp.entries:
             event.lp = None
@@ -311,7 +306,7 @@ class TilingStage:
         Those are the end-of-text token, a stop string, reasoning, markup, or at a length limit
         the parts of a character that never came.
         """
-        run = self._run(choice)
+        run = self.runs[choice]
         if run.held:
             self._take(run, choice, True, out)
         if run.waiting and run.bare:

@@ -13,6 +13,8 @@ that is met in one of those did not cut what is kept.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from msgspec import Struct, field
 
 from wellspoken.adapters.events import End, Event, Fault, Finish, ToolDelta
@@ -106,13 +108,21 @@ class _ChoiceCalls(Struct, eq=False):
         return call
 
 
+_NAMELESS = Fault(
+    502,
+    "The backend sent a tool call without a function name, and more than one tool was offered, "
+    "so the call cannot be told. Try again, or force the tool with tool_choice.",
+    code="tool_call_without_name",
+)
+
+
 class ToolCallStage:
     """The stage; one for an answer."""
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.notes = exchange.notes
-        self.choices: dict[int, _ChoiceCalls] = {}
+        self.choices: defaultdict[int, _ChoiceCalls] = defaultdict(_ChoiceCalls)
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with every `ToolDelta` normal; a call without a name is a `Fault`."""
@@ -128,9 +138,10 @@ class ToolCallStage:
                 self._call(event, out)
                 continue
             if type(event) is Finish or type(event) is End:
-                choices = [event.choice] if type(event) is Finish else list(self.choices)
-                if any(self._has_unnamed(choice) for choice in choices):
-                    out.append(_nameless())
+                ending = [event.choice] if type(event) is Finish else self.choices
+                choices = [choice for choice in ending if choice in self.choices]
+                if any(self.choices[x].opened < self.choices[x].size for x in choices):
+                    out.append(_NAMELESS)
                     return out
                 if not isinstance(event, Finish) or event.alone:
                     for choice in choices:
@@ -147,23 +158,16 @@ class ToolCallStage:
             return event
         return Finish(event.choice, "tool_calls", event.alone)
 
-    def _has_unnamed(self, choice: int) -> bool:
-        known = self.choices.get(choice)
-        return known is not None and known.opened < known.size
-
     def _fill(self, choice: int, out: list[Event]) -> None:
         """Write the empty object of the calls that got nothing else."""
-        known = self.choices.get(choice)
-        for call in known.unfilled if known else ():
+        known = self.choices[choice]
+        for call in known.unfilled:
             if call.unfilled and call.n >= 0:
                 out.append(ToolDelta(choice, call.n, None, None, call.take("{}")))
-        if known and known.unfilled:
-            known.unfilled = [call for call in known.unfilled if call.unfilled]
+        known.unfilled = [call for call in known.unfilled if call.unfilled]
 
     def _call(self, event: ToolDelta, out: list[Event]) -> None:
-        known = self.choices.get(event.choice)
-        if known is None:
-            known = self.choices[event.choice] = _ChoiceCalls()
+        known = self.choices[event.choice]
         call = self._find(event, known)
         if call is None:
             call = known.new(event.n)
@@ -251,12 +255,3 @@ def _another(event: ToolDelta, call: _ToolCall) -> bool:
     if event.name == call.name and (not event.arguments or (event.id and event.id == call.given)):
         return False
     return call.arguments.complete()
-
-
-def _nameless() -> Fault:
-    return Fault(
-        502,
-        "The backend sent a tool call without a function name, and more than one tool was offered, "
-        "so the call cannot be told. Try again, or force the tool with tool_choice.",
-        code="tool_call_without_name",
-    )

@@ -14,6 +14,7 @@ the reasoning alone, or by a count of its text; they are never estimated.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any, Final
 
 from msgspec import Raw, json, structs
@@ -118,7 +119,7 @@ class UsageStage:
         total = usage is None or usage.completion is None
         reasoning = tuple(self._thoughts())
         if not total and (
-            self._tells_reasoning() or self.counts.reasoned or self._vocabulary_counts()
+            self._tells_reasoning() or self.counts.reasoned or self._count_texts(()) is not None
         ):
             reasoning = ()
         texts = tuple(text for text in self._contents() if text) if total else ()
@@ -146,9 +147,12 @@ class UsageStage:
         """Return the reasoning of each choice that had any."""
         return [text for text in map("".join, self.reasoning.values()) if text]
 
-    def _vocabulary_counts(self) -> bool:
+    def _count_texts(self, texts: Iterable[str]) -> int | None:
+        """Return how many tokens the texts are; None without a vocabulary that can count."""
         vocabulary = self.exchange.tokens.vocabulary
-        return vocabulary is not None and vocabulary.counts
+        if vocabulary is None or not vocabulary.counts:
+            return None
+        return sum(vocabulary.count(text) or 0 for text in texts)
 
     def _final(self, found: Counted) -> Usage:
         exchange, usage = self.exchange, self.usage
@@ -188,10 +192,10 @@ class UsageStage:
             if found.reasoning is not None or not thoughts:
                 said = found.texts + (found.reasoning or 0)
                 return said + (self.ends if form.ends else 0), "tokenize"
-        vocabulary = self.exchange.tokens.vocabulary
         texts = [*thoughts, *self._contents()]
-        if vocabulary is not None and vocabulary.counts:
-            return sum(vocabulary.count(text) or 0 for text in texts), "tokenizer"
+        counted = self._count_texts(texts)
+        if counted is not None:
+            return counted, "tokenizer"
         if self.counts.entries and not (self.exchange.echo and not self.exchange.echoed):
             return self.counts.entries, "tokens"
         return _estimate(sum(len(text.encode()) for text in texts)), "estimate"
@@ -203,9 +207,8 @@ class UsageStage:
     def _with_reasoning(self, usage: Usage, found: Counted) -> Usage:
         """Return the usage with the reasoning's tokens, if they are known."""
         count: int | None = self.counts.reasoned or found.reasoning
-        vocabulary = self.exchange.tokens.vocabulary
-        if count is None and vocabulary is not None and vocabulary.counts:
-            count = sum(vocabulary.count(text) or 0 for text in self._thoughts())
+        if count is None:
+            count = self._count_texts(self._thoughts())
         made = usage.completion or 0
         if count is None or (count >= made and not self.counts.reasoned and any(self._contents())):
             return usage  # a text that the model wrote in longer tokens leaves none for the rest

@@ -241,8 +241,6 @@ class Relay:
     async def _translate_whole(self, place: int, response: UpstreamResponse, data: bytes) -> bytes:
         if response.status >= 300:
             self.failed = response
-        elif self.stream is not None:
-            self.plan.exchange.notes.add("body_for_stream")
         self.size += len(data)
         translate = self.translator.whole
         arguments = (response.status, response.content_type, data, place)

@@ -123,7 +123,7 @@ class Planner(Generic[Wanted]):
         parts = [source.exchange for source in sources]
         merge: Merge | Best | None = Merge(exchange, parts, each) if len(parts) > 1 else None
         if best:
-            merge = Best(exchange, parts, each, [entries_in(x.prelude) for x in sources])
+            merge = Best(exchange, parts, each, [len(entries_in(x.prelude)) for x in sources])
         return Plan(exchange, dialect, asks, sources, merge)
 
     def _choices(

@@ -164,7 +164,7 @@ def test_an_echoed_prompt_does_not_score() -> None:
     exchange = asked(n=1, logprobs=True, echo=True)
     parts = [exchange.part("p") for _ in range(2)]
     prelude: list[Event] = [Text(0, "p", lp(entry("p", -90.0)))]
-    assert entries_in(prelude) == 1
+    assert len(entries_in(prelude)) == 1
     chosen = []
     for leading in ((1, 1), (0, 0)):
         best = Best(exchange, parts, 2, leading)

@@ -30,12 +30,11 @@ from tests.answers import (
 from tests.conformance import check_stream
 from tests.corpus import checked_request
 from tests.fold import comparable, fold
-from tests.replay import exchange
+from tests.replay import body_as_stream, exchange
 from wellspoken.adapters.repairs.loose_json import parse, raw
 from wellspoken.adapters.translate import (
     StreamTranslator,
     translate_body,
-    translate_stream_body,
 )
 
 FULL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -94,7 +93,7 @@ def test_one_event_that_needs_a_repair_does_not_spoil_the_others() -> None:
 def test_a_body_becomes_a_stream_that_says_the_same(name: str) -> None:
     request, given = FULL[name]
     asked = exchange({**request, "stream": True})
-    found = translate_stream_body(asked, "application/json", json.dumps(completion(given)).encode())
+    found = body_as_stream(asked, "application/json", json.dumps(completion(given)).encode())
     assert isinstance(found, bytes)
     assert check_stream(found, checked_request(request), None) == []
     assert comparable(fold(found)) == comparable(completion(given))

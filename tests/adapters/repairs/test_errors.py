@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from tests.answers import DONE, Said, ask, body, completion, data, end, role, say, stream
 from tests.examples import examples
-from tests.replay import exchange
+from tests.replay import body_as_stream, exchange
 from tests.replay import stream as pieces
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.readers.near_openai import NearOpenAI
 from wellspoken.adapters.repairs import faults
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.translate import StreamTranslator, translate_body, translate_stream_body
+from wellspoken.adapters.translate import StreamTranslator, translate_body
 
 SAID = "Something is wrong."
 
@@ -329,7 +329,7 @@ def test_a_connection_that_fails() -> None:
 
 @pytest.mark.parametrize("payload", [{"error": {"message": SAID}}, {"choices": []}, 7])
 def test_an_error_body_where_a_stream_was_asked_for(payload: Any) -> None:
-    found = translate_stream_body(
+    found = body_as_stream(
         exchange(ask(stream=True)), "application/json", json.dumps(payload).encode()
     )
     assert not isinstance(found, bytes) and found.status == 502
