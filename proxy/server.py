@@ -160,7 +160,9 @@ class Service:
     async def drain(self) -> None:
         """Stop in order: not ready, then no new connections, then the end of what is open.
 
-        Cancel it to stop at once.
+        Meanwhile requests go on, also new ones on open connections, whose answers end these
+        (`draining`). Nothing is cancelled here: what is open after it, `stop` cuts off. Cancel it
+        to stop at once; it holds nothing that would have to be given back.
         """
         state = self.state
         state.draining = True

@@ -43,7 +43,7 @@ class RequestError(Exception):
         return error_json(self.message, self.type, self.param, self.code)
 
 
-def error_json(message: str, type: str, param: str | None, code: str | None) -> bytes:
+def error_json(message: str, type: str, param: str | None = None, code: str | None = None) -> bytes:
     """Return OpenAI's error object as JSON: all four keys, always."""
     error = {"message": message, "type": type, "param": param, "code": code}
     try:

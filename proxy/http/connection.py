@@ -23,8 +23,9 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 from aiohttp.web_server import Server
 
+from wellspoken.adapters.requests.errors import error_json
 from wellspoken.proxy.http.requests import fresh_id
-from wellspoken.proxy.http.responses import Reply, error_body, identifying, plain_head
+from wellspoken.proxy.http.responses import Reply, identifying, plain_head
 
 
 class Connection(RequestHandler):
@@ -33,6 +34,12 @@ class Connection(RequestHandler):
     A request head that has begun must be complete after `head_seconds` and within `head_size`
     bytes, else 408 or 431 and the end of the connection. What aiohttp cannot parse, and what a
     handler raises, answers in OpenAI's error envelope, without a traceback to the client.
+
+    Two things run: the transport's callbacks (`data_received`, `connection_lost`, the head's
+    timer), which await nothing, and aiohttp's one task, which answers the requests of the
+    connection one after another. `connection_lost` cancels that task wherever it waits, and with it
+    the request to the backend; nothing else cancels it but `shutdown`, when the proxy stops. A
+    refusal by the timer writes beside the task, so it comes only between two requests.
     """
 
     __slots__ = (
@@ -102,7 +109,7 @@ class Connection(RequestHandler):
     def _refuse(self, status: int, message: str) -> None:
         self._head_done()
         if self.transport is not None and not self.transport.is_closing():
-            body = error_body(message, "invalid_request_error")
+            body = error_json(message, "invalid_request_error")
             assert self._task_handler is not None, "an open connection has its task"
             writer, task = StreamWriter(self, self._loop), self._task_handler
             # As aiohttp itself has it for what cannot be parsed.
@@ -138,7 +145,7 @@ class Connection(RequestHandler):
         if status >= 500:
             self.logger.error("a request failed in the proxy itself", exc_info=exc)
             text = "The proxy failed; this is a bug in it. Its log has the details."
-            body = error_body(text, "server_error")
+            body = error_json(text, "server_error")
             identity = fresh_id()
         else:
             if isinstance(exc, LineTooLong):
@@ -152,7 +159,7 @@ class Connection(RequestHandler):
                     "headers (one Host, one Content-Length or Transfer-Encoding), its method and "
                     "path, and that plain http is spoken."
                 )
-            body = error_body(text, "invalid_request_error")
+            body = error_json(text, "invalid_request_error")
             identity = self._listener.refused(request, status)
         lines = identifying(identity, 0)
         answer = Reply(request, status, body, extra=lines, close=True)

@@ -17,8 +17,6 @@ from typing import Any
 
 from aiohttp.web_request import BaseRequest
 
-from wellspoken.adapters.requests.errors import error_json
-
 JSON = b"application/json"
 _JOIN_BELOW = 65_536  # bytes: above this a second write costs less than the copy
 
@@ -253,11 +251,6 @@ class EventStream:
                 except ConnectionResetError:
                     return
         self._timer = self._loop.call_later(wait, self._beat)
-
-
-def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> bytes:
-    """Return OpenAI's error envelope as JSON."""
-    return error_json(message, kind, param, code)
 
 
 class TappedStream(EventStream):

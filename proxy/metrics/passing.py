@@ -8,6 +8,7 @@ all.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec import DecodeError, Raw, Struct, json
@@ -46,17 +47,15 @@ class _WithUsage(Struct):
 _answer_of = json.Decoder(_WithUsage).decode
 
 
+@dataclass(slots=True)
 class PassingUsage:
     """What an answer tells of its tokens; `usage` is None while it has told nothing.
 
     Give it either a whole `body`, or a stream's bytes as they come (`feed`, split anywhere).
     """
 
-    __slots__ = ("_line", "usage")
-
-    def __init__(self) -> None:
-        self.usage: Usage | None = None
-        self._line = b""
+    usage: Usage | None = None
+    _line: bytes = b""
 
     def body(self, data: bytes) -> None:
         """Read a whole answer."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Generic, TypeVar
 
@@ -22,14 +23,12 @@ from prometheus_client.utils import floatToGoString
 Labels = dict[str, str]
 
 
+@dataclass(slots=True, eq=False)
 class Count:
     """One series of a counter."""
 
-    __slots__ = ("labels", "value")
-
-    def __init__(self, labels: Labels) -> None:
-        self.labels = labels
-        self.value = 0.0
+    labels: Labels
+    value: float = 0.0
 
     def inc(self, amount: float = 1.0) -> None:
         """Count one, or `amount`, which must not be negative."""
@@ -41,7 +40,7 @@ class Count:
 
 
 class Times:
-    """One series of a histogram."""
+    """One series of a histogram with the bounds of its buckets, which rise."""
 
     __slots__ = ("_bounds", "_labels", "_le", "counts", "sum")
 
@@ -72,10 +71,8 @@ class Times:
 One = TypeVar("One", Count, Times)
 
 
-class _Family(Collector, Generic[One]):
-    """A metric: its series by the values of its labels."""
-
-    kind = ""
+class SeriesFamily(Collector, Generic[One]):
+    """A metric: its series by the values of its labels; a counter's `name` is without _total."""
 
     def __init__(
         self,
@@ -83,11 +80,11 @@ class _Family(Collector, Generic[One]):
         name: str,
         labels: Sequence[str],
         text: str,
+        kind: str,
         make: Callable[[Labels], One],
     ) -> None:
+        self._family = name, text, kind
         self._make: Callable[[Labels], One] = make
-        self._name = name
-        self._text = text
         self._labels = tuple(labels)
         self._series: dict[tuple[object, ...], One] = {}
         registry.register(self)
@@ -105,43 +102,15 @@ class _Family(Collector, Generic[One]):
 
     def describe(self) -> Iterable[Metric]:
         """Return the family without samples: the registry looks for names that are taken."""
-        return (Metric(self._name, self._text, self.kind),)
+        return (Metric(*self._family),)
 
     def collect(self) -> Iterable[Metric]:
         """Return the family as it is now."""
-        metric = Metric(self._name, self._text, self.kind)
+        metric = Metric(*self._family)
         samples = metric.samples
         for one in list(self._series.values()):
-            samples.extend(one.samples(self._name))
+            samples.extend(one.samples(metric.name))
         return (metric,)
-
-
-class CounterFamily(_Family[Count]):
-    """A counter; `name` is without _total."""
-
-    kind = "counter"
-
-    def __init__(
-        self, registry: CollectorRegistry, name: str, labels: Sequence[str], text: str
-    ) -> None:
-        super().__init__(registry, name, labels, text, Count)
-
-
-class HistogramFamily(_Family[Times]):
-    """A histogram with the bounds of its buckets, which rise."""
-
-    kind = "histogram"
-
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        name: str,
-        labels: Sequence[str],
-        text: str,
-        bounds: Sequence[float],
-    ) -> None:
-        rising = tuple(bounds)
-        super().__init__(registry, name, labels, text, lambda values: Times(values, rising))
 
 
 class TextFormat:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from msgspec import DecodeError, Struct, json
@@ -17,7 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from wellspoken.adapters.events import Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.proxy.metrics.engine_families import EngineMetrics
-from wellspoken.proxy.metrics.series import CounterFamily, HistogramFamily, TextFormat, Times
+from wellspoken.proxy.metrics.series import Count, SeriesFamily, TextFormat, Times
 from wellspoken.proxy.metrics.store_families import StoreMetrics
 
 MOST: Final = 2**53
@@ -123,15 +124,16 @@ class Metrics:
         build.labels(version, platform.python_version()).set(1)
         self._engines: EngineMetrics | None = None
 
-    def _counter(self, series: str, text: str) -> CounterFamily:
-        return CounterFamily(self.registry, *_parse(series), text)
+    def _counter(self, series: str, text: str) -> SeriesFamily[Count]:
+        return SeriesFamily(self.registry, *_parse(series), text, "counter", Count)
 
     def _gauge(self, series: str, text: str) -> Gauge:
         name, labels = _parse(series)
         return Gauge(name, text, labels, registry=self.registry)
 
-    def _histogram(self, series: str, text: str, buckets: tuple[float, ...]) -> HistogramFamily:
-        return HistogramFamily(self.registry, *_parse(series), text, buckets)
+    def _histogram(self, series: str, text: str, buckets: tuple[float, ...]) -> SeriesFamily[Times]:
+        make = partial(Times, bounds=buckets)
+        return SeriesFamily(self.registry, *_parse(series), text, "histogram", make)
 
     def of_store(self) -> StoreMetrics:
         """Return the store's metrics; without one a scrape has none of them."""

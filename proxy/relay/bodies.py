@@ -7,6 +7,7 @@ looks like one; a model that spells out a key piece by piece in a stream is beyo
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiohttp.web_request import BaseRequest
@@ -20,17 +21,15 @@ _BEYOND: Final = 4_096  # bytes behind these, so that no key is cut before it is
 _KEYED: Final = ("Authorization", "x-api-key", "Proxy-Authorization")
 
 
+@dataclass(slots=True, eq=False)
 class BodyTap:
     """Notes the bodies of one request: the client's at once, the answer when it is over."""
 
-    __slots__ = ("_answer", "_id", "_request", "_size", "_state")
-
-    def __init__(self, state: State, request: BaseRequest, id: str) -> None:
-        self._state = state
-        self._request = request
-        self._id = id
-        self._answer = bytearray()
-        self._size = 0
+    _state: State
+    _request: BaseRequest
+    _id: str
+    _answer: bytearray = field(default_factory=bytearray)
+    _size: int = 0
 
     def request(self, body: bytes) -> None:
         """Log the body of the request."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 from aiohttp import ClientPayloadError
@@ -50,60 +51,42 @@ class Watch(Protocol):
         """Note that the answer broke off."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class UpstreamResponse:
     """A backend's answer whose head has come; read it to its end, or close it.
 
     `content_type` is lower-case and without parameters. After the last byte the connection goes
     back to its pool by itself.
+
+    One task reads. Beside it run the timer (`_late`), which fails a wait that is too long, and the
+    parser, which may give the connection back (`_give_back`) at any wait of the reader's, or before
+    its first. Whoever cancels the reader has the connection closed, since bytes that nobody takes
+    would be the next answer's; `close` and `finish` await nothing, so they are safe in a `finally`.
     """
 
-    __slots__ = (
-        "_between",
-        "_body",
-        "_coded",
-        "_complete",
-        "_first",
-        "_limit",
-        "_loop",
-        "_since",
-        "_timer",
-        "_upstream",
-        "_watch",
-        "_wire",
-        "_works",
-        "content_type",
-        "content_type_header",
-        "headers",
-        "status",
-    )
-
-    def __init__(
-        self,
-        upstream: Upstream,
-        wire: Wire,
-        limit: float,
-        between: float,
-        coded: bool = False,
-        works: bool = True,
-    ) -> None:
-        self._upstream = upstream
-        self._coded = coded
-        self._works = works  # it shows that the model computes
-        self._wire = wire
-        self._between = between
-        self._limit = limit
-        self._first = True  # no byte of the body has come
-        self._complete = False  # its last byte has come, and the connection is no longer ours
-        self._loop = upstream.loop
-        self._body: StreamReader | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._watch: Watch | None = None
-        self._since = self._loop.time()  # when the present wait began; 0: nobody waits
-        if limit:
-            self._timer = self._loop.call_later(limit, self._late)
+    _upstream: Upstream
+    _wire: Wire
+    _limit: float
+    _between: float
+    _coded: bool
+    _works: bool  # it shows that the model computes
+    _loop: asyncio.AbstractEventLoop
+    _first: bool = True  # no byte of the body has come
+    _complete: bool = False  # its last byte has come, and the connection is no longer ours
+    _body: StreamReader | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _watch: Watch | None = None
+    _since: float = 0.0  # when the present wait began; 0: nobody waits
+    status: int = 0
+    headers: CIMultiDictProxy[str] = field(init=False)
+    content_type: str = ""
+    content_type_header: str = ""
 
     async def head(self) -> None:
         """Wait for the response's head, past any 1xx. Raises UpstreamError."""
+        if self._limit:
+            self._since = self._loop.time()
+            self._timer = self._loop.call_later(self._limit, self._late)
         try:
             while True:
                 message, payload = await self._wire.read()
@@ -114,7 +97,7 @@ class UpstreamResponse:
             self._raise(error)
         self._body = payload
         self.status = message.code
-        self.headers: CIMultiDictProxy[str] = message.headers
+        self.headers = message.headers
         self.content_type_header = message.headers.get("Content-Type", "")
         self.content_type = self.content_type_header.partition(";")[0].strip().lower()
         coding = message.headers.get("Content-Encoding", "identity").strip().lower()
@@ -242,6 +225,9 @@ class Upstream:
     `heard`: the loop's time when something of an answer's body was last read, 0.0 before; what a
     GET answers does not count, since a server whose model hangs still answers those.
     `on_failure` is told of every connection that cannot be made and every answer that breaks off.
+
+    It belongs to the loop's thread, where many requests use it at a time: `_idle` and `_open`
+    change only in steps that await nothing, so each connection has one user.
     """
 
     def __init__(
@@ -299,7 +285,7 @@ class Upstream:
             auto_decompress=False,
             read_bufsize=READ_SIZE,
         )
-        answer = UpstreamResponse(self, wire, first, between, coded, method == "POST")
+        answer = UpstreamResponse(self, wire, first, between, coded, method == "POST", self.loop)
         # No step of the loop lies between the look at an idle connection and this write, so nothing
         # is sent into one that is known to be over; what is sent may have run and is not repeated.
         if wire.transport is not None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.detection import (
@@ -30,6 +31,7 @@ LIMIT = 1024 * 1024  # bytes of an answer; llama.cpp's /props holds a whole chat
 UNREACHABLE = frozenset({"dns", "refused", "unreachable", "tls", "connect_timeout", "cut"})
 
 
+@dataclass(slots=True, eq=False)
 class Detector:
     """Finds out what one backend is, tells `recognise`, and remembers why in `found`.
 
@@ -37,40 +39,20 @@ class Detector:
     one asking is under way at any time; `start` also asks in the background until one succeeds.
     """
 
-    __slots__ = (
-        "_again",
-        "_log",
-        "_loop",
-        "_name",
-        "_recognise",
-        "_task",
-        "_upstream",
-        "_wanted",
-        "_watch",
-        "found",
-        "settled",
-    )
+    _name: str
+    _upstream: Upstream
+    _recognise: Callable[[Backend], None]
+    _log: logging.Logger
+    found: Found | None = None
+    settled: bool = False
+    _again: float = 0.0  # when a request may cause the next asking
+    _task: asyncio.Task[None] | None = None
+    _watch: asyncio.Task[None] | None = None
+    _wanted: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def __init__(
-        self,
-        name: str,
-        upstream: Upstream,
-        recognise: Callable[[Backend], None],
-        log: logging.Logger,
-    ) -> None:
-        self.found: Found | None = None
-        self.settled = False
-        self._name = name
-        self._recognise = recognise
-        self._upstream = upstream
-        self._log = log
-        self._loop = upstream.loop
-        self._again = 0.0  # when a request may cause the next asking
-        self._task: asyncio.Task[None] | None = None
-        self._watch: asyncio.Task[None] | None = None
-        self._wanted = asyncio.Event()
+    def __post_init__(self) -> None:
         self._wanted.set()
-        upstream.on_failure = self._note_failure
+        self._upstream.on_failure = self._note_failure
 
     @property
     def described(self) -> str:
@@ -85,14 +67,14 @@ class Detector:
 
     async def wait_known(self) -> None:
         """Wait until it is known what the backend is, or cannot be told now; `SECONDS` at most."""
-        if self.settled or (self._task is None and self._loop.time() < self._again):
+        if self.settled or (self._task is None and self._upstream.loop.time() < self._again):
             return
         await asyncio.wait({self._join_asking()})
 
     def start(self) -> None:
         """Ask in the background, now and whenever the backend has been unreachable."""
         if self._watch is None:
-            self._watch = self._loop.create_task(self._keep_asking())
+            self._watch = self._upstream.loop.create_task(self._keep_asking())
 
     async def stop(self) -> None:
         """Ask no more."""
@@ -121,7 +103,7 @@ class Detector:
     def _join_asking(self) -> asyncio.Task[None]:
         """Return the asking that is under way, a new one if there is none."""
         if self._task is None:
-            self._task = self._loop.create_task(self._ask())
+            self._task = self._upstream.loop.create_task(self._ask())
         return self._task
 
     async def _ask(self) -> None:
@@ -138,7 +120,7 @@ class Detector:
             self._learn(Signs(answers))
         finally:
             self._task = None
-            self._again = self._loop.time() + AGAIN
+            self._again = self._upstream.loop.time() + AGAIN
 
     async def _get(self, path: str, answers: dict[str, Observation]) -> None:
         """Ask one question; no answer is no sign. A head whose body fails still is one."""

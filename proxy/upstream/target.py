@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -50,6 +51,7 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
     caps: Caps = Caps()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Target:
     """One backend with everything a request to it needs: `name` and `settings` never change.
 
@@ -61,46 +63,21 @@ class Target:
     `tokens` belongs to this backend alone, since a token's bytes depend on its vocabulary.
     """
 
-    __slots__ = (
-        "_sizes",
-        "backend",
-        "detector",
-        "doubt",
-        "engine",
-        "listed",
-        "lone",
-        "look",
-        "models",
-        "name",
-        "renamed",
-        "settings",
-        "tokens",
-        "upstream",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        backend: Backend,
-        upstream: Upstream | None,
-        *,
-        models: Sequence[str] = (),
-        settings: TargetSettings,
-    ) -> None:
-        self.name = name
-        self.settings = settings
-        self.backend = backend
-        self.lone = False
-        self.upstream = upstream
-        self.models = tuple(models)
-        self.renamed: Callable[[], None] = lambda: None  # whom `rename` tells: the router
-        self.tokens = TokenTable()
-        self.detector: Detector | None = None
-        self.engine: Supervisor | None = None
-        self.look: Callable[[], None] = lambda: None
-        self.doubt: asyncio.Task[None] | None = None
-        self.listed: Mapping[str, Model] = {}
-        self._sizes = VocabularySizes()
+    name: str
+    backend: Backend
+    upstream: Upstream | None
+    _: KW_ONLY
+    settings: TargetSettings
+    models: Sequence[str] = ()
+    lone: bool = False
+    renamed: Callable[[], None] = lambda: None  # whom `rename` tells: the router
+    tokens: TokenTable = field(default_factory=TokenTable)
+    detector: Detector | None = None
+    engine: Supervisor | None = None
+    look: Callable[[], None] = lambda: None
+    doubt: asyncio.Task[None] | None = None
+    listed: Mapping[str, Model] = field(default_factory=dict)
+    _sizes: VocabularySizes = field(default_factory=VocabularySizes)
 
     @property
     def names(self) -> tuple[str, ...]:

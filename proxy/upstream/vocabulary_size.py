@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from msgspec import DecodeError, Meta, Struct, json
@@ -56,6 +57,7 @@ def read_sizes(body: bytes) -> dict[str, int]:
     return sizes
 
 
+@dataclass(slots=True, eq=False)
 class VocabularySizes:
     """What one target's server says of its vocabularies.
 
@@ -63,13 +65,10 @@ class VocabularySizes:
     seconds later, at the next need, and when the server was recognised anew or has another address.
     """
 
-    __slots__ = ("_asked", "_server", "_sizes", "_task")
-
-    def __init__(self) -> None:
-        self._sizes: dict[str, int] = {}
-        self._asked = 0.0  # when the asking began whose answer holds
-        self._server: tuple[Upstream | None, object] = (None, None)
-        self._task: asyncio.Task[None] | None = None
+    _sizes: dict[str, int] = field(default_factory=dict)
+    _asked: float = 0.0  # when the asking began whose answer holds
+    _server: tuple[Upstream | None, object] = (None, None)
+    _task: asyncio.Task[None] | None = None
 
     async def find(self, model: str, upstream: Upstream, path: str, found: object) -> int | None:
         """Return the size that the server tells of `model` under `path`, None if it tells none.

@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import prometheus_client
@@ -17,7 +18,7 @@ from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.metrics.test_engine_metrics import Engine
-from wellspoken.proxy.metrics.series import CounterFamily, HistogramFamily, TextFormat
+from wellspoken.proxy.metrics.series import Count, SeriesFamily, TextFormat, Times
 from wellspoken.proxy.metrics.service import PHASES, Metrics
 from wellspoken.proxy.metrics.store_families import STORE_FAILURES
 
@@ -159,8 +160,8 @@ async def test_it_is_as_prometheus_client_writes_it() -> None:
         "c", "C.", ["d"], buckets=(0.1, 1.0, 5.0), registry=registry
     )
     one, two = (
-        CounterFamily(own, "a", ["b"], "A."),
-        HistogramFamily(own, "c", ["d"], "C.", (0.1, 1.0, 5.0)),
+        SeriesFamily(own, "a", ["b"], "A.", "counter", Count),
+        SeriesFamily(own, "c", ["d"], "C.", "histogram", partial(Times, bounds=(0.1, 1.0, 5.0))),
     )
     for at in range(50):
         for counted in (counter, one):
