@@ -116,6 +116,7 @@ class BackendAnswer:
         self.exchange = exchange
         self.reader = reader_of(exchange, dialect)
         self.stages = stages(exchange)
+        self.text_stages = self.stages[1:]  # a lone piece of text is no affair of the calls' stage
         self.stop: StopStage | None = None
         for stage in self.stages:
             if type(stage) is UsageStage:
@@ -132,7 +133,8 @@ class BackendAnswer:
         if self.stop is not None:
             events = self._cut_at_stop(events)
         else:  # as `through`, without a call for each read
-            for stage in self.stages:
+            text = len(events) == 1 and type(events[0]) is Text
+            for stage in self.text_stages if text else self.stages:
                 events = stage(events)
         if (not events or type(events[-1]) is not Text) and not self.ended:
             last = type(events[-1]) if events else None
