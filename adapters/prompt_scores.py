@@ -7,7 +7,10 @@ of a prompt go out in order: each finds all but one token of its prefix in the s
 
 A token that only begins a character has no probabilities in an answer. Then another one is forced,
 of whole characters, and it is looked up among the most likely tokens of its place, ever more of
-them.
+them. Which token is forced does not change what is reported, so any will do; the prefix alone does.
+
+Example. For the tokens [1, 15043, 3186] the probes are [1] with 15043 forced, and [1, 15043] with
+3186 forced: the first token has none, since nothing comes before it.
 """
 
 from __future__ import annotations

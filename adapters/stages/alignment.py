@@ -4,6 +4,13 @@ A row's *options* are what its token may stand for in the content: known bytes, 
 the text holds U+FFFD or is empty (a part of a character whose split is unknown). If all bytes are
 known, covering is a search in their concatenation; with patterns it is a walk over the rows that
 keeps every reachable position, prefers that a character is owned by its last row, and is bounded.
+
+Example. The content "a😀b" came in rows "a", "", "", "b": two tokens made the emoji, and nothing
+tells which bytes were whose. After "a" the walk stands at 1; the first "" may own nothing and stay
+at 1 (one part has come) or take the whole emoji and stand at 5. Only one row can take it, and both
+ways reach "b" at 5; that the first part takes it all costs a penalty, since a part alone is no
+whole character. So the second "" owns the four bytes and the first one none. What holds of any
+cover: its pieces ascend and none overlaps another, and together they are the bytes it covers.
 """
 
 from __future__ import annotations
@@ -136,7 +143,10 @@ def _offset(joined: bytes, content: bytes, after: bytes) -> int | None:
 
 
 def _find(joined: bytes, content: bytes, begin: int) -> int | None:
-    """Return the last place of the content if little follows there, else the first."""
+    """Return the last place of the content if little follows there, else the first.
+
+    Much that follows is no end-of-text token: there the rows run ahead of this piece of content.
+    """
     first = joined.find(content, begin)
     if first < 0:
         return None
@@ -204,6 +214,9 @@ def _walk(rows: Rows, first: int, content: bytes, budget: Budget) -> Cover | Non
 
     Rows that are used up before the content cover its beginning, if they are all the rows.
     """
+    # All ways go on together, row by row, each state with the best way to it alone: what follows
+    # depends on the state, not on how it was reached. So rows times states bounds the work, where
+    # the number of ways doubles with every part.
     trails: list[Trail] = []
     reached: Trail = {(0, 0): (0, (0, 0), Option(None))}
     size = len(content)
@@ -232,7 +245,11 @@ def _walk(rows: Rows, first: int, content: bytes, budget: Budget) -> Cover | Non
 
 
 def _nearest(reached: Trail, anchor: State, at: State, size: int) -> Trail:
-    """Return the states nearest to a steady pace from the anchor to the content's end."""
+    """Return the states nearest to a steady pace from the anchor to the content's end.
+
+    300 rows without text cover 150 emojis so; with the first states kept instead, the rows would be
+    used up after 64 of them.
+    """
     (row, position), (index, count) = anchor, at
     wanted = position + (size - position) * (index - row) / max(count - 1 - row, 1)
     kept = sorted(reached, key=lambda state: abs(state[0] - wanted))[:WIDTH]
@@ -355,6 +372,7 @@ def _as_replaced(data: bytes, position: int, content: bytes) -> Sequence[tuple[i
 
 
 def _trace(trails: list[Trail], first: int, end: State, content: bytes) -> list[Piece]:
+    """Return the pieces of the way that ends at `end`, from its last row back to its first."""
     pieces = []
     for index in range(len(trails) - 1, -1, -1):
         _, before, option = trails[index][end]

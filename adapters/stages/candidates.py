@@ -60,7 +60,9 @@ class Reading(NamedTuple):
 
 
 # From the reading that trusts most to the one that trusts least: a loose one finds room for nearly
-# any entry, and would give tokens to bytes that are another's, so it comes last.
+# any entry, and would give tokens to bytes that are another's, so it comes last. "é" in rows
+# "", "é" is covered by the first reading: the part owns nothing, the last one all. Rows "", "" need
+# the second, since one of them has to own it, and one "" for "éé" needs the third.
 READINGS = (
     Reading(empty=True),
     Reading(),
@@ -109,6 +111,8 @@ def settle_piece(
     Counts `logprobs_sampled_inferred`, `logprobs_sampled_mismatch`, `logprobs_bytes_from_content`,
     `logprobs_space_restored` and `logprobs_clipped`.
     """
+    # First which token it is, then which bytes: what is an alternative takes that one's token, and
+    # alternatives that read as the entry did (`was`) are the same token and go with it.
     pick(entry, piece.option.pick, notes)
     was = (entry.token, entry.logprob)
     data = piece.option.data

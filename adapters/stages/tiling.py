@@ -166,6 +166,10 @@ class TilingStage:
 
     def _take(self, run: Run, choice: int, last: bool, out: list[Event]) -> None:
         """Write the held text with the entries that cover it; `last`: nothing follows it."""
+        # The order of what is tried: the text at hand first; then, if that is not covered exactly,
+        # with the bare text before it, since an entry may come a chunk after its text ("Hel" alone,
+        # then "lo" with the entry "Hello"). That is tried a few times an answer, so that a server
+        # whose entries never fit costs no more than that.
         near = islice(run.waiting, len(run.held) + AHEAD)
         if any(entry.bytes == NULL and token_id(entry.token) is not None for entry in near):
             self._emit(run, choice, run.held, run.waiting, out)  # texts unknown: no aligning
@@ -190,6 +194,9 @@ class TilingStage:
     def _write(
         self, run: Run, choice: int, base: str, found: Cover, last: bool, out: list[Event]
     ) -> None:
+        # Each entry of the run is outside the content (before the first piece), goes out with its
+        # piece, or waits (from `end` on). Where the last one reaches over the text, it waits with
+        # the text from its first whole character on.
         content = (base + run.held).encode()
         pieces, entries, text = found.pieces, run.waiting, run.held
         if not run.begun:
@@ -235,6 +242,9 @@ class TilingStage:
         self, run: Run, entries: list[Entry], content: bytes
     ) -> tuple[Cover | None, Spelling]:
         """Return the cheapest cover by the first reading that has one."""
+        # Readings outside, spellings inside: a looser reading is worse than another spelling, since
+        # it finds room for nearly anything. A cover without cost ends the search; one that cut at
+        # its front (cost 1 or 2) may be bettered by another spelling, but not by a looser reading.
         after = run.reasoning.encode() if not run.begun else b""
         budget = Budget(min(STEPS, self.left))
         best: tuple[Cover | None, Spelling] = (None, None)
@@ -325,6 +335,7 @@ class TilingStage:
             self._emit(run, choice, "", rest, out)
 
     def _end(self, out: list[Event]) -> None:
+        # Told once an answer: a choice that had entries lacks some, or no choice had any at all.
         had = bare = lacking = False
         for choice, run in self.runs.items():
             self._close(choice, out)
