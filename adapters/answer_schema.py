@@ -290,12 +290,6 @@ class ErrorBody(Strict, kw_only=True):
     code: str | None
 
 
-class ErrorResponse(Strict, kw_only=True):
-    """OpenAI's error envelope: every failure, and the last event of a stream that fails."""
-
-    error: ErrorBody
-
-
 class Capability(Strict, kw_only=True):
     """What becomes of one parameter.
 

@@ -10,9 +10,10 @@ that those servers stay on the fast path; the reader turns what they hold into `
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec.structs import fields
 
 from wellspoken.adapters.events import Entry, Lp, Reason
 
@@ -112,31 +113,32 @@ class WireUsage(Struct, gc=False, forbid_unknown_fields=True):
     completion_tokens_details: Raw = NONE
 
 
-class WireChunk(Struct, gc=False, forbid_unknown_fields=True):
-    """One chunk of a stream, but for the vendor keys of a first or last one: those are few."""
+Choice = TypeVar("Choice", WireChoice, WireTextChoice)
+
+
+class WireAnswer(Struct, Generic[Choice], gc=False, forbid_unknown_fields=True):
+    """What every answer has, a whole one or a chunk; a subclass says which `object` it is."""
 
     id: str
-    object: Literal["chat.completion.chunk"]
+    object: str
     created: int
     model: str
-    choices: list[WireChoice]
+    choices: list[Choice]
     usage: WireUsage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType | None = UNSET
+    service_tier: str | UnsetType | None = UNSET
+
+
+class WireChunk(WireAnswer[WireChoice]):
+    """One chunk of a stream, but for the vendor keys of a first or last one: those are few."""
+
+    object: Literal["chat.completion.chunk"]
     service_tier: str | UnsetType = UNSET
     obfuscation: str | UnsetType = UNSET
 
 
-class WireBody(Struct, gc=False, forbid_unknown_fields=True):
-    """A whole answer."""
-
-    id: str
+class WireBody(WireAnswer[WireChoice]):
     object: Literal["chat.completion"]
-    created: int
-    model: str
-    choices: list[WireChoice]
-    usage: WireUsage | UnsetType | None = UNSET
-    system_fingerprint: str | UnsetType | None = UNSET
-    service_tier: str | UnsetType | None = UNSET
     prompt_logprobs: Raw = NONE
     prompt_token_ids: Raw = NONE
     prompt_text: Raw = NONE
@@ -146,52 +148,24 @@ class WireBody(Struct, gc=False, forbid_unknown_fields=True):
     timings: Raw = NONE
 
 
-class WireTextChunk(Struct, gc=False, forbid_unknown_fields=True):
-    """One chunk of a completions stream."""
-
-    id: str
+class WireTextChunk(WireAnswer[WireTextChoice]):
     object: Literal["text_completion"]
-    created: int
-    model: str
-    choices: list[WireTextChoice]
-    usage: WireUsage | UnsetType | None = UNSET
-    system_fingerprint: str | UnsetType | None = UNSET
     service_tier: str | UnsetType = UNSET
 
 
-class WireTextBody(Struct, gc=False, forbid_unknown_fields=True):
-    """A whole completions answer."""
-
-    id: str
+class WireTextBody(WireAnswer[WireTextChoice]):
     object: Literal["text_completion"]
-    created: int
-    model: str
-    choices: list[WireTextChoice]
-    usage: WireUsage | UnsetType | None = UNSET
-    system_fingerprint: str | UnsetType | None = UNSET
-    service_tier: str | UnsetType | None = UNSET
     kv_transfer_params: Raw = NONE
     ec_transfer_params: Raw = NONE
     metrics: Raw = NONE
     timings: Raw = NONE
 
 
-TEXT_EXTRAS = ("kv_transfer_params", "ec_transfer_params", "metrics", "timings")
-TEXT_CHOICE_EXTRAS = (
-    "stop_reason",
-    "matched_stop",
-    "token_ids",
-    "prompt_token_ids",
-    "prompt_logprobs",
-    "routed_experts",
-)
-BODY_EXTRAS = (
-    "prompt_logprobs",
-    "prompt_token_ids",
-    "prompt_text",
-    "kv_transfer_params",
-    "ec_transfer_params",
-    "metrics",
-    "timings",
-)
-CHOICE_EXTRAS = ("stop_reason", "matched_stop", "token_ids", "routed_experts")
+def _vendor_keys(wire: type[Struct]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(wire) if field.type is Raw)
+
+
+TEXT_EXTRAS = _vendor_keys(WireTextBody)
+TEXT_CHOICE_EXTRAS = _vendor_keys(WireTextChoice)
+BODY_EXTRAS = _vendor_keys(WireBody)
+CHOICE_EXTRAS = _vendor_keys(WireChoice)

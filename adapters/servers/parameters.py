@@ -67,8 +67,6 @@ CHAT_VARIANTS: Final = (
 )
 """Values of chat parameters that have a row of their own."""
 
-COMPLETION_VARIANTS: Final = ("prompt.ids",)
-
 OURS: Final = (
     rows("store metadata", "answered", note="stored by the proxy, where it has a store")
     | rows("service_tier", "answered", note='"default" where one was asked for')

@@ -16,7 +16,7 @@ from wellspoken.adapters.answer_schema import (
     Completion,
     CompletionChunk,
     CreateEmbeddingResponse,
-    ErrorResponse,
+    ErrorBody,
     Strict,
     Text,
 )
@@ -35,6 +35,12 @@ __all__ = [
     "Ready",
     "Unready",
 ]
+
+
+class ErrorResponse(Strict, kw_only=True):
+    """OpenAI's error envelope: every failure, and the last event of a stream that fails."""
+
+    error: ErrorBody
 
 
 class Ready(Strict, kw_only=True):

@@ -15,7 +15,6 @@ from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.parameters import (
     ASKS_NOTHING,
     CHAT_VARIANTS,
-    COMPLETION_VARIANTS,
     How,
     Support,
     Table,
@@ -25,7 +24,7 @@ from wellspoken.adapters.servers.prepare import prepare, prepare_completion
 from wellspoken.adapters.servers.registry import BACKENDS, find
 
 CHAT_ROWS = OPENAI_KEYS | set(CHAT_VARIANTS)
-COMPLETION_ROWS = COMPLETION_KEYS | set(COMPLETION_VARIANTS)
+COMPLETION_ROWS = COMPLETION_KEYS | {"prompt.ids"}
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 OTHER = {"type": "function", "function": {"name": "g"}}

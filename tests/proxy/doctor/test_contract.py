@@ -11,6 +11,7 @@ import pytest
 
 from tests.conforming import BODIES, USAGE
 from tests.conforming_completions import BODIES as TEXT_BODIES
+from tests.openapi.answer_schema import ErrorResponse
 from tests.proxy.doctor.answers import EMBEDDED, FLAT, STREAM_SCORED
 from wellspoken.adapters.answer_schema import (
     ChatCompletion,
@@ -18,7 +19,6 @@ from wellspoken.adapters.answer_schema import (
     Completion,
     CompletionUsage,
     CreateEmbeddingResponse,
-    ErrorResponse,
 )
 from wellspoken.proxy.doctor.contract import find_faults
 
