@@ -42,12 +42,9 @@ class TokenAlternative(Strict, kw_only=True):
     bytes: Bytes | None
 
 
-class TokenLogprob(Strict, kw_only=True):
+class TokenLogprob(TokenAlternative, kw_only=True):
     """One token of the answer; the bytes of all of them, joined, are its text."""
 
-    token: str
-    logprob: Logprob
-    bytes: Bytes | None
     top_logprobs: Annotated[
         list[TokenAlternative], Meta(description="Descending; at most as many as asked for.")
     ]

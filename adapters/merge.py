@@ -85,11 +85,7 @@ class Best:
     """
 
     def __init__(
-        self,
-        exchange: Exchange,
-        parts: Sequence[Exchange],
-        of: int,
-        leading: Sequence[int] = (),
+        self, exchange: Exchange, parts: Sequence[Exchange], of: int, leading: Sequence[int] = ()
     ) -> None:
         self.exchange = exchange
         self.of = of

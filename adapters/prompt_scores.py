@@ -66,7 +66,9 @@ def read_tokens(data: bytes) -> list[tuple[int, bytes]]:
         tokens = json.decode(data, type=_Tokens).tokens
     except (DecodeError, UnicodeDecodeError) as error:
         raise ValueError("a list of tokens with id and piece") from error
-    return [(token.id, _piece(token.piece)) for token in tokens]
+    return [
+        (x.id, x.piece.encode() if isinstance(x.piece, str) else bytes(x.piece)) for x in tokens
+    ]
 
 
 def before_text(pieces: list[bytes | None], text: str) -> int:
@@ -83,10 +85,6 @@ def read_whole(data: bytes) -> int:
         if piece and "\ufffd" not in piece.decode(errors="replace"):
             return token
     raise ValueError("a token of whole characters")
-
-
-def _piece(piece: str | list[int]) -> bytes:
-    return piece.encode() if isinstance(piece, str) else bytes(piece)
 
 
 def detokenize_request(ids: list[int], model: str = "") -> bytes:

@@ -21,8 +21,7 @@ from msgspec import DecodeError, json
 
 from wellspoken.adapters.events import Fault, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.repairs import counts as counts
-from wellspoken.adapters.repairs import faults
+from wellspoken.adapters.repairs import counts, faults
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.envelope import model_not_requested
 from wellspoken.adapters.repairs.loose_json import parse
@@ -115,7 +114,8 @@ def _answer(payload: Any, request: EmbeddingRequest, context: Context) -> dict[s
 def _rows(payload: Any, context: Context) -> list[dict[str, Any]]:
     """Return the entries as objects; counts `embedding_list_bare`."""
     data: Any = payload.get("data") if isinstance(payload, dict) else None
-    if not isinstance(data, list):
+    named = isinstance(data, list)
+    if not named:
         context.note("embedding_list_bare")
         data = payload
         if isinstance(payload, dict):
@@ -125,9 +125,8 @@ def _rows(payload: Any, context: Context) -> list[dict[str, Any]]:
     if not isinstance(data, list) or not data:
         raise _no_embeddings("it has no list of them", context)
     if all(isinstance(row, dict) for row in data):
-        outer = isinstance(payload, dict) and data is payload.get("data")
-        return data if outer else [row | {"object": "embedding"} for row in data]
-    if isinstance(payload, dict) and data is payload.get("data"):
+        return data if named else [row | {"object": "embedding"} for row in data]
+    if named:
         context.note("embedding_list_bare")
     return [{"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(data)]
 
@@ -160,10 +159,8 @@ def _embedding(
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list | str):
         context.note("embedding_nested")
         value = value[0]
-    numbers: Sequence[float] | None = None
-    if isinstance(value, str):
-        numbers = _unpack(value)
-    elif isinstance(value, list) and set(map(type, value)) <= {float, int, type(None)}:
+    numbers: Sequence[float] | None = _unpack(value) if isinstance(value, str) else None
+    if isinstance(value, list) and set(map(type, value)) <= {float, int, type(None)}:
         numbers = value
     if not numbers:
         several = isinstance(value, list) and bool(value) and isinstance(value[0], list)

@@ -106,52 +106,57 @@ class StreamOptions(Struct, gc=False):
     include_obfuscation: bool | None = None
 
 
-class ChatRequest(Struct, kw_only=True):
-    """The body of POST /v1/chat/completions: the typed parameters, None where absent or null.
+class GenerationRequest(Struct, kw_only=True):
+    """What chat and completions requests share: typed parameters, None where absent or null.
 
     `fields` is every top-level key as sent, in the client's order, typed ones included; the decoder
     always sets it (a client's own key of its wire name is overwritten).
     """
 
     model: str = ""
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, Any] | list[Any] | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    presence_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    user: str | None = None
+    oai_compat: bool | None = True  # our own key; False: this answer passes through untouched
+    fields: dict[str, Raw] = field(name="wellspoken.fields", default_factory=dict)
+
+
+class ChatRequest(GenerationRequest, kw_only=True):
+    """The body of POST /v1/chat/completions."""
+
     messages: list[Message] = []
     audio: dict[str, Raw] | None = None
-    frequency_penalty: float | None = None
     function_call: str | FunctionCall | None = None
     functions: list[Function] | None = None
-    logit_bias: dict[str, Any] | list[Any] | None = None
     logprobs: bool | None = None
     max_completion_tokens: int | None = None
-    max_tokens: int | None = None
     metadata: dict[str, Any] | None = None
     modalities: list[str] | None = None
     moderation: dict[str, Raw] | None = None
-    n: int | None = None
     parallel_tool_calls: bool | None = None
     prediction: dict[str, Raw] | None = None
-    presence_penalty: float | None = None
     prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Raw] | None = None
     prompt_cache_retention: str | None = None
     reasoning_effort: str | None = None
     response_format: ResponseFormat | None = None
     safety_identifier: str | None = None
-    seed: int | None = None
     service_tier: str | None = None
-    stop: str | list[str] | None = None
     store: bool | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    temperature: float | None = None
     tool_choice: str | ToolChoice | None = None
     tools: list[Tool] | None = None
     top_logprobs: int | None = None
-    top_p: float | None = None
-    user: str | None = None
     verbosity: str | None = None
     web_search_options: dict[str, Raw] | None = None
-    oai_compat: bool | None = True  # our own key; False: this answer passes through untouched
-    fields: dict[str, Raw] = field(name="wellspoken.fields", default_factory=dict)
 
 
 OUR_KEYS: Final = frozenset({"oai_compat"})
@@ -187,34 +192,19 @@ DEFAULT_LIMIT: Final = 16
 """OpenAI's `max_tokens` of a request that has none."""
 
 
-class CompletionRequest(Struct, kw_only=True):
-    """The body of POST /v1/completions: the typed parameters, None where absent or null.
+class CompletionRequest(GenerationRequest, kw_only=True):
+    """The body of POST /v1/completions.
 
     `prompt` is a string, an array of strings, of token ids, or of arrays of token ids; `prompts`
-    gives it typed. `fields` is every top-level key as sent; `native` whether llama.cpp's own names
-    are read, and `unlimited` whether one of them took the limit away. The decoder sets these three.
+    gives it typed. The decoder sets `native`, whether llama.cpp's own names are read, and
+    `unlimited`, whether one of them took the limit away.
     """
 
-    model: str = ""
     prompt: Any = None
     best_of: int | None = None
     echo: bool | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, Any] | list[Any] | None = None
     logprobs: int | None = None
-    max_tokens: int | None = None
-    n: int | None = None
-    presence_penalty: float | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     suffix: str | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    user: str | None = None
-    oai_compat: bool | None = True  # our own key; False: this answer passes through untouched
-    fields: dict[str, Raw] = field(name="wellspoken.fields", default_factory=dict)
     native: bool = field(name="wellspoken.native", default=False)
     unlimited: bool = field(name="wellspoken.unlimited", default=False)
 

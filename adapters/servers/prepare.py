@@ -78,7 +78,8 @@ def translate_chat(backend: Backend, request: ChatRequest) -> dict[str, Any]:
             sent[key] = value
         elif value != _RAW_NULL and _is_sent(request, key, table, needed):
             sent[table[key].key or key] = value
-    if backend.no_limit is not None and not _has_limit(request):
+    limited = request.max_tokens is not None or request.max_completion_tokens is not None
+    if backend.no_limit is not None and not limited:
         sent[table["max_tokens"].key or "max_tokens"] = backend.no_limit
     _ask_chat_logprobs(request, table, sent)
     if request.functions and not request.tools:
@@ -132,10 +133,6 @@ def _lacks_arguments(message: Message) -> bool:
     """Say whether a past call has no arguments, not even an empty object."""
     calls = [message.function_call, *(call.function for call in message.tool_calls or ())]
     return any(call is not None and call.arguments == "" for call in calls)
-
-
-def _has_limit(request: ChatRequest) -> bool:
-    return request.max_tokens is not None or request.max_completion_tokens is not None
 
 
 def lacks_in_streams(backend: Backend, fields: dict[str, Raw]) -> bool:

@@ -137,25 +137,17 @@ def _has_media(messages: Raw) -> bool:
 def prompts_in(value: Raw) -> list[str | int] | None:
     """Return the prompts of a completions request: a text, or the number of token ids."""
     found = json.decode(value)
-    if isinstance(found, str):
-        return [found]
+    if isinstance(found, str) or (found and _are_ids(found)):
+        found = [found]
     if not isinstance(found, list) or not found:
         return None
-    if all(_is_id(x) for x in found):
-        return [len(found)]
-    prompts: list[str | int] = []
-    for item in found:
-        if isinstance(item, str):
-            prompts.append(item)
-        elif isinstance(item, list) and all(_is_id(x) for x in item):
-            prompts.append(len(item))
-        else:
-            return None
-    return prompts
+    if not all(isinstance(item, str) or _are_ids(item) for item in found):
+        return None
+    return [item if isinstance(item, str) else len(item) for item in found]
 
 
-def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and set(map(type, value)) <= {int}
 
 
 def read_count(data: bytes) -> int:

@@ -315,7 +315,8 @@ def _sentencepiece(vocab: dict[str, int], added: list[_Added]) -> Vocabulary:
     tokens: dict[int, bytes] = {}
     for text, token in vocab.items():
         found = _BYTE.fullmatch(text)
-        tokens[token] = bytes([int(found[1], 16)]) if found else _plain(text)
+        plain = text.replace(_SPACE, " ").encode()
+        tokens[token] = bytes([int(found[1], 16)]) if found else plain
     special = {token.content: token.id for token in added}
     tokens |= {token: text.encode() for text, token in special.items()}
     return Vocabulary(
@@ -323,10 +324,6 @@ def _sentencepiece(vocab: dict[str, int], added: list[_Added]) -> Vocabulary:
         spellings=vocab | special,
         control=(token.id for token in added if token.special),
     )
-
-
-def _plain(text: str) -> bytes:
-    return text.replace(_SPACE, " ").encode()
 
 
 def gpt2_bytes() -> dict[str, int]:

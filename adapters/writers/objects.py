@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 
 from wellspoken.adapters.events import Extra, Fault, Usage
+from wellspoken.adapters.requests.errors import error_json
 
 
 class UsageObject(Struct, gc=False):
@@ -30,16 +31,7 @@ def usage_object(usage: Usage) -> UsageObject:
 
 def error_object(fault: Fault) -> bytes:
     """Return OpenAI's error object as JSON, all four keys (contract rule 12)."""
-    return json.encode(
-        {
-            "error": {
-                "message": fault.message,
-                "type": fault.type,
-                "param": fault.param,
-                "code": fault.code,
-            }
-        }
-    )
+    return error_json(fault.message, fault.type, fault.param, fault.code)
 
 
 def extra_keys(extras: list[Extra], *, line: bool = False) -> bytes:
