@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.fakes.database import row as answered
 from tests.postgres import Server
+from wellspoken.proxy.metrics.store_families import StoreMetrics
+from wellspoken.proxy.store import queue
 from wellspoken.proxy.store.database import Database, StoreError
 from wellspoken.proxy.store.postgres.pool import PostgresDatabase
-from wellspoken.proxy.store.rows import Row
+from wellspoken.proxy.store.rows import Position, Query, Row
 from wellspoken.proxy.store.spool import Spool
 from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 
@@ -20,6 +25,9 @@ Connect = Callable[[], Database]
 ENGINES = ("sqlite", "postgres")
 LIMIT = 8 * 1024 * 1024
 """Bytes of a spool."""
+
+Items = Sequence[queue._Item]
+Before = Callable[[Callable[[Items], object]], None]
 
 
 @pytest.fixture(params=ENGINES)
@@ -112,3 +120,63 @@ async def spool(tmp_path: Path) -> AsyncIterator[Spool]:
 async def held(spool: Spool) -> list[str]:
     """Return the ids of the rows that a spool holds."""
     return [found.id for _, found in await spool.first(10_000, LIMIT) if found is not None]
+
+
+def numbers(rows: Sequence[Row]) -> list[int]:
+    return [int(each.id.removeprefix("chatcmpl-")) for each in rows]
+
+
+def plain(found: Row | None) -> Row:
+    """Return a row as it was given, without what the database adds."""
+    assert found is not None
+    assert found.seq > 0
+    return structs.replace(found, seq=0)
+
+
+async def everything(database: Database, query: Query) -> list[Row]:
+    """Page through all that a query finds; every page but the last is full."""
+    rows: list[Row] = []
+    after = query.after
+    while True:
+        page = await database.find(structs.replace(query, after=after))
+        assert len(page) <= query.limit
+        rows += page
+        if len(page) < query.limit:
+            return rows
+        after = Position(page[-1].created, page[-1].seq)
+
+
+def names(first: int, end: int) -> list[str]:
+    return [f"c{number}" for number in range(first, end)]
+
+
+def value(metrics: StoreMetrics, name: str, **labels: str) -> float:
+    found = metrics.registry.get_sample_value(f"wellspoken_store_{name}", labels)
+    return found or 0.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; the test's own time limit ends it."""
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+@pytest.fixture
+def metrics() -> StoreMetrics:
+    return StoreMetrics()
+
+
+@pytest.fixture
+def before_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Items], object]], None]:
+    """Have a function called, in their thread, before rows are made of items."""
+
+    def put(look: Callable[[Items], object]) -> None:
+        make_rows = queue._make_rows
+
+        def looked(items: Items) -> Any:
+            look(items)
+            return make_rows(items)
+
+        monkeypatch.setattr(queue, "_make_rows", looked)
+
+    return put

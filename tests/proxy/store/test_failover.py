@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.database import Memory, row
-from tests.proxy.store.conftest import held, rows, spool_of
-from tests.proxy.store.test_queue import names, until, value
+from tests.proxy.store.conftest import held, names, rows, spool_of, until, value
 from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store import failover as module
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
@@ -26,11 +25,6 @@ Make = Callable[[], Failover]
 @pytest.fixture
 def database() -> Memory:
     return Memory()
-
-
-@pytest.fixture
-def metrics() -> StoreMetrics:
-    return StoreMetrics()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.conforming import body
 from tests.fakes.upstream import Upstream, whole
 from tests.postgres import Server
 from tests.proxy.conftest import Proxy, StartProxy
-from tests.proxy.store.test_queue import until
+from tests.proxy.store.conftest import until
 from wellspoken.proxy.store import failover
 from wellspoken.proxy.store.queue import FAILS
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from tests.fakes.database import Memory, capture
+from tests.proxy.store.conftest import Before, Items, names, until, value
 from wellspoken.proxy import config
 from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store import queue as module
@@ -20,49 +21,11 @@ from wellspoken.proxy.store.rows import Capture
 LOG = logging.getLogger("wellspoken")
 FULL = Unusable("the disk is full")
 Make = Callable[..., WriteQueue]
-Items = Sequence[module._Item]
-Before = Callable[[Callable[[Items], object]], None]
-
-
-def names(first: int, end: int) -> list[str]:
-    return [f"c{number}" for number in range(first, end)]
-
-
-def value(metrics: StoreMetrics, name: str, **labels: str) -> float:
-    found = metrics.registry.get_sample_value(f"wellspoken_store_{name}", labels)
-    return found or 0.0
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; the test's own time limit ends it."""
-    while not condition():
-        await asyncio.sleep(0.002)
-
-
-@pytest.fixture
-def before_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Items], object]], None]:
-    """Have a function called, in their thread, before rows are made of items."""
-
-    def put(look: Callable[[Items], object]) -> None:
-        make_rows = module._make_rows
-
-        def looked(items: Items) -> Any:
-            look(items)
-            return make_rows(items)
-
-        monkeypatch.setattr(module, "_make_rows", looked)
-
-    return put
 
 
 @pytest.fixture
 def database() -> Memory:
     return Memory()
-
-
-@pytest.fixture
-def metrics() -> StoreMetrics:
-    return StoreMetrics()
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.database import row
-from tests.proxy.store.conftest import LIMIT, held, rows, spool_of
-from tests.proxy.store.test_queue import names
+from tests.proxy.store.conftest import LIMIT, held, names, rows, spool_of
 from wellspoken.proxy.store.database import Unavailable, Unusable
 from wellspoken.proxy.store.spool import Spool, default_path
 

@@ -14,8 +14,7 @@ import pytest
 from msgspec import json, structs
 
 from tests.fakes.database import Memory, capture, row
-from tests.proxy.store.conftest import Connect
-from tests.proxy.store.test_queue import names, until, value
+from tests.proxy.store.conftest import Connect, names, until, value
 from wellspoken.proxy import config
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.metrics.store_families import StoreMetrics
@@ -30,11 +29,6 @@ from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 Make = Callable[..., CompletionStore]
 EVERYTHING = Query(owner=None, limit=10_000)
 URL = "postgresql://me:canary@127.0.0.1:1/nowhere"
-
-
-@pytest.fixture
-def metrics() -> StoreMetrics:
-    return StoreMetrics()
 
 
 @pytest.fixture
