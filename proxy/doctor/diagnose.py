@@ -118,12 +118,7 @@ async def _open_sides(options: DoctorOptions) -> AsyncIterator[tuple[Service, Se
 
 def _config(options: DoctorOptions, guard: str) -> Config:
     """Return the configuration of the proxy; the environment has no say, as it may open a store."""
-    backend = {
-        "url": options.url,
-        "adapter": options.adapter,
-        "key": options.key,
-        "tokenizer": options.tokenizer,
-    }
+    given = {name: getattr(options, name) for name in ("url", "adapter", "key", "tokenizer")}
     limit = options.limit
     return load(
         None,
@@ -132,11 +127,11 @@ def _config(options: DoctorOptions, guard: str) -> Config:
             "auth": {"keys": [guard]},
             "timeouts": {
                 "connect": min(limit, 5.0),
-                "first_token_body": limit,
-                "first_token_stream": limit,
-                "between_chunks": limit,
+                **dict.fromkeys(
+                    ("first_token_body", "first_token_stream", "between_chunks"), limit
+                ),
             },
-            "backend": [{key: value for key, value in backend.items() if value is not None}],
+            "backend": [{key: value for key, value in given.items() if value is not None}],
         },
         {},
     )
@@ -198,9 +193,8 @@ def _list_models(body: bytes) -> list[str]:
     """Return the models' names, in whatever form a server lists them."""
     decoded = _decode(body)
     items = decoded.get("data") if isinstance(decoded, dict) else decoded
-    found = (
-        [one.get("id") for one in items if isinstance(one, dict)] if isinstance(items, list) else []
-    )
+    listed = items if isinstance(items, list) else []
+    found = [one.get("id") for one in listed if isinstance(one, dict)]
     return [name for name in found if isinstance(name, str) and name and _is_unicode(name)]
 
 
@@ -215,9 +209,8 @@ def _is_unicode(text: str) -> bool:
 
 def _is_answer(response: ProbeResponse) -> bool:
     """Say whether a request was answered, with JSON."""
-    return (
-        response.status == 200 and not response.failure and isinstance(_decode(response.body), dict)
-    )
+    whole = response.status == 200 and not response.failure
+    return whole and isinstance(_decode(response.body), dict)
 
 
 def _explain_refused_key(options: DoctorOptions, url: str, response: ProbeResponse) -> str:
@@ -280,13 +273,12 @@ async def _run_probe(probe: Probe, context: ProbeContext, backend: Sender, proxy
     began = time.perf_counter()
     try:
         sent = probe.requests(context)
+        theirs = await backend.send_all(sent, together=probe.together)
+        for one in theirs:
+            if one.unsent:
+                raise Unclear(one.failure)
     except Unclear as error:
         nothing = Verdict("unclear", str(error))
-        return Result(probe, nothing, nothing)
-    theirs = await backend.send_all(sent, together=probe.together)
-    given_up = next((one for one in theirs if one.unsent), None)
-    if given_up is not None:
-        nothing = Verdict("unclear", given_up.failure)
         return Result(probe, nothing, nothing)
     ours = await proxy.send_all(sent, together=probe.together)
     return Result(

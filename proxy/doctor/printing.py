@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 
 from msgspec import json
 
-from wellspoken.proxy.doctor.probe import OUTCOMES, Outcome, Report, Result, Verdict, plain
+from wellspoken.proxy.doctor.probe import OUTCOMES, Report, Result, Verdict, plain
 
 SCHEMA: Final = 1
 """The version of what `as_json` gives; keys are only added as long as it stays."""
@@ -56,12 +56,6 @@ def describe(verdict: Verdict) -> str:
     return {"lacks": "cannot: ", "unclear": "not known: "}.get(verdict.state, "") + verdict.said
 
 
-def describe_proxy(result: Result) -> str:
-    """Return what the proxy makes of it, in words, with the names of its repairs."""
-    names = f" ({', '.join(result.repairs)})" if result.repairs else ""
-    return describe(result.proxy) + names
-
-
 def summary(report: Report) -> str:
     """Return the counts in one sentence."""
     counts = [f"{report.count(outcome)} {outcome}" for outcome in OUTCOMES if report.count(outcome)]
@@ -84,13 +78,9 @@ def as_markdown(report: Report) -> str:
         "|---|---|---|---|---|",
     ]
     for result in report.results:
-        cells = [
-            result.probe.name,
-            result.outcome,
-            result.probe.contract,
-            describe(result.backend),
-            describe_proxy(result),
-        ]
+        cells = [result.probe.name, result.outcome, result.probe.contract, describe(result.backend)]
+        repairs = f" ({', '.join(result.repairs)})" if result.repairs else ""
+        cells.append(describe(result.proxy) + repairs)
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
     return "\n".join([*lines, "", summary(report), ""])
 
@@ -104,12 +94,7 @@ def _cell(text: str) -> str:
 
 WIDTH: Final = 100  # columns, of what is no terminal
 NARROWEST, WIDEST = 40, 160
-_COLOURS: Final[dict[Outcome, str]] = {
-    "pass": "32",
-    "repaired": "36",
-    "fails": "31;1",
-    "skipped": "33",
-}
+_COLOURS: Final = {"pass": "32", "repaired": "36", "fails": "31;1", "skipped": "33"}
 _RESULT: Final = 10  # columns of the results
 
 
@@ -126,7 +111,7 @@ def as_table(report: Report, width: int, *, colour: bool = False) -> str:
         return "\n".join(_wrap(report.error, width)) + "\n"
     peer = f"model {plain(report.model)}: {plain(report.backend)}"
     head = f"wellspoken doctor {report.url}, {peer}"
-    lines = [*_wrap(head, width)]
+    lines = _wrap(head, width)
     for note in report.notes:
         lines += _wrap(note, width)
     lines.append("")
@@ -159,14 +144,14 @@ def _lines(result: Result, left: int, width: int, colour: bool) -> Iterator[str]
     if colour:
         shown = f"\x1b[{_COLOURS[result.outcome]}m{shown}\x1b[0m"
     beside = left + _RESULT
-    texts = list(_describe_sides(result))
     narrow = width - beside < 40
     indent = 4 if narrow else beside
-    parts = [line for text in texts for line in _indent(text, width - indent)]
-    if narrow:
-        yield f"{name}{shown}".rstrip()
-    else:
-        yield f"{name}{shown}{parts.pop(0)}".rstrip()
+    parts = [
+        line
+        for text in _describe_sides(result)
+        for line in _wrap(text, max(width - indent, 20), subsequent_indent="  ")
+    ]
+    yield f"{name}{shown}{'' if narrow else parts.pop(0)}".rstrip()
     for part in parts:
         yield " " * indent + part
 
@@ -184,13 +169,9 @@ def _describe_sides(result: Result) -> Iterator[str]:
     yield f"proxy: {describe(result.proxy)}"
 
 
-def _indent(text: str, width: int) -> list[str]:
-    """Return a text in lines, all but the first indented."""
-    return textwrap.wrap(text, max(width, 20), subsequent_indent="  ", break_on_hyphens=False)
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False)
+def _wrap(text: str, width: int, subsequent_indent: str = "") -> list[str]:
+    wrapper = textwrap.TextWrapper(width, "", subsequent_indent, break_on_hyphens=False)
+    return wrapper.wrap(text)
 
 
 class ProbeProgress:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from msgspec import json
 
-from wellspoken.proxy.doctor.probe import ProbeContext, ProbeRequest, Unclear
+from wellspoken.proxy.doctor.probe import ProbeContext, ProbeRequest, Requests, Unclear
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -75,29 +75,39 @@ def completion(context: ProbeContext, **more: Any) -> ProbeRequest:
     return ProbeRequest(COMPLETIONS, json.encode({**body, **more}))
 
 
-def plain(context: ProbeContext) -> list[ProbeRequest]:
-    """The plain question."""
-    return [chat(context)]
+def asking(*nth: int, **more: Any) -> Requests:
+    """Return what makes chat requests, one or as many as `nth` tells apart; `more` as of `chat`."""
+    return lambda context: [chat(context, nth=each, **more) for each in nth or (0,)]
 
 
-def twice(context: ProbeContext) -> list[ProbeRequest]:
-    """The plain question, and once more."""
-    return [chat(context), chat(context, nth=1)]
-
-
-def four(context: ProbeContext) -> list[ProbeRequest]:
-    """The plain question, four times."""
-    return [chat(context, nth=nth) for nth in (3, 4, 5, 6)]
-
-
-def stream(context: ProbeContext) -> list[ProbeRequest]:
-    """The plain question, streamed."""
-    return [chat(context, stream=True)]
-
-
-def logprobs(context: ProbeContext, **more: Any) -> list[ProbeRequest]:
-    """The plain question with logprobs."""
-    return [chat(context, logprobs=True, top_logprobs=K, **more)]
+plain, twice, four = asking(), asking(0, 1), asking(3, 4, 5, 6)
+stream = asking(stream=True)
+SCORED: dict[str, Any] = {"logprobs": True, "top_logprobs": K}
+logprobs = asking(**SCORED)
+seed = asking(0, 1, seed=7, temperature=1)
+null_parameters = asking(**dict.fromkeys(NULLED))
+_PARTS = [{"type": "text", "text": part} for part in ("Say", "hello.")]
+message_forms = asking(
+    messages=[
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": _PARTS, "name": "somebody"},
+    ]
+)
+_OFFER: dict[str, Any] = {
+    "messages": user("What day is it today?"),
+    "tools": [TOOL, OTHER_TOOL],
+    "max_tokens": STRUCTURED,
+}
+tools = asking(tool_choice="required", **_OFFER)
+tools_stream = asking(tool_choice="required", stream=True, **_OFFER)
+one_tool = asking(tool_choice={"type": "function", "function": {"name": NAMED}}, **_OFFER)
+"""To be answered with a call of the function that the question is not about."""
+_FORM = {"name": "city", "strict": True, "schema": SCHEMA}
+json_schema = asking(
+    messages=user("Name a city, as JSON with the one key city."),
+    max_tokens=STRUCTURED,
+    response_format={"type": "json_schema", "json_schema": _FORM},
+)
 
 
 def model(context: ProbeContext) -> list[ProbeRequest]:
@@ -124,7 +134,7 @@ def stop(context: ProbeContext) -> list[ProbeRequest]:
 
 def stop_logprobs(context: ProbeContext) -> list[ProbeRequest]:
     """The same with logprobs. Raises Unclear."""
-    return logprobs(context, stop=[choose_stop(context.text)])
+    return [chat(context, stop=[choose_stop(context.text)], **SCORED)]
 
 
 def logit_bias(context: ProbeContext) -> list[ProbeRequest]:
@@ -135,47 +145,6 @@ def logit_bias(context: ProbeContext) -> list[ProbeRequest]:
     if not context.text:
         raise Unclear("the plain answer is empty, so that no effect could be seen")
     return [chat(context, logit_bias={"100": 100}, max_tokens=FEW)]
-
-
-def seed(context: ProbeContext) -> list[ProbeRequest]:
-    """One seed, twice."""
-    return [chat(context, nth=nth, seed=7, temperature=1) for nth in (0, 1)]
-
-
-def null_parameters(context: ProbeContext) -> list[ProbeRequest]:
-    """The plain question with null for all that may be null."""
-    nulls: dict[str, Any] = dict.fromkeys(NULLED)
-    return [chat(context, **nulls)]
-
-
-def message_forms(context: ProbeContext) -> list[ProbeRequest]:
-    """A question of all that a message may be."""
-    parts = [{"type": "text", "text": part} for part in ("Say", "hello.")]
-    messages = [
-        {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": parts, "name": "somebody"},
-    ]
-    return [chat(context, messages=messages)]
-
-
-def tools(context: ProbeContext, choice: Any = "required", **more: Any) -> list[ProbeRequest]:
-    """A question that has to be answered with a call."""
-    content = user("What day is it today?")
-    offered = {"tools": [TOOL, OTHER_TOOL], "tool_choice": choice, "max_tokens": STRUCTURED}
-    return [chat(context, messages=content, **offered, **more)]
-
-
-def one_tool(context: ProbeContext) -> list[ProbeRequest]:
-    """The same, to be answered with a call of the function that the question is not about."""
-    return tools(context, {"type": "function", "function": {"name": NAMED}})
-
-
-def json_schema(context: ProbeContext) -> list[ProbeRequest]:
-    """A question whose answer has to follow a schema."""
-    schema = {"name": "city", "strict": True, "schema": SCHEMA}
-    form: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": schema}}
-    content = user("Name a city, as JSON with the one key city.")
-    return [chat(context, messages=content, max_tokens=STRUCTURED, **form)]
 
 
 def disconnect(context: ProbeContext) -> list[ProbeRequest]:

@@ -149,7 +149,7 @@ def top_logprobs(responses: Responses, context: ProbeContext) -> Faults:
 @probe(
     "logprobs-alone",
     "logprobs: true alone gives entries with empty top_logprobs.",
-    lambda context: [requests.chat(context, logprobs=True)],
+    requests.asking(logprobs=True),
 )
 def logprobs_alone(responses: Responses, context: ProbeContext) -> Faults:
     choice = contract.first_choice(responses[0])
@@ -158,11 +158,7 @@ def logprobs_alone(responses: Responses, context: ProbeContext) -> Faults:
     yield from rules_logprobs.check_alternatives(choice, 0)
 
 
-@probe(
-    "n",
-    "n: 2 gives choices 0 and 1.",
-    lambda context: [requests.chat(context, n=2, **requests.SAMPLED)],
-)
+@probe("n", "n: 2 gives choices 0 and 1.", requests.asking(n=2, **requests.SAMPLED))
 def several_choices(responses: Responses, context: ProbeContext) -> Faults:
     return _check_indices(contract.list_choices(contract.read_body(responses[0])), 2)
 
@@ -183,9 +179,7 @@ def stop(responses: Responses, context: ProbeContext) -> Faults:
 
 
 @probe(
-    "stop-logprobs",
-    "So do its logprobs: no entry is lost or left over.",
-    requests.stop_logprobs,
+    "stop-logprobs", "So do its logprobs: no entry is lost or left over.", requests.stop_logprobs
 )
 def stop_logprobs(responses: Responses, context: ProbeContext) -> Faults:
     choice = contract.first_choice(responses[0])
@@ -212,13 +206,13 @@ def check_limit(responses: Responses, context: ProbeContext) -> Faults:
 max_tokens = Probe(
     "max-tokens",
     "max_tokens cuts the answer, for the reason length.",
-    lambda context: [requests.chat(context, max_tokens=requests.FEW)],
+    requests.asking(max_tokens=requests.FEW),
     check_limit,
 )
 max_completion_tokens = Probe(
     "max-completion-tokens",
     "max_completion_tokens does the same.",
-    lambda context: [requests.chat(context, max_completion_tokens=requests.FEW)],
+    requests.asking(max_completion_tokens=requests.FEW),
     check_limit,
 )
 

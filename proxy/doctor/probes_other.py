@@ -72,19 +72,19 @@ error_messages = Probe(
 error_temperature = Probe(
     "error-temperature",
     "temperature 3 is 400, and param names it.",
-    lambda context: [requests.chat(context, temperature=3, max_tokens=1)],
+    requests.asking(temperature=3, max_tokens=1),
     require_error(400, "temperature"),
 )
 error_stream = Probe(
     "error-stream",
     "So it is where a stream was asked for, before any event.",
-    lambda context: [requests.chat(context, temperature=3, max_tokens=1, stream=True)],
+    requests.asking(temperature=3, max_tokens=1, stream=True),
     require_error(400, "temperature"),
 )
 error_model = Probe(
     "error-model",
     "An unknown model is 404 model_not_found.",
-    lambda context: [requests.chat(context, model="wellspoken-no-such-model", max_tokens=1)],
+    requests.asking(model="wellspoken-no-such-model", max_tokens=1),
     require_error(404, code="model_not_found"),
 )
 error_path = Probe(
@@ -190,9 +190,7 @@ def concurrency(responses: Responses, context: ProbeContext) -> Faults:
 
 
 @probe(
-    "disconnect",
-    "An answer that nobody waits for any more holds up no other.",
-    requests.disconnect,
+    "disconnect", "An answer that nobody waits for any more holds up no other.", requests.disconnect
 )
 def disconnect(responses: Responses, context: ProbeContext) -> Faults:
     before, left, after = responses

@@ -91,7 +91,7 @@ def no_usage(responses: Responses, context: ProbeContext) -> Faults:
 @probe(
     "stream-usage",
     "include_usage gives one last chunk with usage and no choices, null before.",
-    lambda context: [requests.chat(context, stream=True, stream_options={"include_usage": True})],
+    requests.asking(stream=True, stream_options={"include_usage": True}),
 )
 def with_usage(responses: Responses, context: ProbeContext) -> Faults:
     *earlier, last = rules_stream.read_chunks(responses[0])
@@ -117,7 +117,7 @@ def characters(responses: Responses, context: ProbeContext) -> Faults:
 @probe(
     "stream-logprobs",
     "Each chunk has the entries of its own text.",
-    lambda context: requests.logprobs(context, stream=True),
+    requests.asking(stream=True, **requests.SCORED),
 )
 def stream_logprobs(responses: Responses, context: ProbeContext) -> Faults:
     found = rules_stream.read_chunks(responses[0])
@@ -139,7 +139,7 @@ def stream_logprobs(responses: Responses, context: ProbeContext) -> Faults:
 @probe(
     "stream-n",
     "Streamed choices open in their order, and each ends once.",
-    lambda context: [requests.chat(context, stream=True, n=2, **requests.SAMPLED)],
+    requests.asking(stream=True, n=2, **requests.SAMPLED),
 )
 def several_choices(responses: Responses, context: ProbeContext) -> Faults:
     found = rules_stream.read_chunks(responses[0])
@@ -205,7 +205,7 @@ def named_tool(responses: Responses, context: ProbeContext) -> Faults:
 @probe(
     "tools-stream",
     "A streamed call opens with index, id, type and name, once, and goes on with arguments.",
-    lambda context: requests.tools(context, stream=True),
+    requests.tools_stream,
 )
 def tools_stream(responses: Responses, context: ProbeContext) -> Faults:
     found = rules_stream.read_chunks(responses[0])

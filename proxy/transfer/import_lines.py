@@ -222,17 +222,9 @@ def _row(owner: str, request_id: str, answer: bytes, request: Fields, pairs: dic
         objects_of(messages)
     except _REFUSED as error:
         raise RejectedLine(f"the request's messages cannot be read: {error}") from None
-    parameters = {key: value for key, value in request.items() if key not in BESIDE}
+    parameters = encode({key: value for key, value in request.items() if key not in BESIDE})
     return Row(
-        found.id,
-        owner,
-        found.created,
-        found.model,
-        request_id,
-        pairs,
-        answer,
-        encode(parameters),
-        messages,
+        found.id, owner, found.created, found.model, request_id, pairs, answer, parameters, messages
     )
 
 
