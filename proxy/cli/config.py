@@ -13,7 +13,6 @@ from wellspoken.proxy.lifecycle.colour import Colour
 
 if TYPE_CHECKING:  # loaded when a configuration is looked at, so that --help is quick
     from wellspoken.proxy.config import Examined
-    from wellspoken.proxy.config.problems import Problem
 
 _CHECK: Final = """\
 examples:
@@ -119,21 +118,17 @@ def _show(arguments: Sequence[str]) -> int:
     if examined is None:
         return 2
     if examined.problems:
-        _refuse(examined, examined.problems)
+        first, *more = examined.problems
+        origin = examined.origin(first)
+        where = "" if origin.kind == "default" else f"{origin}: "
+        print(f"wellspoken: {where}{first.text}", file=sys.stderr)
+        if more:
+            print(f"wellspoken: and {len(more)} more: wellspoken check", file=sys.stderr)
         return 1
     from wellspoken.proxy.config.show import as_json, as_toml
 
     print(as_json(examined) if options.json else as_toml(examined).rstrip("\n"))
     return 0
-
-
-def _refuse(examined: Examined, problems: Sequence[Problem]) -> None:
-    first = problems[0]
-    origin = examined.origin(first)
-    where = "" if origin.kind == "default" else f"{origin}: "
-    print(f"wellspoken: {where}{first.text}", file=sys.stderr)
-    if len(problems) > 1:
-        print(f"wellspoken: and {len(problems) - 1} more: wellspoken check", file=sys.stderr)
 
 
 def _schema() -> int:

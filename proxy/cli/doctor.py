@@ -118,32 +118,28 @@ def _diagnose(chosen: DoctorOptions, form: str) -> int:
     import asyncio
     import logging
 
+    from wellspoken.proxy.doctor import printing
     from wellspoken.proxy.doctor.diagnose import diagnose
-    from wellspoken.proxy.doctor.printing import (
-        ProbeProgress,
-        as_json,
-        as_markdown,
-        as_table,
-        width_of,
-    )
     from wellspoken.proxy.lifecycle.colour import Colour
 
     log = logging.getLogger("wellspoken")
     level = log.level
     log.setLevel(logging.ERROR)  # what the proxy would log of the backend, the report says
-    progress = ProbeProgress(sys.stderr)
+    progress = printing.ProbeProgress(sys.stderr)
     try:
         report = asyncio.run(diagnose(chosen, progress.draw))
     finally:
         log.setLevel(level)
         progress.clear()
     if form == "json":
-        text = as_json(report).decode()
+        text = printing.as_json(report).decode()
     elif form == "markdown":
-        text = as_markdown(report)
+        text = printing.as_markdown(report)
     elif report.error:
         return _fail(report.error)
     else:
-        text = as_table(report, width_of(sys.stdout), colour=Colour.of(sys.stdout).on)
+        text = printing.as_table(
+            report, printing.width_of(sys.stdout), colour=Colour.of(sys.stdout).on
+        )
     print(text, end="", flush=True)
     return report.code

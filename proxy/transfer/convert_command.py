@@ -15,18 +15,8 @@ from msgspec import Struct
 
 from wellspoken.adapters.servers import registry
 from wellspoken.proxy.lifecycle.terminal import Terminal
+from wellspoken.proxy.transfer import jsonl
 from wellspoken.proxy.transfer.converter import Converter
-from wellspoken.proxy.transfer.jsonl import (
-    BLOCK,
-    JsonLines,
-    Rejects,
-    Tally,
-    UsageError,
-    open_rejects,
-    open_source,
-    run_command,
-    use_lines,
-)
 
 
 class ConvertOptions(Struct, frozen=True):
@@ -39,7 +29,7 @@ class ConvertOptions(Struct, frozen=True):
     max_line: int = 256 << 20
 
 
-def summarize(tally: Tally) -> str:
+def summarize(tally: jsonl.Tally) -> str:
     """Return the last line of the command; `tally.reasons` are repairs."""
     # What is being converted when an interrupt comes is not counted.
     lines = tally.counts.total() + tally.rejected
@@ -49,16 +39,18 @@ def summarize(tally: Tally) -> str:
 
 def run(options: ConvertOptions) -> int:
     """Convert; return the exit code: 0, 1 if a line was rejected, 2 for what cannot be used."""
-    return run_command(partial(_convert, options), summarize, progress=not sys.stdout.isatty())
+    return jsonl.run_command(
+        partial(_convert, options), summarize, progress=not sys.stdout.isatty()
+    )
 
 
-def _convert(options: ConvertOptions, tally: Tally, terminal: Terminal) -> None:
+def _convert(options: ConvertOptions, tally: jsonl.Tally, terminal: Terminal) -> None:
     with ExitStack() as files:
         converter = _converter(options)
-        lines = JsonLines(open_source(options.file, "convert", files), options.max_line)
-        rejects = Rejects(open_rejects(options.rejects, lines.file, files), terminal)
+        lines = jsonl.JsonLines(jsonl.open_source(options.file, "convert", files), options.max_line)
+        rejects = jsonl.Rejects(jsonl.open_rejects(options.rejects, lines.file, files), terminal)
         # Not sys.stdout's own buffer: under PYTHONUNBUFFERED that writes no more than fits.
-        out = open(sys.stdout.fileno(), "wb", BLOCK, closefd=False)
+        out = open(sys.stdout.fileno(), "wb", jsonl.BLOCK, closefd=False)
         files.enter_context(out)
 
         def convert_line(line: bytes) -> None:
@@ -71,7 +63,9 @@ def _convert(options: ConvertOptions, tally: Tally, terminal: Terminal) -> None:
                 out.flush()  # what comes bit by bit leaves bit by bit
 
         try:
-            use_lines(lines, rejects, tally, convert_line, hint="; --max-line raises the limit")
+            jsonl.use_lines(
+                lines, rejects, tally, convert_line, hint="; --max-line raises the limit"
+            )
         finally:
             out.flush()
         rejects.close()
@@ -81,7 +75,7 @@ def _converter(options: ConvertOptions) -> Converter:
     try:
         backend = registry.find(options.adapter)
     except ValueError as error:
-        raise UsageError(f"--adapter: {error}") from error
+        raise jsonl.UsageError(f"--adapter: {error}") from error
     return Converter(
         now=int(time.time()),
         new_id=lambda: secrets.token_hex(12),

@@ -24,22 +24,8 @@ from msgspec import Struct, structs
 from wellspoken.proxy.lifecycle.terminal import Terminal
 from wellspoken.proxy.store.database import Unavailable, Unusable
 from wellspoken.proxy.store.rows import Query, Row
+from wellspoken.proxy.transfer import jsonl, open_store
 from wellspoken.proxy.transfer.export_lines import Format, lines_of
-from wellspoken.proxy.transfer.jsonl import (
-    BLOCK,
-    SHOWN,
-    Tally,
-    UsageError,
-    count_of,
-    run_command,
-)
-from wellspoken.proxy.transfer.open_store import (
-    StoreRunner,
-    open_for_command,
-    owner,
-    refuse_overwriting,
-    settings,
-)
 
 MOST: Final = 64
 BYTES: Final = 4 << 20
@@ -68,14 +54,14 @@ class ExportOptions(Struct, frozen=True):
     output: str | None = None
 
 
-def summarize(format: Format, tally: Tally) -> str:
+def summarize(format: Format, tally: jsonl.Tally) -> str:
     """Return the last line of the command; `tally.reasons` say why lines are missing."""
-    text = f"{count_of(tally.counts['completions'], 'completion')}, "
-    text += f"{count_of(tally.lines, 'line')} as {format}"
+    text = f"{jsonl.count_of(tally.counts['completions'], 'completion')}, "
+    text += f"{jsonl.count_of(tally.lines, 'line')} as {format}"
     if tally.reasons:
         text += f"; {tally.reasons.total()} left out: {tally.list_reasons()}"
     if tally.rejected:
-        text += f"; {count_of(tally.rejected, 'completion')} could not be read"
+        text += f"; {jsonl.count_of(tally.rejected, 'completion')} could not be read"
     return text
 
 
@@ -83,15 +69,19 @@ def run(options: ExportOptions) -> int:
     """Export; return the exit code: 0, 1 if the store, a row or the disk failed, 2: wrong usage."""
     to_stdout = options.output in (None, "-")
     seen = not (to_stdout and sys.stdout and sys.stdout.isatty())
-    return run_command(partial(_run, options), partial(summarize, options.format), progress=seen)
+    return jsonl.run_command(
+        partial(_run, options), partial(summarize, options.format), progress=seen
+    )
 
 
-def _run(options: ExportOptions, tally: Tally, terminal: Terminal) -> None:
+def _run(options: ExportOptions, tally: jsonl.Tally, terminal: Terminal) -> None:
     with ExitStack() as stack:
-        wanted = settings(options.config, options.store, made=False)
+        wanted = open_store.settings(options.config, options.store, made=False)
         query = _query(options)
-        refuse_overwriting(wanted, "--output", None if options.output == "-" else options.output)
-        source = stack.enter_context(open_for_command(wanted))
+        open_store.refuse_overwriting(
+            wanted, "--output", None if options.output == "-" else options.output
+        )
+        source = stack.enter_context(open_store.open_for_command(wanted))
         out = LineWriter(stack.enter_context(_out(options.output)), tally)
         _export(options, Pages(source, query, tally, terminal), out)
 
@@ -126,7 +116,7 @@ class LineWriter:
     """
 
     file: FileIO
-    tally: Tally
+    tally: jsonl.Tally
     waiting: list[bytes] = field(default_factory=list)
     size: int = 0
 
@@ -134,7 +124,7 @@ class LineWriter:
         """Write a line, given without its end, or keep it for a while."""
         self.waiting.append(line + b"\n")
         self.size += len(line)
-        if self.size > BLOCK:
+        if self.size > jsonl.BLOCK:
             self.flush()
 
     def flush(self) -> None:
@@ -158,9 +148,9 @@ class LineWriter:
 class Pages:
     """The rows that are wanted, a page at a time; `query` names those that come next."""
 
-    source: StoreRunner
+    source: open_store.StoreRunner
     query: Query
-    tally: Tally
+    tally: jsonl.Tally
     terminal: Terminal
 
     def __iter__(self) -> Iterator[list[Row]]:
@@ -208,7 +198,7 @@ class Pages:
             if self.source.positions(alone) != first:
                 return alone
         self.tally.rejected += 1
-        if self.tally.rejected <= SHOWN:
+        if self.tally.rejected <= jsonl.SHOWN:
             self.terminal.say(f"wellspoken: left out: {error}")
         return structs.replace(alone, after=first[0])
 
@@ -222,9 +212,9 @@ def _query(options: ExportOptions) -> Query:
     now = time.time()
     since, until = moment(options.since, "--since", now), moment(options.until, "--until", now)
     if since is not None and until is not None and since >= until:
-        raise UsageError("--since is not before --until, so there is nothing between them")
+        raise jsonl.UsageError("--since is not before --until, so there is nothing between them")
     return Query(
-        owner=owner(options.key),
+        owner=open_store.owner(options.key),
         limit=1,
         model=options.model,
         metadata=_pairs(options.metadata),
@@ -251,7 +241,7 @@ def moment(text: str | None, option: str, now: float) -> int | None:
             found = found.replace(tzinfo=UTC)
         return max(math.ceil(found.timestamp()), 0)
     except (ValueError, OverflowError) as error:
-        raise UsageError(
+        raise jsonl.UsageError(
             f"{option} {text!r} is no time ({error}). Write a date (2026-01-31), a time "
             "(2026-01-31T18:00:00Z) or an age (90m, 12h, 7d, 4w)"
         ) from None
@@ -262,18 +252,20 @@ def _pairs(given: Sequence[str]) -> dict[str, str]:
     for text in given:
         key, sign, value = text.partition("=")
         if not sign or not key:
-            raise UsageError(f"--metadata {text!r} is no pair. Write it like team=search")
+            raise jsonl.UsageError(f"--metadata {text!r} is no pair. Write it like team=search")
         if pairs.setdefault(key, value) != value:
-            raise UsageError(f"--metadata has two values for {key!r}, and no completion has both")
+            raise jsonl.UsageError(
+                f"--metadata has two values for {key!r}, and no completion has both"
+            )
     return pairs
 
 
 def _out(name: str | None) -> FileIO:
     if name is None or name == "-":
         if sys.stdout is None:
-            raise UsageError("stdout is closed; name a file: --output FILE")
+            raise jsonl.UsageError("stdout is closed; name a file: --output FILE")
         return open(sys.stdout.fileno(), "wb", 0, closefd=False)
     try:
         return open(name, "wb", 0)
     except OSError as error:
-        raise UsageError(f"cannot write {name}: {error.strerror}") from error
+        raise jsonl.UsageError(f"cannot write {name}: {error.strerror}") from error

@@ -16,24 +16,8 @@ from msgspec import Struct
 from wellspoken.proxy.lifecycle.terminal import Terminal
 from wellspoken.proxy.store.completions import CompletionStore
 from wellspoken.proxy.store.rows import Row
+from wellspoken.proxy.transfer import jsonl, open_store
 from wellspoken.proxy.transfer.import_lines import RowReader
-from wellspoken.proxy.transfer.jsonl import (
-    JsonLines,
-    Rejects,
-    Tally,
-    UsageError,
-    open_rejects,
-    open_source,
-    run_command,
-    use_lines,
-)
-from wellspoken.proxy.transfer.open_store import (
-    StoreRunner,
-    open_for_command,
-    owner,
-    refuse_overwriting,
-    settings,
-)
 
 ROWS: Final = 256
 BYTES: Final = 4 << 20
@@ -53,31 +37,33 @@ class ImportOptions(Struct, frozen=True):
     file: str | None = None
 
 
-def summarize(tally: Tally) -> str:
+def summarize(tally: jsonl.Tally) -> str:
     """Return the last line of the command."""
     return tally.summarize(tally.lines, "imported", "there already")
 
 
 def run(options: ImportOptions) -> int:
     """Import; return the exit code: 0, 1 if a line or the store failed, 2 for wrong usage."""
-    return run_command(partial(_import, options), summarize, progress=True)
+    return jsonl.run_command(partial(_import, options), summarize, progress=True)
 
 
-def _import(options: ImportOptions, tally: Tally, terminal: Terminal) -> None:
+def _import(options: ImportOptions, tally: jsonl.Tally, terminal: Terminal) -> None:
     with ExitStack() as stack:
-        reader = RowReader(now=int(time.time()), owner=owner(options.key), model=options.model)
-        lines = JsonLines(open_source(options.file, "import", stack), LONGEST)
-        wanted = settings(options.config, options.store, made=True)
-        refuse_overwriting(wanted, "--rejects", options.rejects)
-        rejects = Rejects(open_rejects(options.rejects, lines.file, stack), terminal)
-        target = stack.enter_context(open_for_command(wanted))
+        reader = RowReader(
+            now=int(time.time()), owner=open_store.owner(options.key), model=options.model
+        )
+        lines = jsonl.JsonLines(jsonl.open_source(options.file, "import", stack), LONGEST)
+        wanted = open_store.settings(options.config, options.store, made=True)
+        open_store.refuse_overwriting(wanted, "--rejects", options.rejects)
+        rejects = jsonl.Rejects(jsonl.open_rejects(options.rejects, lines.file, stack), terminal)
+        target = stack.enter_context(open_store.open_for_command(wanted))
         group: list[Row] = []
         size = 0
 
         def import_line(line: bytes) -> None:
             nonlocal size
             if tally.lines == 1 and line.startswith(GZIP):
-                raise UsageError("the file is compressed: zcat FILE | wellspoken import ...")
+                raise jsonl.UsageError("the file is compressed: zcat FILE | wellspoken import ...")
             group.append(reader.row(line))
             size += len(line)
             if len(group) == ROWS or size >= BYTES:
@@ -85,12 +71,12 @@ def _import(options: ImportOptions, tally: Tally, terminal: Terminal) -> None:
                 group.clear()
                 size = 0
 
-        use_lines(lines, rejects, tally, import_line)
+        jsonl.use_lines(lines, rejects, tally, import_line)
         _store(target, group, tally)
         rejects.close()
 
 
-def _store(target: StoreRunner, group: list[Row], tally: Tally) -> None:
+def _store(target: open_store.StoreRunner, group: list[Row], tally: jsonl.Tally) -> None:
     if group:
         new = target.runner.run(_insert(target.store, group))
         tally.counts.update({"imported": new, "there already": len(group) - new})

@@ -294,15 +294,12 @@ async def _narrow_marks(
     for each in asked:
         spreads = [spread[mark] for mark in each]
         if all(one["rows"] for one in spreads):
-            kept.append(sorted(each, key=lambda mark: _rarity(spread[mark])))
+            # By their rows; where these are not counted to the end, by how close they lie.
+            order = {mark: (spread[mark]["rows"], -int(spread[mark]["seconds"])) for mark in each}
+            kept.append(sorted(each, key=order.__getitem__))
             lows.append(max((one["since"], one["first"] - 1) for one in spreads))
             highs.append(min((one["until"], one["last"] + 1) for one in spreads))
     return kept, ((*min(lows), *max(highs)) if kept else ends)
-
-
-def _rarity(spread: asyncpg.Record) -> tuple[int, int]:
-    """Order marks by their rows; where these are not counted to the end, by how close they lie."""
-    return spread["rows"], -int(spread["seconds"])
 
 
 async def _reset_nothing(connection: object) -> None:
