@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, get_args
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-ENGINE_STATES: Final = ("stopped", "starting", "ready", "draining", "failed")
+from wellspoken.engine.states import State
 
+if TYPE_CHECKING:
+    from wellspoken.engine.supervisor import Supervisor
 
-class Watched(Protocol):
-    """What a scrape reads of an engine: wellspoken.engine's Supervisor has it."""
-
-    @property
-    def state(self) -> str:
-        """One of ENGINE_STATES."""
-
-    @property
-    def restarts(self) -> int:
-        """How often it was started because it had ended unasked."""
-
-    @property
-    def start_seconds(self) -> float | None:
-        """What the last start that succeeded took; None before."""
+_PREFIX: Final = "wellspoken_engine_"
+_FAMILIES: Final = (
+    ("up", "gauge", "1 while the engine answers requests, 0 otherwise."),
+    ("state", "gauge", "1 for the engine's present state, 0 for the others."),
+    ("restarts", "counter", "Starts of the engine that were needed because it ended unasked."),
+    (
+        "start_seconds",
+        "gauge",
+        "Time that the engine's last start took until it answered; 0 before the first.",
+    ),
+)
 
 
 class EngineMetrics(Collector):
@@ -35,38 +34,16 @@ class EngineMetrics(Collector):
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._watched: dict[str, Watched] = {}
+        self._watched: dict[str, Supervisor] = {}
         registry.register(self)
 
-    def watch(self, name: str, engine: Watched) -> None:
+    def watch(self, name: str, engine: Supervisor) -> None:
         """Let a scrape ask `engine`, under the label backend=`name`."""
         self._watched[name] = engine
 
     def describe(self) -> Iterable[Metric]:
         """Return the families without samples: the registry looks for names that are taken."""
-        one, each = ["backend"], ["backend", "state"]
-        return (
-            GaugeMetricFamily(
-                "wellspoken_engine_up",
-                "1 while the engine answers requests, 0 otherwise.",
-                labels=one,
-            ),
-            GaugeMetricFamily(
-                "wellspoken_engine_state",
-                "1 for the engine's present state, 0 for the others.",
-                labels=each,
-            ),
-            CounterMetricFamily(
-                "wellspoken_engine_restarts",
-                "Starts of the engine that were needed because it ended unasked.",
-                labels=one,
-            ),
-            GaugeMetricFamily(
-                "wellspoken_engine_start_seconds",
-                "Time that the engine's last start took until it answered; 0 before the first.",
-                labels=one,
-            ),
-        )
+        return tuple(Metric(f"{_PREFIX}{name}", text, kind) for name, kind, text in _FAMILIES)
 
     def collect(self) -> Iterable[Metric]:
         """Return the families with what the engines are now; none where there is no engine."""
@@ -75,7 +52,7 @@ class EngineMetrics(Collector):
         up, state, restarts, seconds = families = tuple(self.describe())
         for name, engine in self._watched.items():
             up.add_sample(up.name, {"backend": name}, float(engine.state == "ready"))
-            for one in ENGINE_STATES:
+            for one in get_args(State):
                 labels = {"backend": name, "state": one}
                 state.add_sample(state.name, labels, float(engine.state == one))
             restarts.add_sample(f"{restarts.name}_total", {"backend": name}, engine.restarts)

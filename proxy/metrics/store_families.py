@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -18,44 +18,29 @@ class StoreMetrics:
     """What the store of completions does; see `proxy/store`."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry = registry or CollectorRegistry()
-        prefix = "wellspoken_store"
+        self.registry = registry or CollectorRegistry()
+        ours: dict[str, Any] = {"namespace": "wellspoken_store", "registry": self.registry}
         rows = Gauge(
-            f"{prefix}_rows",
+            "rows",
             "Stored completions that wait to be written: in memory (queue), or in the local spool "
             "until PostgreSQL is back.",
             ["place"],
-            registry=registry,
+            **ours,
         )
-        size = Gauge(f"{prefix}_bytes", "Bytes that these take.", ["place"], registry=registry)
+        size = Gauge("bytes", "Bytes that these take.", ["place"], **ours)
         self._queue_rows, self._queue_bytes = rows.labels("queue"), size.labels("queue")
         self._spool_rows, self._spool_bytes = rows.labels("spool"), size.labels("spool")
         # Another thread writes, so these are the library's, with their locks.
-        self.batch = Histogram(
-            f"{prefix}_batch_rows",
-            "Stored completions written in one transaction.",
-            buckets=_BATCH_ROWS,
-            registry=registry,
-        )
-        self.write = Histogram(
-            f"{prefix}_write_seconds",
-            "Time that a transaction of stored completions took.",
-            buckets=_WRITE_SECONDS,
-            registry=registry,
-        )
-        self.failures = Counter(
-            f"{prefix}_failures",
-            "Attempts to store or to read that failed, by reason.",
-            ["reason"],
-            registry=registry,
-        )
+        text = "Stored completions written in one transaction."
+        self.batch = Histogram("batch_rows", text, buckets=_BATCH_ROWS, **ours)
+        text = "Time that a transaction of stored completions took."
+        self.write = Histogram("write_seconds", text, buckets=_WRITE_SECONDS, **ours)
+        text = "Attempts to store or to read that failed, by reason."
+        self.failures = Counter("failures", text, ["reason"], **ours)
         for reason in STORE_FAILURES:
             self.failures.labels(reason)
-        self.dropped = Counter(
-            f"{prefix}_dropped",
-            "Completions that were to be stored and are not.",
-            registry=registry,
-        )
+        text = "Completions that were to be stored and are not."
+        self.dropped = Counter("dropped", text, **ours)
 
     def count_failure(self, reason: str) -> None:
         """Count a failure; the reasons are few and the program's own words."""

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
+
+from wellspoken.proxy.metrics.series import TextFormat
 
 PREFIX: Final = "wellspoken_"
 RELOADED: Final = f"{PREFIX}config_last_reload_success"
@@ -64,12 +66,7 @@ class Totals:
     def families(self) -> list[Family]:
         """Return the sums."""
         return [
-            Family(
-                family.name,
-                family.kind,
-                family.text,
-                [(*key, value) for key, value in values.items()],
-            )
+            structs.replace(family, samples=[(*key, value) for key, value in values.items()])
             for family, values in self._families.values()
         ]
 
@@ -95,37 +92,18 @@ def parents(restarts: int, reloaded: bool) -> list[Family]:
 def collect_families(registry: CollectorRegistry) -> Iterator[Family]:
     """Yield what a registry counts now, family by family."""
     for metric in registry.collect():
-        samples: list[tuple[str, tuple[str, ...], float]] = [
-            (
-                sample.name,
-                tuple(part for pair in sample.labels.items() for part in pair),
-                sample.value,
-            )
-            for sample in metric.samples
+        samples = [
+            (one.name, tuple(part for pair in one.labels.items() for part in pair), one.value)
+            for one in metric.samples
         ]
         yield Family(metric.name, metric.type, metric.documentation, samples)
 
 
 def text_of(families: list[Family]) -> bytes:
-    """Return families in Prometheus' text format, as prometheus_client writes it."""
-    from prometheus_client.exposition import generate_latest
-
-    return generate_latest(_Given(families))
-
-
-class _Given:
-    """Families where prometheus_client wants a registry; it asks for nothing else."""
-
-    def __init__(self, families: list[Family]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the families as prometheus_client has them."""
-        from prometheus_client.core import Metric
-
-        for family in self._families:
-            metric = Metric(family.name, family.text, family.kind)
-            for name, labels, value in family.samples:
-                pairs = dict(zip(labels[::2], labels[1::2], strict=True))
-                metric.add_sample(name, pairs, value)
-            yield metric
+    """Return families in Prometheus' text format."""
+    metrics = []
+    for family in families:
+        metrics.append(metric := Metric(family.name, family.text, family.kind))
+        for name, labels, value in family.samples:
+            metric.add_sample(name, dict(zip(labels[::2], labels[1::2], strict=True)), value)
+    return TextFormat().of(metrics)

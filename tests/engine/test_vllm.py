@@ -58,7 +58,7 @@ def environment(engine: VLLM) -> dict[str, str]:
 
 def test_it_is_a_kind(tmp_path: Path) -> None:
     engine: Kind = kind(install(tmp_path))
-    assert (engine.name, engine.title, engine.model) == ("vllm", "vLLM", MODEL)
+    assert (engine.name, engine.title) == ("vllm", "vLLM")
     assert engine.start_timeout == 1800
 
 

@@ -85,7 +85,7 @@ class Served:
 
 def post(socket: Path, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON object that the server on a unix socket answers to `body`."""
-    asked = Client(socket).post(path, json.dumps(body).encode(), 30)
+    asked = Client(socket).request(path, 30, json.dumps(body).encode())
     status, answer = asyncio.run(asked)
     found: dict[str, Any] = json.loads(answer)
     assert status == 200, found

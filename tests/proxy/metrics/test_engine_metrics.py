@@ -14,9 +14,10 @@ from tests.proxy.conftest import Proxy, StartProxy
 from wellspoken.engine.kind import Facts
 from wellspoken.engine.states import State
 from wellspoken.engine.supervisor import Supervisor
-from wellspoken.proxy.metrics.engine_families import ENGINE_STATES, EngineMetrics
+from wellspoken.proxy.metrics.engine_families import EngineMetrics
 from wellspoken.proxy.metrics.service import Metrics
 
+STATES = ("stopped", "starting", "ready", "draining", "failed")  # labels of a series
 FAMILIES = 25  # at most, with a store and an engine (operations.md)
 
 
@@ -67,16 +68,16 @@ def scrape(registry: CollectorRegistry) -> dict[str, float]:
 
 
 def test_the_states_are_the_supervisors() -> None:
-    assert get_args(State) == ENGINE_STATES
+    assert get_args(State) == STATES
 
 
-@pytest.mark.parametrize("state", ENGINE_STATES)
+@pytest.mark.parametrize("state", STATES)
 def test_each_state(state: State) -> None:
     registry = CollectorRegistry()
     engine = Engine(state, restarts=3, start_seconds=41.5)
-    EngineMetrics(registry).watch("engine", engine)
+    EngineMetrics(registry).watch("engine", cast(Supervisor, engine))
     up = float(state == "ready")
-    states = {f"wellspoken_engine_state engine {one}": 0.0 for one in ENGINE_STATES}
+    states = {f"wellspoken_engine_state engine {one}": 0.0 for one in STATES}
     assert scrape(registry) == {
         "wellspoken_engine_up engine": up,
         **states,
@@ -89,7 +90,7 @@ def test_each_state(state: State) -> None:
 def test_what_a_scrape_reads_is_what_is_now() -> None:
     registry = CollectorRegistry()
     engine = Engine("starting", first=True)
-    EngineMetrics(registry).watch("engine", engine)
+    EngineMetrics(registry).watch("engine", cast(Supervisor, engine))
     before = scrape(registry)
     assert before["wellspoken_engine_up engine"] == 0
     assert before["wellspoken_engine_start_seconds engine"] == 0
@@ -103,8 +104,8 @@ def test_what_a_scrape_reads_is_what_is_now() -> None:
 
 def test_two_engines_share_the_families() -> None:
     metrics = Metrics("1")
-    metrics.of_engines().watch("one", Engine())
-    metrics.of_engines().watch("two", Engine("failed"))
+    metrics.of_engines().watch("one", cast(Supervisor, Engine()))
+    metrics.of_engines().watch("two", cast(Supervisor, Engine("failed")))
     text = metrics.expose().decode()
     assert 'wellspoken_engine_up{backend="one"} 1.0\n' in text
     assert 'wellspoken_engine_up{backend="two"} 0.0\n' in text
@@ -124,7 +125,7 @@ def test_the_families_stay_few() -> None:
     metrics.of_engines()
     assert "wellspoken_engine" not in metrics.expose().decode()  # as none is watched
     without = metrics.expose().count(b"# TYPE ")
-    metrics.of_engines().watch("engine", Engine())
+    metrics.of_engines().watch("engine", cast(Supervisor, Engine()))
     assert metrics.expose().count(b"# TYPE ") == without + 4 <= FAMILIES
 
 
@@ -133,5 +134,5 @@ async def test_a_proxy_without_an_engine_has_none(
 ) -> None:
     proxy = await start_proxy(upstream)
     assert not [name for name in await proxy.metrics() if "engine" in name]
-    proxy.service.state.metrics.of_engines().watch("engine", Engine())
+    proxy.service.state.metrics.of_engines().watch("engine", cast(Supervisor, Engine()))
     assert (await proxy.metrics())['wellspoken_engine_up{backend="engine"}'] == 1

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import prometheus_client
 import pytest
@@ -18,6 +18,7 @@ from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.metrics.test_engine_metrics import Engine
+from wellspoken.engine.supervisor import Supervisor
 from wellspoken.proxy.metrics.series import Count, SeriesFamily, TextFormat, Times
 from wellspoken.proxy.metrics.service import PHASES, Metrics
 from wellspoken.proxy.metrics.store_families import STORE_FAILURES
@@ -98,7 +99,7 @@ def full() -> Metrics:
     """Return metrics with a store, an engine and something in every histogram."""
     metrics = Metrics("1")
     store = metrics.of_store()
-    metrics.of_engines().watch("engine", Engine())
+    metrics.of_engines().watch("engine", cast(Supervisor, Engine()))
     for at in range(200):
         metrics.gaps("b").observe(0.0005 * 1.07**at)
         metrics.duration.labels("b", "true").observe(0.001 * at**2)
