@@ -16,6 +16,7 @@ import sys
 from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from wellspoken.engine.failure import EngineError
@@ -32,6 +33,7 @@ SHIM_SECONDS = 12.0
 """How long the shim may take to end everything: it waits 10 s for what does not die."""
 
 
+@dataclass(slots=True, eq=False)
 class Inlet:
     """The read end of a pipe that a child writes into, read through `stream`.
 
@@ -39,9 +41,8 @@ class Inlet:
     end, which a grandchild, or a full buffer that nobody reads, holds back.
     """
 
-    def __init__(self, stream: asyncio.StreamReader, transport: asyncio.ReadTransport) -> None:
-        self.stream = stream
-        self._transport = transport
+    stream: asyncio.StreamReader
+    _transport: asyncio.ReadTransport
 
     @classmethod
     async def open(cls) -> tuple[Inlet, int]:

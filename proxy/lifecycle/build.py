@@ -6,7 +6,7 @@ import importlib.metadata
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from wellspoken.adapters.servers import registry
 from wellspoken.adapters.servers.backend import Backend as Adapter
@@ -31,7 +31,7 @@ def version() -> str:
 
 
 class Outside(NamedTuple):
-    """What belongs to a backend and does not stand in the configuration itself."""
+    """What belongs to a backend or engine and does not stand in the configuration itself."""
 
     key: str | None
     adapter: Adapter
@@ -44,13 +44,13 @@ def build(config: Config) -> Service:
     Raises ConfigError for an unknown adapter, a key that cannot be read, or a tokenizer that is not
     there.
     """
-    found = [outside(at, backend) for at, backend in enumerate(config.backend)]
-    targets = [
-        target_of(backend, each, config.timeouts)
-        for backend, each in zip(config.backend, found, strict=True)
+    parts: list[tuple[str, Backend | Engine]] = [
+        (f"backend[{at}]", backend) for at, backend in enumerate(config.backend)
     ]
     if config.engine is not UNSET:
-        targets.append(_engine(config.engine))
+        parts.append(("engine", config.engine))
+    found = [(part, outside(part, where)) for where, part in parts]
+    targets = [target_of(part, each, config.timeouts) for part, each in found]
     metrics = Metrics(version())
     return Service(config, Router(targets), metrics, _store(config, metrics))
 
@@ -68,77 +68,22 @@ def _store(config: Config, metrics: Metrics) -> CompletionStore | None:
         raise ConfigError(f"store: {error}") from error
 
 
-def outside(at: int, backend: Backend) -> Outside:
-    """Return what the backend at this place needs, from its files; any thread may ask.
+def outside(part: Backend | Engine, where: str) -> Outside:
+    """Return what a backend or an engine needs, from its files; any thread may ask.
 
-    Raises ConfigError as `build` does.
+    `where`: its table, as messages name it. Raises ConfigError as `build` does.
     """
+    key = tokenizer = None
     try:
-        key = read_key(backend.key) if backend.key is not None else None
-        refuse_endpoints(backend.endpoints or (), ROUTES)
-        return Outside(key, _adapter(backend.adapter), _tokenizer(backend))
+        if isinstance(part, Backend) and part.key is not None:
+            key = read_key(part.key)
+        refuse_endpoints(part.endpoints or (), ROUTES)
+        adapter = _adapter(part.kind if isinstance(part, Engine) else part.adapter)
+        if part.tokenizer is not None:
+            tokenizer = Tokenizer(part.tokenizer, download=part.tokenizer_download)
     except ConfigError as error:
-        raise ConfigError(f"backend[{at}].{error}") from error
-
-
-def target_of(backend: Backend, found: Outside, timeouts: Timeouts) -> Target:
-    """Return the target of a backend, within a running loop."""
-    upstream = Upstream(normal_url(backend.url), timeouts, key=found.key)
-    target = Target(
-        backend.name,
-        found.adapter,
-        upstream,
-        models=backend.models,
-        settings=TargetSettings(
-            aliases=backend.aliases,
-            upstream_model=backend.upstream_model,
-            auth_pass=backend.auth == "pass",
-            extensions=backend.extensions,
-            keep=frozenset(backend.keep),
-            # llama.cpp's page names no model and sends max_tokens -1.
-            bounds="backend" if backend.ui else backend.bounds,
-            tokenizer=found.tokenizer,
-            ui=backend.ui,
-            vendor=backend.vendor,
-            streams=backend.streams,
-            endpoints=backend.endpoints,
-            caps=backend.caps,
-        ),
-    )
-    if backend.adapter.strip().lower() == "auto":
-        log = logging.getLogger("wellspoken")
-        target.detector = Detector(target.name, upstream, target.recognise, log)
-    return target
-
-
-def _engine(engine: Engine) -> Target:
-    """Return the target of an engine; its upstream comes when the engine has an address."""
-    try:
-        tokenizer = _tokenizer(engine)
-        refuse_endpoints(engine.endpoints or (), ROUTES)
-    except ConfigError as error:
-        raise ConfigError(f"engine.{error}") from error
-    return Target(
-        engine.name,
-        _adapter(engine.kind),
-        None,
-        models=names_of_models(engine),
-        settings=TargetSettings(
-            extensions=engine.extensions,
-            keep=frozenset(engine.keep),
-            bounds=engine.bounds,
-            tokenizer=tokenizer,
-            vendor=engine.vendor,
-            endpoints=engine.endpoints,
-            caps=engine.caps,
-        ),
-    )
-
-
-def _tokenizer(part: Backend | Engine) -> Tokenizer | None:
-    if part.tokenizer is None:
-        return None
-    return Tokenizer(part.tokenizer, download=part.tokenizer_download)
+        raise ConfigError(f"{where}.{error}") from error
+    return Outside(key, adapter, tokenizer)
 
 
 def _adapter(name: str) -> Adapter:
@@ -146,3 +91,35 @@ def _adapter(name: str) -> Adapter:
         return registry.find(name)
     except ValueError as error:
         raise ConfigError(f"adapter: {error}.") from error
+
+
+def target_of(part: Backend | Engine, found: Outside, timeouts: Timeouts) -> Target:
+    """Return the target of a backend or an engine, within a running loop."""
+    settings = TargetSettings(
+        extensions=part.extensions,
+        keep=frozenset(part.keep),
+        bounds=part.bounds,
+        tokenizer=found.tokenizer,
+        vendor=part.vendor,
+        endpoints=part.endpoints,
+        caps=part.caps,
+    )
+    if isinstance(part, Engine):  # its upstream comes when the engine has an address
+        models = names_of_models(part)
+        return Target(part.name, found.adapter, None, models=models, settings=settings)
+    settings = structs.replace(
+        settings,
+        aliases=part.aliases,
+        upstream_model=part.upstream_model,
+        auth_pass=part.auth == "pass",
+        # llama.cpp's page names no model and sends max_tokens -1.
+        bounds="backend" if part.ui else part.bounds,
+        ui=part.ui,
+        streams=part.streams,
+    )
+    upstream = Upstream(normal_url(part.url), timeouts, key=found.key)
+    target = Target(part.name, found.adapter, upstream, models=part.models, settings=settings)
+    if part.adapter.strip().lower() == "auto":
+        log = logging.getLogger("wellspoken")
+        target.detector = Detector(target.name, upstream, target.recognise, log)
+    return target

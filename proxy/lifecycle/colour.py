@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final, Self, TextIO
+from typing import Final, NamedTuple, Self, TextIO
 
 _CODES: Final = {"red": "31", "yellow": "33", "green": "32", "bold": "1", "dim": "2"}
 
 
-class Colour:
+class Colour(NamedTuple):
     """Puts text in colours, or leaves it alone."""
 
-    def __init__(self, on: bool) -> None:
-        self.on = on
+    on: bool
 
     @classmethod
     def of(cls, stream: TextIO, environ: Mapping[str, str] = os.environ) -> Self:

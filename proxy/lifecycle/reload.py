@@ -109,7 +109,7 @@ class Reloader:
 def _read(config: Config, basis: Config) -> Change:
     """Return the change from `basis` to `config`. Raises ConfigError."""
     config, warnings = _possible(config, basis)
-    found = tuple(outside(at, backend) for at, backend in enumerate(config.backend))
+    found = tuple(outside(each, f"backend[{at}]") for at, each in enumerate(config.backend))
     return Change(basis, config, Keys.of(config), found, warnings)
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -23,6 +24,7 @@ EVERY: Final = 2.0
 """Seconds between two looks at the files."""
 SETTLED: Final = 0.25
 """Seconds in which a file that has changed must not change again: somebody may be writing it."""
+_LOG: Final = logging.getLogger("wellspoken")
 _WHOLE: Final = "the configuration stays"
 _KEYS: Final = "the keys stay"
 
@@ -45,6 +47,7 @@ async def aside(work: Callable[[], Found]) -> Found:
     return await asyncio.wrap_future(future)
 
 
+@dataclass(eq=False)
 class Watcher:
     """Has a configuration read again when `asked` is set, and when a file of it has changed.
 
@@ -55,33 +58,20 @@ class Watcher:
     `describe` says what has changed by it.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        load: Callable[[], Config],
-        apply: Callable[[Config], Awaitable[list[str]]],
-        asked: asyncio.Event,
-        *,
-        file: Path | None = None,
-        told: Callable[[bool], None] = lambda good: None,
-        describe: Callable[[], str] = lambda: "",
-        every: float = EVERY,
-        settled: float = SETTLED,
-    ) -> None:
-        self._config = config
-        self._load = load
-        self._apply = apply
-        self._asked = asked
-        self._file = file
-        self._told = told
-        self._describe = describe
-        self._every = every
-        self._settled = settled
-        self._log = logging.getLogger("wellspoken")
-        self._seen: dict[Path, bytes] | None = None
-        self._wrong = {_WHOLE: "", _KEYS: ""}  # why the last reading was no good
-        self._warned: list[str] = []
-        self._task: asyncio.Task[None] | None = None
+    config: Config
+    load: Callable[[], Config]
+    apply: Callable[[Config], Awaitable[list[str]]]
+    asked: asyncio.Event
+    file: Path | None
+    told: Callable[[bool], None]
+    describe: Callable[[], str]
+    every: float = EVERY
+    settled: float = SETTLED
+    _seen: dict[Path, bytes] | None = None
+    # Why the last reading was no good.
+    _wrong: dict[str, str] = field(default_factory=lambda: {_WHOLE: "", _KEYS: ""})
+    _warned: list[str] = field(default_factory=list)
+    _task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin, within a running loop."""
@@ -97,17 +87,17 @@ class Watcher:
     async def _watch(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._every):
-                    await self._asked.wait()
+                async with asyncio.timeout(self.every):
+                    await self.asked.wait()
             try:
                 await self._once()
             except Exception as error:  # it must not end the watching, so that the next may do
-                self._log.error("a reload failed in the proxy itself", exc_info=error)
-                self._told(False)
+                _LOG.error("a reload failed in the proxy itself", exc_info=error)
+                self.told(False)
 
     async def _once(self) -> None:
-        if self._asked.is_set():
-            self._asked.clear()
+        if self.asked.is_set():
+            self.asked.clear()
             self._seen = await aside(self._look)
             await self._read(_WHOLE, asked=True)
             return
@@ -116,15 +106,15 @@ class Watcher:
             await self._read(what, asked=False)
 
     def _watches_itself(self) -> bool:
-        return self._file is not None and self._config.server.watch
+        return self.file is not None and self.config.server.watch
 
     async def _has_changed(self) -> bool:
         """Say whether a file is another than when it was last looked at, and nobody writes it."""
         found = await aside(self._look)
         if found == self._seen or (not found and self._seen is None):
             return False
-        while not self._asked.is_set():
-            await asyncio.sleep(self._settled)
+        while not self.asked.is_set():
+            await asyncio.sleep(self.settled)
             before, found = found, await aside(self._look)
             if found == before:
                 break
@@ -133,10 +123,10 @@ class Watcher:
 
     def _look(self) -> dict[Path, bytes]:
         """Return what stands for the content of each file that is watched."""
-        watched = [self._file] if self._file is not None and self._watches_itself() else []
-        auth = self._config.auth
+        watched = [self.file] if self.file is not None and self._watches_itself() else []
+        auth = self.config.auth
         references = [*(auth.keys if isinstance(auth, Auth) else ())]
-        references += [backend.key for backend in self._config.backend if backend.key is not None]
+        references += [backend.key for backend in self.config.backend if backend.key is not None]
         watched += [Path(r.removeprefix("file:")) for r in references if r.startswith("file:")]
         return {path: digest for path in watched if (digest := _digest(path)) is not None}
 
@@ -144,26 +134,26 @@ class Watcher:
         """Read the configuration, or only its keys, and take that over, or say why not."""
         before = self._wrong[what]
         try:
-            config = await aside(self._load) if what == _WHOLE else self._config
-            warnings = await self._apply(config)
+            config = await aside(self.load) if what == _WHOLE else self.config
+            warnings = await self.apply(config)
         except ConfigError as error:
             if asked or str(error) != before:
-                self._log.error("%s as before: %s", what, error)
+                _LOG.error("%s as before: %s", what, error)
             self._wrong[what] = str(error)
         else:
-            self._config = config
+            self.config = config
             self._wrong[_KEYS] = ""
             self._wrong[what] = ""
             self._say(asked or bool(before), warnings)
-        self._told(not any(self._wrong.values()))
+        self.told(not any(self._wrong.values()))
 
     def _say(self, asked: bool, warnings: list[str]) -> None:
-        described = self._describe()
+        described = self.describe()
         if asked or described:
-            self._log.info("configuration read again: %s", described or "nothing has changed")
+            _LOG.info("configuration read again: %s", described or "nothing has changed")
         if asked or warnings != self._warned:
             for warning in warnings:
-                self._log.warning("%s", warning)
+                _LOG.warning("%s", warning)
         self._warned = warnings
 
 

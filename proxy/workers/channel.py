@@ -7,6 +7,7 @@ import itertools
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct, msgpack
@@ -123,16 +124,13 @@ decode_to_worker: Final[msgpack.Decoder[Any]] = msgpack.Decoder(ToWorker)
 decode_to_parent: Final[msgpack.Decoder[Any]] = msgpack.Decoder(ToParent)
 
 
+@dataclass(slots=True, eq=False)
 class Channel(Generic[T]):
     """One side of the pair of sockets, within a running loop; T is what the other side says."""
 
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        decoder: msgpack.Decoder[Any],
-    ) -> None:
-        self._reader, self._writer, self._decoder = reader, writer, decoder
+    _reader: asyncio.StreamReader
+    _writer: asyncio.StreamWriter
+    _decoder: msgpack.Decoder[Any]
 
     @classmethod
     async def over(cls, sock: socket.socket, decoder: msgpack.Decoder[Any]) -> Channel[T]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from dataclasses import dataclass, field
 
 
+@dataclass(slots=True)
 class Port:
     """An address held for workers that listen on it with SO_REUSEPORT.
 
@@ -16,9 +18,8 @@ class Port:
     listens holds it, so that no other program gets it while the workers are started again.
     """
 
-    def __init__(self, number: int, held: list[socket.socket]) -> None:
-        self.number = number
-        self._held = held
+    number: int
+    _held: list[socket.socket] = field(default_factory=list)
 
     @classmethod
     async def reserve(cls, host: str, number: int) -> Port:
@@ -26,7 +27,7 @@ class Port:
         found = await asyncio.get_running_loop().getaddrinfo(
             host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        port = cls(number, [])
+        port = cls(number)
         unusable: OSError | None = None
         try:
             for family, _, _, _, address in dict.fromkeys(found):
