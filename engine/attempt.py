@@ -61,15 +61,7 @@ async def attempt(kind: Kind, settings: Settings, host: Host, log: Log, said: Sa
     try:
         command = kind.command(place.socket, place.folder, settings.shutdown_timeout)
         start.say("starting the process")  # before its log can say more
-        child = await Child.spawn(
-            kind.name,
-            command.argv,
-            log,
-            folder=place.folder,
-            environment=command.environment,
-            reports=command.reports,
-            on_line=start.read,
-        )
+        child = await Child.spawn(kind.name, command, log, folder=place.folder, on_line=start.read)
         seconds = settings.start_timeout or kind.start_timeout
         facts = await start.within(seconds, child, start.until_ready(child, command, log))
         await host.up(place.socket, facts)

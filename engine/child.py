@@ -15,11 +15,11 @@ import signal
 import sys
 from asyncio.subprocess import Process
 from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from wellspoken.engine.failure import EngineError
+from wellspoken.engine.kind import Command
 from wellspoken.engine.log_relay import Log, LogRelay
 
 SHIM = Path(__file__).with_name("shim.py")
@@ -79,25 +79,21 @@ class Child:
     async def spawn(
         cls,
         name: str,
-        argv: Sequence[str],
+        command: Command,
         log: Log,
         *,
         folder: Path,
-        environment: Mapping[str, str],
-        reports: bool = False,
         on_line: Log | None = None,
     ) -> Child:
-        """Start `argv` in the place `folder`, with its log relayed to `log` as `name: line`.
+        """Run a command in the place `folder`, with its log relayed to `log` as `name: line`.
 
-        `environment` is all that it gets. One that `reports` has a status line on stdout, of
-        another one that is log as stderr is. `on_line` gets each line, also those that overwrite
-        each other and those too many for `log`, without prefix. A program that cannot be run ends
-        with exit code 127 and a line that says why. Raises EngineError if the operating system
-        refuses another process. A cancelled spawn leaves no child.
+        `on_line` gets each line, also those that overwrite each other and those too many for `log`,
+        without prefix. A program that cannot be run ends with exit code 127 and a line that says
+        why. Raises EngineError if the operating system refuses another process. A cancelled spawn
+        leaves no child.
         """
-        argv = [sys.executable, "-I", "-S", str(SHIM), str(folder), "--", *argv]
         relay = LogRelay(name, log, on_line)
-        making = asyncio.create_task(cls._spawn(name, argv, environment, relay, reports))
+        making = asyncio.create_task(cls._spawn(name, command, folder, relay))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
@@ -107,30 +103,23 @@ class Child:
             raise
 
     @classmethod
-    async def _spawn(
-        cls,
-        name: str,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        relay: LogRelay,
-        reports: bool,
-    ) -> Child:
+    async def _spawn(cls, name: str, command: Command, folder: Path, relay: LogRelay) -> Child:
         theirs: list[int] = []
         inlets: list[Inlet] = []
         lifeline: int | None = None
         try:
             stdin, lifeline = os.pipe()
             theirs.append(stdin)
-            for _ in range(1 + reports):
+            for _ in range(1 + command.reports):
                 inlet, outlet = await Inlet.open()
                 inlets.append(inlet)
                 theirs.append(outlet)
             process = await asyncio.create_subprocess_exec(
-                *argv,
+                *(sys.executable, "-I", "-S", str(SHIM), str(folder), "--", *command.argv),
                 stdin=stdin,
                 stdout=theirs[-1],
                 stderr=theirs[1],
-                env=dict(environment),  # uvloop takes nothing else
+                env=dict(command.environment),  # uvloop takes nothing else
                 # Ctrl-C on a terminal goes to the whole foreground group: the engine must live on
                 # until the proxy has drained.
                 start_new_session=True,

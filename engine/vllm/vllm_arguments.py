@@ -6,7 +6,8 @@ of a repeated flag the last counts (vllm/utils/argparse_utils.py, 0.32.0).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Final
 
 _SOCKET = "wellspoken serves vLLM on a private unix socket; `listen` says where clients connect"
@@ -63,15 +64,8 @@ def forbidden(arguments: Sequence[str]) -> str | None:
 def option(arguments: Sequence[str], *names: str) -> str | None:
     """Return the last value given for a flag, by any of its names; "" if it has no value."""
     found = None
-    for at, argument in enumerate(arguments):
-        flag, equals, value = argument.partition("=")
-        flag = _normal(flag)
-        if not any(_is(flag, name) for name in names):
-            continue
-        if not equals:
-            after = arguments[at + 1] if at + 1 < len(arguments) else "-"
-            value = "" if after.startswith("-") else after
-        found = value
+    for words in _words_after(arguments, names):
+        found = words[0] if words else ""
     return found
 
 
@@ -85,23 +79,24 @@ def number(arguments: Sequence[str], default: float, *names: str) -> float:
 
 def model_names_in(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the names after the last --served-model-name, () if it is not there."""
-    names: tuple[str, ...] = ()
-    for at, argument in enumerate(arguments):
-        flag, equals, value = argument.partition("=")
-        if not _is(_normal(flag), "--served-model-name"):
-            continue
-        if equals:
-            names = (value,)
-            continue
-        rest = list(arguments[at + 1 :])
-        end = next((at for at, word in enumerate(rest) if word.startswith("-")), len(rest))
-        names = tuple(rest[:end])
-    return names
+    found: tuple[str, ...] = ()
+    for words in _words_after(arguments, ("--served-model-name",)):
+        found = tuple(words)
+    return found
 
 
 def has(arguments: Sequence[str], *names: str) -> bool:
     """Say whether a flag is given, by any of its names."""
     return option(arguments, *names) is not None
+
+
+def _words_after(arguments: Sequence[str], names: Sequence[str]) -> Iterator[list[str]]:
+    """Give the values of a flag each time that it is given, by any of its names."""
+    for at, argument in enumerate(arguments, 1):
+        flag, equals, value = argument.partition("=")
+        if any(_is(_normal(flag), name) for name in names):
+            after = takewhile(lambda word: not word.startswith("-"), arguments[at:])
+            yield [value] if equals else list(after)
 
 
 def _is(flag: str, name: str) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
+from itertools import count
 from typing import Final, NamedTuple
 
 Path = tuple[str | int, ...]
@@ -92,16 +94,16 @@ class _Scanner:
             self._found[path] = place  # also where a header before it has named it
             return path
         self._found.setdefault(path, place)
-        count = self._lengths.get(path, 0)
-        self._lengths[path] = count + 1
-        self._found[(*path, count)] = place
-        return (*path, count)
+        at = self._lengths.get(path, 0)
+        self._lengths[path] = at + 1
+        self._found[(*path, at)] = place
+        return (*path, at)
 
     def _last(self, path: Path, place: Place) -> Path:
         """Return the path of the table that a name within a longer one means."""
         self._found.setdefault(path, place)
-        count = self._lengths.get(path)
-        return path if count is None else (*path, count - 1)
+        length = self._lengths.get(path)
+        return path if length is None else (*path, length - 1)
 
     def _pair(self, table: Path) -> None:
         """Read a key, which dots may part, and its value."""
@@ -139,9 +141,11 @@ class _Scanner:
         self._found[path] = Place(key, begin, begin)
         first = self._text[begin]
         if first == "[":
-            self._array(path)
+            for number in self._items("]"):
+                self._value((*path, number), self._at)
         elif first == "{":
-            self._inline(path)
+            for _ in self._items("}"):
+                self._pair(path)
         elif first in "\"'":
             self._string()
         else:  # a number, a time, true or false; a blank may part a date from its time
@@ -150,30 +154,17 @@ class _Scanner:
             self._at = begin + len(found[0].rstrip())
         self._found[path] = Place(key, begin, self._at)
 
-    def _array(self, path: Path) -> None:
+    def _items(self, closing: str) -> Iterator[int]:
+        """Go to each item of an array or an inline table, and past its end; give their numbers."""
         self._at += 1
-        count = 0
-        while True:
+        for number in count():
             self._skip(_BLANK)
-            if self._text[self._at] == "]":
+            if self._text[self._at] == closing:
                 self._at += 1
                 return
-            self._value((*path, count), self._at)
-            count += 1
+            yield number
             self._skip(_BLANK)
-            if self._text[self._at] != "]":
-                self._expect(",")
-
-    def _inline(self, path: Path) -> None:
-        self._at += 1
-        while True:
-            self._skip(_BLANK)
-            if self._text[self._at] == "}":
-                self._at += 1
-                return
-            self._pair(path)
-            self._skip(_BLANK)
-            if self._text[self._at] != "}":
+            if self._text[self._at] != closing:
                 self._expect(",")
 
     def _string(self) -> None:
@@ -190,6 +181,5 @@ class _Scanner:
         self._at += len(what)
 
     def _skip(self, what: re.Pattern[str]) -> None:
-        found = what.match(self._text, self._at)
-        if found is not None:
+        if found := what.match(self._text, self._at):
             self._at = found.end()

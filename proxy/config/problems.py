@@ -25,6 +25,11 @@ class Origin(NamedTuple):
         """Say whether a text names it, as a word: WELLSPOKEN_AUTH is part of longer ones."""
         return re.search(rf"(?<!\w){re.escape(self.name)}(?!\w)", text) is not None
 
+    def as_json(self) -> dict[str, str | int | None]:
+        """Return what programs are told of it."""
+        place = {"line": self.line or None, "column": self.column or None}
+        return {"source": self.kind, "name": self.name or None, **place}
+
     def __str__(self) -> str:
         if self.line:
             return f"{self.name}:{self.line}:{self.column}"

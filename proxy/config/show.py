@@ -87,14 +87,7 @@ def as_toml(examined: Examined) -> str:
 def as_json(examined: Examined) -> str:
     """Return the configuration as JSON: a list of objects, one for each value."""
     found = [
-        {
-            "key": path_text(row.path),
-            "value": row.value,
-            "source": row.origin.kind,
-            "name": row.origin.name or None,
-            "line": row.origin.line or None,
-            "column": row.origin.column or None,
-        }
+        {"key": path_text(row.path), "value": row.value, **row.origin.as_json()}
         for row in rows(examined)
     ]
     return json.dumps(found, indent=1, ensure_ascii=False, default=list)

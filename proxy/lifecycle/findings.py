@@ -83,10 +83,7 @@ def in_json(examined: Examined, found: list[Finding]) -> str:
             "severity": severity,
             "key": path_text(problem.path) or None,
             "message": problem.text,
-            "source": origin.kind,
-            "name": origin.name or None,
-            "line": origin.line or None,
-            "column": origin.column or None,
+            **origin.as_json(),
         }
         for severity, problem, origin in found
     ]

@@ -112,7 +112,15 @@ async def serve(
         logs.observe(service.hooks, output)
     signals = Signals()
     reloader = Reloader(service, hosted)
-    watcher = _watcher(config, source, service, reloader, signals)
+    watcher = Watcher(
+        config,
+        source.load if source is not None else lambda: config,  # without one the keys alone
+        reloader.apply,
+        signals.reload,
+        file=source.file if source is not None else None,
+        told=service.state.metrics.reloaded.set,
+        describe=lambda: reloader.described,
+    )
     life = _Life(service, hosted, signals, reloader, watcher, link)
     try:
         return await life.live(say, progress, sockets)
@@ -183,7 +191,7 @@ class _Life:
         starting = asyncio.create_task(_came_up(hosted, self.service))
         self.work += (asyncio.create_task(follow), starting)
         if len(router.targets) == 1:
-            await _either(starting, signals.first)
+            await _until(asyncio.wait({starting}), signals.first)  # the start itself goes on
             if starting.done() and not starting.result():
                 return 1
             if signals.count and hosted.supervisor.first:
@@ -204,29 +212,15 @@ class _Life:
         """End all, clients first, so that nothing is asked of what has gone."""
         await self.watcher.stop()
         await self.reloader.close()
-        await _stop_all(self.service, self.hosted, self.signals.second)
+        await self.service.stop()
+        now, store = self.signals.second, self.service.state.store
+        ends = [self.hosted.supervisor.stop(now)] if self.hosted is not None else []
+        if store is not None:
+            ends.append(store.close(now))
+        await asyncio.gather(*ends)
         if self.link is not None:
             await self.link.close()
         await _cancel(self.work)
-
-
-def _watcher(
-    config: Config,
-    source: ConfigSource | None,
-    service: Service,
-    reloader: Reloader,
-    signals: Signals,
-) -> Watcher:
-    """Return what has a configuration and its keys read again; without a source the keys alone."""
-    return Watcher(
-        config,
-        source.load if source is not None else lambda: config,
-        reloader.apply,
-        signals.reload,
-        file=source.file if source is not None else None,
-        told=service.state.metrics.reloaded.set,
-        describe=lambda: reloader.described,
-    )
 
 
 def _engine_of(config: Config, service: Service, progress: EngineProgress) -> Hosted | None:
@@ -254,15 +248,6 @@ async def _came_up(hosted: Hosted, service: Service) -> bool:
     return True
 
 
-async def _stop_all(service: Service, hosted: Hosted | None, now: asyncio.Event) -> None:
-    """End what clients have open, then the engine, and the store beside it; `now`: at once."""
-    await service.stop()
-    ends = [hosted.supervisor.stop(now)] if hosted is not None else []
-    if service.state.store is not None:
-        ends.append(service.state.store.close(now))
-    await asyncio.gather(*ends)
-
-
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
     """Cancel tasks, and wait for them; one that failed before fails now."""
     for task in tasks:
@@ -270,11 +255,6 @@ async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, Exception):
             raise result
-
-
-async def _either(task: asyncio.Task[Any], event: asyncio.Event) -> None:
-    """Wait until the task is done or the event has come, and leave the task alone."""
-    await _until(asyncio.wait({task}), event)
 
 
 async def _until(work: Coroutine[Any, Any, object], event: asyncio.Event) -> None:

@@ -18,7 +18,7 @@ from wellspoken.adapters.events import Fault
 from wellspoken.proxy.config.secrets import redact
 from wellspoken.proxy.config.tables import Log
 from wellspoken.proxy.logs.line_writer import Descriptor, LogWriter, Sink
-from wellspoken.proxy.logs.lines import JsonFormat, LineFormat, Request, TextLines, traceback_of
+from wellspoken.proxy.logs.lines import JsonFormat, Request, TextLines, traceback_of
 from wellspoken.proxy.relay import bodies
 from wellspoken.proxy.relay.call import Call, Hooks
 from wellspoken.proxy.relay.outcome import QUIET, level_of, outcome_of
@@ -51,14 +51,16 @@ class Logs:
         self.config = config
         self.level = LEVELS[config.level]
         json = config.format == "json" or (config.format == "auto" and not screen.terminal)
-        self.lines: LineFormat = JsonFormat() if json else TextLines(terminal=screen.terminal)
+        self.lines = JsonFormat() if json else TextLines(terminal=screen.terminal)
         self._json = json
         self._screen = screen
         self._output = _output(screen)
         self._writer = LogWriter(self._output, self._loss_line)
         self.put = self._writer.put
         self.handler = _Handler(self)
-        self._before = _Before()
+        # How logging was in this process, for `close`.
+        self._levels = [(log, log.level) for log in map(logging.getLogger, ("", "wellspoken"))]
+        self._hooks = threading.excepthook, sys.unraisablehook
 
     def start(self) -> None:
         """Begin: what is logged, warned of, or raised where nobody catches it, comes here."""
@@ -85,7 +87,10 @@ class Logs:
 
     def close(self) -> None:
         """Write what waits, at most for 2 s, and give logging back as it was."""
-        self._before.restore()
+        for log, level in self._levels:
+            log.setLevel(level)
+        threading.excepthook, sys.unraisablehook = self._hooks
+        logging.captureWarnings(False)
         logging.getLogger().removeHandler(self.handler)
         self._screen.attach(None, draws=True)
         if self._writer.close(SECONDS) and isinstance(self._output, Descriptor):
@@ -94,21 +99,6 @@ class Logs:
     def _loss_line(self, count: int) -> bytes:
         text = f"{count} lines of the log are lost: stderr could not be written so fast, or at all"
         return self.lines.message("warning", text, {"lost": count})
-
-
-class _Before:
-    """How logging was in this process."""
-
-    def __init__(self) -> None:
-        self._levels = [(log, log.level) for log in map(logging.getLogger, ("", "wellspoken"))]
-        self._hooks = threading.excepthook, sys.unraisablehook
-
-    def restore(self) -> None:
-        """Have it so again."""
-        for log, level in self._levels:
-            log.setLevel(level)
-        threading.excepthook, sys.unraisablehook = self._hooks
-        logging.captureWarnings(False)
 
 
 class _OnScreen:

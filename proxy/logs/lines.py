@@ -12,7 +12,7 @@ import re
 import time
 import traceback
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import Struct, json, to_builtins
 
@@ -83,19 +83,6 @@ class Request(Struct, omit_defaults=True):
     trace_id: str = ""
 
 
-class LineFormat(Protocol):
-    """A format: makes whole lines, each with its newline."""
-
-    def now(self) -> str:
-        """Return the time as lines have it."""
-
-    def message(self, level: str, text: str, fields: Mapping[str, Any], trace: str = "") -> bytes:
-        """Return the line of a message; `trace` is an exception's."""
-
-    def request(self, request: Request) -> bytes:
-        """Return the line of a request."""
-
-
 class JsonFormat:
     """One JSON object a line."""
 
@@ -117,7 +104,7 @@ class JsonFormat:
         return text
 
     def message(self, level: str, text: str, fields: Mapping[str, Any], trace: str = "") -> bytes:
-        """Return the line of a message."""
+        """Return the line of a message; `trace` is an exception's."""
         said: dict[str, Any] = {"time": self.now(), "level": level, "message": text, **fields}
         if trace:
             said["exception"] = trace

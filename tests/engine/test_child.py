@@ -23,6 +23,7 @@ from wellspoken.engine import child as children
 from wellspoken.engine import shim
 from wellspoken.engine.child import Child
 from wellspoken.engine.failure import EngineError
+from wellspoken.engine.kind import Command
 from wellspoken.engine.log_relay import LINE_BYTES, LINES_A_SECOND, TAIL_LINES
 from wellspoken.engine.run_folder import RunFolder
 
@@ -32,11 +33,13 @@ SLEEPS = "import time; print('up', flush=True); time.sleep(60)"
 PARENT = """
 import asyncio, os, sys
 from wellspoken.engine.child import Child
+from wellspoken.engine.kind import Command
 from wellspoken.engine.run_folder import RunFolder
 
 async def main():
     place = RunFolder.make("test")
-    await Child.spawn("kid", sys.argv[1:], print, folder=place.folder, environment=os.environ)
+    command = Command(tuple(sys.argv[1:]), os.environ)
+    await Child.spawn("kid", command, print, folder=place.folder)
     print(place.folder, flush=True)
     await asyncio.sleep(60)
 
@@ -68,15 +71,9 @@ def clear() -> None:
 async def spawn(
     code: str, log: list[str], *arguments: object, on_line: Callable[[str], None] | None = None
 ) -> Child:
-    return await Child.spawn(
-        "kid",
-        [sys.executable, "-c", code, *map(str, arguments)],
-        log.append,
-        folder=made(),
-        environment=os.environ,
-        reports=on_line is None,
-        on_line=on_line,
-    )
+    argv = (sys.executable, "-c", code, *map(str, arguments))
+    command = Command(argv, os.environ, reports=on_line is None)
+    return await Child.spawn("kid", command, log.append, folder=made(), on_line=on_line)
 
 
 async def test_relays_stderr_with_the_name_and_keeps_the_last_lines() -> None:
@@ -147,14 +144,9 @@ async def test_no_usable_status_line_is_empty(code: str) -> None:
 
 async def test_the_environment_is_what_was_given_and_no_more() -> None:
     seen: list[str] = []
-    child = await Child.spawn(
-        "kid",
-        [sys.executable, "-c", "import os; print(sorted(os.environ.items()))"],
-        lambda line: None,
-        folder=made(),
-        environment={"A": "1", "LC_ALL": "C.UTF-8"},
-        on_line=seen.append,
-    )
+    argv = (sys.executable, "-c", "import os; print(sorted(os.environ.items()))")
+    command = Command(argv, {"A": "1", "LC_ALL": "C.UTF-8"})
+    child = await Child.spawn("kid", command, lambda line: None, folder=made(), on_line=seen.append)
     assert await child.wait() == 0
     assert seen == ["[('A', '1'), ('LC_ALL', 'C.UTF-8')]"]
 
@@ -266,8 +258,8 @@ async def test_a_cancelled_wait_leaves_the_other_waiters() -> None:
 async def test_a_program_that_cannot_be_run_is_named_in_the_log() -> None:
     log: list[str] = []
     folder = made()
-    argv = ["/nowhere/at/all"]
-    child = await Child.spawn("kid", argv, log.append, folder=folder, environment={})
+    command = Command(("/nowhere/at/all",), {})
+    child = await Child.spawn("kid", command, log.append, folder=folder)
     assert await child.wait() == 127
     assert log == ["kid: could not start /nowhere/at/all: No such file or directory"]
     assert list(child.tail) == ["could not start /nowhere/at/all: No such file or directory"]
@@ -329,10 +321,8 @@ async def test_a_cancelled_spawn_leaves_no_child_and_no_open_pipe() -> None:
     await nothing()  # what asyncio itself opens once and keeps
     folder = made()
     before, others = opened(), offspring()  # a PostgreSQL of other tests
-    argv = [sys.executable, "-c", "import time; time.sleep(60)"]
-    spawning = asyncio.create_task(
-        Child.spawn("kid", argv, print, folder=folder, environment=os.environ)
-    )
+    command = Command((sys.executable, "-c", "import time; time.sleep(60)"), os.environ)
+    spawning = asyncio.create_task(Child.spawn("kid", command, print, folder=folder))
     await asyncio.sleep(0)
     spawning.cancel()
     with pytest.raises(asyncio.CancelledError):
