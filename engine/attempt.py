@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,6 @@ LAST_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 DOWNLOADING = "downloading"
 
-Said = Callable[[str], None]
-
 
 @dataclass(slots=True)
 class Running:
@@ -47,7 +45,7 @@ class Running:
         return await _end_all(self.child, self.place, self.log)
 
 
-async def attempt(kind: Kind, settings: Settings, host: Host, log: Log, said: Said) -> Running:
+async def attempt(kind: Kind, settings: Settings, host: Host, log: Log, said: Log) -> Running:
     """Start the engine once and return it when it answers; `said` is told each phase.
 
     Raises EngineError; nothing of the engine is left then, nor after a cancellation.
@@ -87,7 +85,7 @@ async def _make_folder(name: str) -> RunFolder:
 class _Start:
     """What is known of one start while it goes on."""
 
-    def __init__(self, kind: Kind, place: RunFolder, said: Said) -> None:
+    def __init__(self, kind: Kind, place: RunFolder, said: Log) -> None:
         self.client = Client(place.socket)
         self._kind = kind
         self._said = said

@@ -14,13 +14,11 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from wellspoken.engine import shim
 from wellspoken.engine.failure import EngineError
-
-Log = Callable[[str], None]
+from wellspoken.engine.log_relay import Log
 
 PATH_BYTES = 59
 """The longest path of a folder: a unix socket's path has 100 bytes everywhere, and vLLM names some
@@ -45,10 +43,7 @@ class RunFolder:
 
     @classmethod
     def make(cls, name: str) -> RunFolder:
-        """Make a folder whose name begins as `name` does.
-
-        Raises EngineError where there is nowhere to make one.
-        """
+        """Make a folder whose name begins as `name` does. Raises EngineError where none can be."""
         short = re.sub(r"[^a-z0-9]+", "-", name.lower())[:NAME_BYTES].strip("-") or "engine"
         for base in _bases():
             try:

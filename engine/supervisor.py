@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Final
 
 from wellspoken.engine.attempt import Running, attempt
 from wellspoken.engine.failure import EngineError, NotReady, ending
+from wellspoken.engine.first_of import first_of
 from wellspoken.engine.kind import Facts, Host, Kind, Settings
 from wellspoken.engine.log_relay import Log
 from wellspoken.engine.run_folder import sweep
@@ -143,11 +143,7 @@ class Supervisor:
     async def suspect(self) -> None:
         """Look now whether it still listens, since a connection to it failed."""
         if self.state == "ready" and self._watchdog is not None:
-            turn = asyncio.ensure_future(self._turn.wait())
-            looked = asyncio.ensure_future(self._watchdog.look())
-            await asyncio.wait({turn, looked}, return_when=asyncio.FIRST_COMPLETED)
-            turn.cancel()
-            looked.cancel()
+            await first_of(self._turn.wait(), self._watchdog.look())
 
     async def _until_ready(self) -> None:
         since: float | None = None
@@ -204,13 +200,13 @@ class Supervisor:
         self._host.note_change()
 
     async def _be_stopped(self) -> Event:
-        return "stop" if await _first(self._stop.wait(), self._wanted.wait()) == 0 else "wanted"
+        return "stop" if await first_of(self._stop.wait(), self._wanted.wait()) == 0 else "wanted"
 
     async def _be_starting(self) -> Event:
         self._wanted.clear()
         self._began = self._loop.time()
         await self._clear_up()
-        if self._pause and await _first(self._stop.wait(), asyncio.sleep(self._pause)) == 0:
+        if self._pause and await first_of(self._stop.wait(), asyncio.sleep(self._pause)) == 0:
             self._why = STOPPED
             return "stop"
         self._pause = 0.0
@@ -218,7 +214,7 @@ class Supervisor:
         starting = self._loop.create_task(
             attempt(self.kind, self.settings, self._host, self._log, self._note_phase)
         )
-        await _first(self._stop.wait(), asyncio.wait({starting}))
+        await first_of(self._stop.wait(), asyncio.wait({starting}))
         if not starting.done():
             starting.cancel()  # it is awaited below: an attempt ends what it has begun, then goes
         try:
@@ -254,7 +250,7 @@ class Supervisor:
         # and a watchdog has only asked. When several are done at once the order of the list
         # decides.
         while came == IDLE and not self._is_unused():
-            came = await _first(
+            came = await first_of(
                 self._stop.wait(), running.child.wait(), watchdog.verdict(), self._idle()
             )
         self._watchdog = None
@@ -285,7 +281,7 @@ class Supervisor:
         # First the connections, so that no request is sent to a process that ends.
         await self._host.down()
         stopping = self._loop.create_task(running.child.stop(self.settings.grace))
-        if await _first(self._wait_for_hurry(), asyncio.wait({stopping})) == 0:
+        if await first_of(self._wait_for_hurry(), asyncio.wait({stopping})) == 0:
             await running.child.kill()
         await stopping
         await self._over(running)
@@ -299,7 +295,7 @@ class Supervisor:
     async def _end_itself(self, running: Running) -> Event:
         """Let an engine end that somebody else told to, as long as it may have open requests."""
         seconds = self.settings.shutdown_timeout if self.open else self.settings.grace
-        await _first(self._stop.wait(), running.child.wait(), asyncio.sleep(seconds))
+        await first_of(self._stop.wait(), running.child.wait(), asyncio.sleep(seconds))
         await self._host.down()
         event = self._count_end(self._explain_end(await self._over(running)))
         if event == "given_up":
@@ -372,21 +368,6 @@ class Supervisor:
 
 STOP, _ENDED, VERDICT, IDLE = range(4)
 """What a ready engine waits for, in the order of importance."""
-
-
-async def _first(*awaited: Coroutine[Any, Any, object]) -> int:
-    """Return the place of the first one that is done, of several the first in order; cancel the
-    others."""
-    tasks = [asyncio.create_task(each) for each in awaited]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return next(place for place, task in enumerate(tasks) if task.done())
-    finally:
-        for task in tasks:
-            task.cancel()
-        for failed in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(failed, Exception):
-                raise failed
 
 
 def _lasting(seconds: float) -> str:

@@ -16,6 +16,9 @@ CLOSE = 0.85
 """The share of the memory from which on a model is close to it: the context comes on top."""
 
 _PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+_DEVICES = ("nvidia[0-9]*", "kfd", "dri/renderD*", "dxg", "accel/*")
+"""Those on which some build of llama.cpp computes."""
+
 _NAMED = 3  # missing parts that a message names
 
 
@@ -86,10 +89,7 @@ def check_gguf(file: Path, what: str) -> int:
 
 
 def check_template(template: str) -> Path | None:
-    """Return the file that `template` names, None if it is a chat template itself.
-
-    Raises EngineError if it is neither.
-    """
+    """Return the file that `template` names, None if it is a template; raise EngineError else."""
     path = os.path.expanduser(template)
     if os.path.isfile(path):  # unlike Path.is_file: False also for a text that no path can be
         try:
@@ -118,7 +118,7 @@ def check_memory(size: int, gpu_layers: int, root: Path = Path("/")) -> list[str
     if not known:
         return []
     limit, whose = min(known)
-    offloaded = gpu_layers != 0 and _has_gpu(root)
+    offloaded = gpu_layers != 0 and has_device(root, *_DEVICES)
     said = f"the model's files have {_gigabytes(size)}, and {whose} {_gigabytes(limit)}"
     if size > limit and not offloaded:
         raise lasting_error(
@@ -182,11 +182,9 @@ def _limits(root: Path) -> Iterator[tuple[int, str]]:
                 break
 
 
-def _has_gpu(root: Path) -> bool:
-    """Say whether a device is there that some build of llama.cpp computes on."""
-    device = root / "dev"
-    names = ("nvidia[0-9]*", "kfd", "dri/renderD*", "dxg", "accel/*")
-    return any(True for name in names for _ in device.glob(name))
+def has_device(root: Path, *names: str) -> bool:
+    """Say whether there is a device, one of these patterns of names below /dev."""
+    return any(True for name in names for _ in (root / "dev").glob(name))
 
 
 def _text(path: Path) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from wellspoken.engine.failure import lasting_error
-from wellspoken.engine.llamacpp.llamacpp_check import check_memory
+from wellspoken.engine.llamacpp.llamacpp_check import check_memory, has_device
 from wellspoken.engine.vllm.vllm_arguments import has, number, option
 
 ASK_SECONDS: Final = 5.0
@@ -203,8 +203,7 @@ def _check_device(
         raise lasting_error(
             "CUDA_VISIBLE_DEVICES hides every GPU from vLLM. Unset it, or name some (0,1)."
         )
-    device = root / "dev"
-    if gpus or any(True for name in _DEVICES for _ in device.glob(name)):
+    if gpus or has_device(root, *_DEVICES):
         return
     raise lasting_error(
         f"there is no GPU here (no /dev/nvidia*), and vLLM {version} is built for CUDA. In a "

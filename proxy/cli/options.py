@@ -138,8 +138,8 @@ def start(file: str | None, flags: dict[str, Any]) -> int:
     """Load the configuration and serve; return the exit code (2: it cannot be used)."""
     from pathlib import Path
 
+    from wellspoken.proxy.config import ConfigSource
     from wellspoken.proxy.config.layers import doubtful_variables
-    from wellspoken.proxy.config.source import ConfigSource
     from wellspoken.proxy.config.values import ConfigError
 
     source = ConfigSource(Path(file) if file is not None else None, flags)

@@ -18,7 +18,7 @@ from wellspoken.proxy.config.tables import Config, Store
 from wellspoken.proxy.config.types import convert_all
 from wellspoken.proxy.config.values import ConfigError, store_url
 
-__all__ = ["Config", "Examined", "Store", "check", "examine", "load", "store_url"]
+__all__ = ["Config", "ConfigSource", "Examined", "Store", "check", "examine", "load", "store_url"]
 
 
 class Examined(NamedTuple):
@@ -78,10 +78,23 @@ def examine(
     return Examined(config, problems, layers)
 
 
-def check(config: Config) -> None:
-    """Check what types cannot say: addresses, names that clash, keys that exclude each other.
+class ConfigSource(NamedTuple):
+    """A configuration file, flags and environment: what a configuration is made of.
 
-    Raises ConfigError.
+    `file` None: there are flags and environment alone. `environ` None: the process's own, which
+    nobody changes from outside, so what a reload finds anew is in files.
     """
+
+    file: Path | None
+    flags: Mapping[str, Any] | None = None
+    environ: Mapping[str, str] | None = None
+
+    def load(self) -> Config:
+        """Return the configuration as it is now; it reads a file. Raises ConfigError."""
+        return load(self.file, self.flags, self.environ)
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError for what types cannot say: addresses, clashes, keys that exclude others."""
     for problem in check_rules(config):
         raise ConfigError(problem.text)

@@ -8,17 +8,17 @@ import gc
 import logging
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import UNSET
 
 from wellspoken.engine.failure import EngineError
+from wellspoken.engine.first_of import first_of
 from wellspoken.proxy import logs, tracing
-from wellspoken.proxy.config import Config
-from wellspoken.proxy.config.source import ConfigSource
+from wellspoken.proxy.config import Config, ConfigSource
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.lifecycle.banner import banner
 from wellspoken.proxy.lifecycle.build import build
@@ -191,7 +191,8 @@ class _Life:
         starting = asyncio.create_task(_came_up(hosted, self.service))
         self.work += (asyncio.create_task(follow), starting)
         if len(router.targets) == 1:
-            await _until(asyncio.wait({starting}), signals.first)  # the start itself goes on
+            # The start itself goes on whatever comes first.
+            await first_of(asyncio.wait({starting}), signals.first.wait())
             if starting.done() and not starting.result():
                 return 1
             if signals.count and hosted.supervisor.first:
@@ -206,7 +207,7 @@ class _Life:
             self.work.append(asyncio.create_task(hosted.supervisor.stop(second)))
         state = self.service.state
         state.log.info("draining: %d open requests; a second signal stops at once", state.inflight)
-        await _until(self.service.drain(), second)
+        await first_of(self.service.drain(), second.wait())
 
     async def end(self) -> None:
         """End all, clients first, so that nothing is asked of what has gone."""
@@ -224,10 +225,7 @@ class _Life:
 
 
 def _engine_of(config: Config, service: Service, progress: EngineProgress) -> Hosted | None:
-    """Return the configured engine, which is not started yet. Raises ConfigError.
-
-    What it needs is loaded only then.
-    """
+    """Return the configured engine, loaded only now and not started. Raises ConfigError."""
     if config.engine is UNSET:
         return None
     from wellspoken.proxy.lifecycle.hosted import Hosted
@@ -255,20 +253,6 @@ async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, Exception):
             raise result
-
-
-async def _until(work: Coroutine[Any, Any, object], event: asyncio.Event) -> None:
-    """Do the work, or as much of it as is done when the event comes."""
-    task = asyncio.create_task(work)
-    waiter = asyncio.create_task(event.wait())
-    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
-    for each in (task, waiter):
-        if not each.done():
-            each.cancel()
-            with suppress(asyncio.CancelledError):
-                await each
-    if not task.cancelled():
-        task.result()
 
 
 def cannot_listen(config: Config, error: OSError) -> str:

@@ -16,6 +16,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+from wellspoken.engine.first_of import first_of
+
 BATCH: Final = 64
 """Spans of one export. The encoding holds the interpreter: of the library's own 512 for 100 ms."""
 QUIET: Final = 60.0
@@ -65,15 +67,7 @@ class Export:
                 pass
 
         threading.Thread(target=work, name="traces-end", daemon=True).start()
-        waits = [asyncio.create_task(done.wait())]
-        if now is not None:
-            waits.append(asyncio.create_task(now.wait()))
-        try:
-            await asyncio.wait(waits, timeout=FLUSH, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        await first_of(done.wait(), asyncio.sleep(FLUSH), *([now.wait()] if now else []))
         if done.is_set():
             self._trouble.close()
             return

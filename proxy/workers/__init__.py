@@ -16,8 +16,7 @@ from typing import Final
 
 from msgspec import structs
 
-from wellspoken.proxy.config import Config
-from wellspoken.proxy.config.source import ConfigSource
+from wellspoken.proxy.config import Config, ConfigSource
 from wellspoken.proxy.config.values import parse_listen
 from wellspoken.proxy.lifecycle.progress import log_on_stderr, print_out
 from wellspoken.proxy.lifecycle.signals import Signals

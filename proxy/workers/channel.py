@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -20,8 +20,15 @@ LENGTH: Final = 4
 _CLOSING: Final = 2.0  # seconds for what was sent last to leave
 
 
-# Each side reads in one task and answers from it, so what a message asks for must not wait there:
-# what takes time is done in a task beside, and its answer goes by the number of the question.
+def run_beside(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    """Do in a task of its own, one of `tasks`, what takes time.
+
+    Each side reads in one task and answers from it, so what a message asks for must not wait there;
+    the answer goes by the number of the question. Who owns `tasks` cancels them at the end.
+    """
+    task = asyncio.create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 class _Message(Struct, frozen=True, tag=True, array_like=True):

@@ -7,15 +7,22 @@ import logging
 import socket
 import sys
 from asyncio.subprocess import Process
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from msgspec import DecodeError
 
 from wellspoken.proxy.config import Config
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.workers import channel as messages
-from wellspoken.proxy.workers.channel import Channel, Message, Questions, ToParent, decode_to_parent
+from wellspoken.proxy.workers.channel import (
+    Channel,
+    Message,
+    Questions,
+    ToParent,
+    decode_to_parent,
+    run_beside,
+)
 from wellspoken.proxy.workers.totals import Family, Totals, parents
 
 ASK_SECONDS: Final = 1.0
@@ -32,7 +39,7 @@ class Worker:
     """One process that answers.
 
     The task of its place (`Parent`) awaits `wait`, within which one other task reads what it says.
-    Reading must never wait for an answer of a worker's: what does so runs beside (`Hub.beside`).
+    Reading must never wait for an answer of a worker's: what does so runs beside (`run_beside`).
     """
 
     def __init__(self, index: int, process: Process, channel: Channel[ToParent], hub: Hub) -> None:
@@ -108,9 +115,9 @@ class Worker:
                 self.listens.set()
             case messages.Scrape(number, families):
                 self.families = families
-                self._hub.beside(self._hub.sum(self, number))
+                run_beside(self._hub.sum(self, number), self._hub.work)
             case messages.Settle(number):
-                self._hub.beside(self._hub.settle(self, number))
+                run_beside(self._hub.settle(self, number), self._hub.work)
             case messages.Counts(number, families):
                 self.families = families
                 self._questions.answer(number, message)
@@ -131,13 +138,7 @@ class Hub:
         self.steady = asyncio.Lock()
         self._good = True  # whether the configuration was good when it was last read
         self._past = Totals()
-        self._work: set[asyncio.Task[None]] = set()
-
-    def beside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something for a worker while others are listened to."""
-        task = asyncio.create_task(work)
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
+        self.work: set[asyncio.Task[None]] = set()
 
     def remove(self, worker: Worker) -> None:
         """Keep the counts of a worker that has ended."""
@@ -156,7 +157,7 @@ class Hub:
 
     async def kill_all(self) -> None:
         """End all processes that still run, and what is done for them."""
-        for task in self._work:
+        for task in self.work:
             task.cancel()
         for worker in tuple(self.workers):
             if worker.process.returncode is None:

@@ -6,9 +6,8 @@ import asyncio
 import logging
 import socket
 import sys
-from collections.abc import Coroutine
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 from msgspec import DecodeError
 
@@ -29,6 +28,7 @@ from wellspoken.proxy.workers.channel import (
     ToWorker,
     decode_to_worker,
     first_message,
+    run_beside,
 )
 from wellspoken.proxy.workers.totals import Family, collect_families, text_of
 
@@ -57,7 +57,7 @@ class ParentLink:
         self._told = 0  # how often it was told what is counted here
         self._gone = False
         self._change: Change | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def say(self, text: str) -> None:
         """Tell the parent what to show to the user."""
@@ -70,7 +70,7 @@ class ParentLink:
         service.state.expose = self._expose
         if service.state.store is not None:
             service.state.store.others = self._settle
-        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._report())]
+        self._tasks |= {asyncio.create_task(self._listen()), asyncio.create_task(self._report())}
 
     def listens(self) -> None:
         """Tell the parent that clients can connect."""
@@ -171,21 +171,15 @@ class ParentLink:
                 self._stops += 1
                 self._signals.raise_to(self._stops)
             case messages.Settle(number):
-                self._beside(self._settle_here(number))
+                run_beside(self._settle_here(number), self._tasks)
             case messages.Settled(number):
                 self._settles.answer(number, None)
             case messages.Prepare(number, config):
-                self._beside(self._prepare(number, config))
+                run_beside(self._prepare(number, config), self._tasks)
             case messages.Take(number):
                 self._channel.send(self._take(number))
             case _:
                 raise AssertionError(f"no message for a worker that runs: {message}")
-
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do what may take its time, without the end having to wait for it."""
-        task = asyncio.create_task(work)
-        self._tasks.append(task)
-        task.add_done_callback(self._tasks.remove)
 
     async def _prepare(self, number: int, config: Config) -> None:
         """Read what a configuration needs, and tell the parent whether it can be taken over."""

@@ -20,7 +20,7 @@ from tests.clock import own_time
 from wellspoken.proxy import workers
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.cli.options import COMMANDS
-from wellspoken.proxy.config.source import ConfigSource
+from wellspoken.proxy.config import ConfigSource
 from wellspoken.proxy.config.tables import Config, Engine
 from wellspoken.proxy.http import sockets as listening
 from wellspoken.proxy.lifecycle import run

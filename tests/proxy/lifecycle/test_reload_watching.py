@@ -15,8 +15,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from tests.clock import own_time
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.proxy.config import Config
-from wellspoken.proxy.config.source import ConfigSource
+from wellspoken.proxy.config import Config, ConfigSource
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.lifecycle.build import build
 from wellspoken.proxy.lifecycle.reload import Reloader

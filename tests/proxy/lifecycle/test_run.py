@@ -21,8 +21,7 @@ from tests.fakes.upstream import DONE, Gate, Stall, Upstream, stream, whole
 from tests.proxy.cli.test_cli import COMMAND
 from tests.proxy.conftest import CHAT, MESSAGES
 from tests.proxy.endpoints.test_chat_stream import EVENTS
-from wellspoken.proxy.config import Config, load
-from wellspoken.proxy.config.source import ConfigSource
+from wellspoken.proxy.config import Config, ConfigSource, load
 from wellspoken.proxy.lifecycle.run import serve
 
 ASKED = {"model": MODEL, "messages": MESSAGES}
