@@ -186,8 +186,8 @@ class _Start:
     async def _await_report(self, child: Child) -> None:
         try:
             said = json.loads(await child.status_line())
-        except ValueError:  # none came, or it is something else that was written there
-            raise self._kind.explain_end(await child.kill(), tuple(child.tail)) from None
+        except ValueError:
+            said = None  # none came, or it is something else that was written there
         if not isinstance(said, dict):
             raise self._kind.explain_end(await child.kill(), tuple(child.tail))
         if "ready" not in said:

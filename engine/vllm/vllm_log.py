@@ -41,27 +41,19 @@ _WRAPPERS = (
 )
 
 _PHASES: Final = (
-    ("non-default args:", "reading the configuration"),
-    ("Resolved architecture:", "checking the model's configuration"),
-    ("Initializing a V1 LLM engine", "starting its workers"),
-    ("Initializing an LLM engine", "starting its workers"),
-    ("Starting to load model", "loading the model"),
-    ("Time spent downloading weights for", "loading weights"),
-    ("Loading weights took", "preparing the model"),
-    ("Model loading took", "preparing the model"),
-    ("Directly load AOT compilation", "loading compiled code"),
-    ("Directly load the compiled graph", "loading compiled code"),
-    ("Dynamo bytecode transform time", "compiling"),
-    ("Warming up model for the compilation", "compiling"),
-    ("Compiling a graph for", "compiling"),
-    ("torch.compile took", "measuring memory"),
-    ("torch.compile takes", "measuring memory"),
-    ("Available KV cache memory:", "reserving the KV cache"),
-    ("KV cache size:", "reserving the KV cache"),
-    ("Graph capturing finished", "warming up its kernels"),
-    ("init engine (profile", "starting its HTTP server"),
-    ("Starting vLLM server on", "starting its HTTP server"),
-    ("Starting vLLM API server", "starting its HTTP server"),
+    (r"non-default args:", "reading the configuration"),
+    (r"Resolved architecture:", "checking the model's configuration"),
+    (r"Initializing (?:a V1|an) LLM engine", "starting its workers"),
+    (r"Starting to load model", "loading the model"),
+    (r"Time spent downloading weights for", "loading weights"),
+    (r"(?:Loading weights|Model loading) took", "preparing the model"),
+    (r"Directly load (?:AOT compilation|the compiled graph)", "loading compiled code"),
+    (r"Dynamo bytecode transform time|Warming up model for the compilation", "compiling"),
+    (r"Compiling a graph for", "compiling"),
+    (r"torch\.compile (?:took|takes)", "measuring memory"),
+    (r"Available KV cache memory:|KV cache size:", "reserving the KV cache"),
+    (r"Graph capturing finished", "warming up its kernels"),
+    (r"init engine \(profile|Starting vLLM (?:server on|API server)", "starting its HTTP server"),
 )
 
 
@@ -83,7 +75,7 @@ def phase(line: str) -> str | None:
     bar = _BAR.match(text)
     if bar is not None:
         return _progress(bar["what"].strip(), bar["percent"], bar["count"])
-    return next((words for sign, words in _PHASES if sign in text), None)
+    return next((words for sign, words in _PHASES if re.search(sign, text)), None)
 
 
 def _progress(what: str, percent: str, count: str | None) -> str | None:

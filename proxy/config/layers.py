@@ -121,7 +121,13 @@ class Layers:
                 return Origin("flag", _flag(path)) if origin.kind == "flag" else origin
         if self.file is None:
             return Origin("default")
-        return self._in_file(path, at_key)
+        found = self._where()
+        for size in range(len(path), 0, -1):
+            if place := found.get(path[:size]):
+                # What is missing in a table is told at the table's header.
+                offset = place.key if at_key or size < len(path) else place.value
+                return Origin("file", str(self.file), *position(self._text, offset))
+        return Origin("file", str(self.file))
 
     def stands(self, path: Path) -> bool:
         """Say whether a file, a variable or a flag gives a value to `path` itself."""
@@ -134,15 +140,6 @@ class Layers:
         except (KeyError, IndexError, TypeError):
             return False
         return True
-
-    def _in_file(self, path: Path, at_key: bool) -> Origin:
-        found = self._where()
-        for size in range(len(path), 0, -1):
-            if place := found.get(path[:size]):
-                # What is missing in a table is told at the table's header.
-                offset = place.key if at_key or size < len(path) else place.value
-                return Origin("file", str(self.file), *position(self._text, offset))
-        return Origin("file", str(self.file))
 
     def _where(self) -> dict[Path, Place]:
         """Return the places of the file, looked for when first asked."""

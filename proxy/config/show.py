@@ -80,8 +80,8 @@ def as_toml(examined: Examined) -> str:
         else:
             lines.append((f"{row.path[-1]} = {toml(row.value)}", _origin_text(row.origin)))
     width = min(40, max(len(text) for text, said in lines if said))
-    path_text = (f"{text:<{width}} # {said}\n" if said else f"{text}\n" for text, said in lines)
-    return "".join(path_text).lstrip("\n")
+    shown = (f"{text:<{width}} # {said}\n" if said else f"{text}\n" for text, said in lines)
+    return "".join(shown).lstrip("\n")
 
 
 def as_json(examined: Examined) -> str:

@@ -124,10 +124,8 @@ def _homes() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "above the first [table]", hints_of(Config)
     for name, hint in hints_of(Config).items():
         for kind in tables_in(hint):
-            yield (
-                f"under [[{name}]]" if get_origin(hint) is tuple else f"under [{name}]",
-                (hints_of(kind)),
-            )
+            where = f"under [[{name}]]" if get_origin(hint) is tuple else f"under [{name}]"
+            yield where, hints_of(kind)
 
 
 def _wrong_type(error: msgspec.ValidationError, value: Any, hint: Any, path: Path) -> Problem:

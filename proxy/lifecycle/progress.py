@@ -116,8 +116,10 @@ class EngineProgress:
         told = ""
         try:
             while True:
-                if self._terminal.progress:
-                    self._redraw()
+                if self._terminal.progress and self._log is not None:
+                    self._log.put(b"")
+                elif self._terminal.progress:
+                    self.show("")
                 else:
                     phase = _CONTROL.sub("", engine.phase)
                     if phase and _DIGITS.sub("", phase) != _DIGITS.sub("", told):
@@ -127,12 +129,6 @@ class EngineProgress:
         finally:
             self._engine = None
             self.clear()
-
-    def _redraw(self) -> None:
-        if self._log is not None:
-            self._log.put(b"")
-        else:
-            self.show("")
 
     def _draw(self) -> None:
         engine = self._engine

@@ -46,6 +46,8 @@ class Reloader:
     def __init__(self, service: Service, hosted: Hosted | None = None) -> None:
         self._service = service
         self._hosted = hosted
+        # Requests go on while a configuration is prepared; two that were prepared at once would
+        # have the same basis, and the second would be refused.
         self._lock = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
         self.described = ""

@@ -221,7 +221,11 @@ class _Life:
         await asyncio.gather(*ends)
         if self.link is not None:
             await self.link.close()
-        await _cancel(self.work)
+        for task in self.work:
+            task.cancel()
+        for result in await asyncio.gather(*self.work, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
 
 
 def _engine_of(config: Config, service: Service, progress: EngineProgress) -> Hosted | None:
@@ -244,15 +248,6 @@ async def _came_up(hosted: Hosted, service: Service) -> bool:
     except EngineError as error:
         return not error.lasting or len(service.state.router.targets) > 1
     return True
-
-
-async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and wait for them; one that failed before fails now."""
-    for task in tasks:
-        task.cancel()
-    for result in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(result, Exception):
-            raise result
 
 
 def cannot_listen(config: Config, error: OSError) -> str:

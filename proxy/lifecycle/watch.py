@@ -85,6 +85,8 @@ class Watcher:
             await asyncio.wait({task})
 
     async def _watch(self) -> None:
+        # `stop` may cancel this at any await. A thread that reads then goes on alone, and what it
+        # has read is dropped; `apply` changes what is in use in one step, so never by half.
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.every):

@@ -179,13 +179,8 @@ class Access:
     def __call__(self, call: Call, code: int) -> None:
         """Write the line of one request; `code` is its status, 499 where the client had left."""
         outcome = outcome_of(call, code)
-        level = (
-            "debug"
-            if call.routing.route in QUIET
-            else "info"
-            if outcome == "ok"
-            else level_of(outcome)
-        )
+        quiet = call.routing.route in QUIET
+        level = "debug" if quiet else "info" if outcome == "ok" else level_of(outcome)
         if LEVELS[level] < self._level:
             return
         now = perf_counter()

@@ -98,6 +98,8 @@ class Parent:
         count = self._hub.config.server.workers
         places = [asyncio.create_task(self._keep(index)) for index in range(count)]
         others = [asyncio.create_task(work) for work in (self._look(), self._end(), self._watch())]
+        # A place ends by itself once a signal has come and its worker has gone. The others run for
+        # as long as there are places, and only this task cancels any of them.
         try:
             await asyncio.gather(*places)
             return self._code
