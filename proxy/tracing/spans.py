@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast
 
@@ -64,19 +64,17 @@ _HEADERS: Final = _Headers()
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
+@dataclass(slots=True, eq=False)
 class RequestTrace:
     """The spans of one request of a client, begun and not ended."""
 
-    __slots__ = ("asked", "base", "context", "count", "parent", "span", "state")
-
-    def __init__(self, span: Span, parent: SpanContext, state: bytes, base: int) -> None:
-        self.span = span
-        self.parent = parent
-        self.context = set_span_in_context(span, Context())
-        self.state = state  # the header lines of the client's tracestate
-        self.base = base  # nanoseconds to add to perf_counter's
-        self.asked: list[Asked] = []
-        self.count = 0
+    span: Span
+    context: Context  # of the spans below it
+    parent: SpanContext
+    state: bytes  # the header lines of the client's tracestate
+    base: int  # nanoseconds to add to perf_counter's
+    asked: list[Asked] = field(default_factory=list)
+    count: int = 0
 
     @property
     def id(self) -> str:
@@ -196,7 +194,8 @@ class RequestTracing:
         )
         # A state without its parent, or with one that cannot be read, belongs to no trace.
         state = state if parent.is_valid else b""
-        made = call.results.trace = RequestTrace(span, parent, state, base)
+        below = set_span_in_context(span, Context())
+        made = call.results.trace = RequestTrace(span, below, parent, state, base)
         return made
 
     def end(self, call: Call, code: int) -> None:

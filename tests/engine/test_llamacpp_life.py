@@ -363,6 +363,7 @@ OWNER = """
 import asyncio, sys
 from pathlib import Path
 from tests.engine.test_llamacpp_life import Engine, Unchecked
+from wellspoken.engine.kind import Settings
 
 async def main():
     kind = Unchecked(Path(sys.argv[1]), context=512, parallel=1, threads=1)
