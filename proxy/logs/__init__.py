@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TextIO
 from wellspoken.adapters.events import Fault
 from wellspoken.proxy.config.secrets import redact
 from wellspoken.proxy.config.tables import Log
-from wellspoken.proxy.logs.line_writer import Descriptor, LogWriter, Sink
+from wellspoken.proxy.logs.line_writer import Descriptor, LogWriter
 from wellspoken.proxy.logs.lines import JsonFormat, Request, TextLines, traceback_of
 from wellspoken.proxy.relay import bodies
 from wellspoken.proxy.relay.call import Call, Hooks
@@ -54,8 +54,9 @@ class Logs:
         self.lines = JsonFormat() if json else TextLines(terminal=screen.terminal)
         self._json = json
         self._screen = screen
-        self._output = _output(screen)
-        self._writer = LogWriter(self._output, self._loss_line)
+        self._descriptor = _descriptor_of(screen)
+        write = self._show if self._descriptor is None else self._descriptor.write
+        self._writer = LogWriter(write, self._loss_line)
         self.put = self._writer.put
         self.handler = _Handler(self)
         # How logging was in this process, for `close`.
@@ -93,32 +94,25 @@ class Logs:
         logging.captureWarnings(False)
         logging.getLogger().removeHandler(self.handler)
         self._screen.attach(None, draws=True)
-        if self._writer.close(SECONDS) and isinstance(self._output, Descriptor):
-            self._output.close()
+        if self._writer.close(SECONDS) and self._descriptor is not None:
+            self._descriptor.close()
+
+    def _show(self, lines: list[bytes]) -> int:
+        return 0 if self._screen.show(b"".join(lines).decode()) else len(lines)
 
     def _loss_line(self, count: int) -> bytes:
         text = f"{count} lines of the log are lost: stderr could not be written so fast, or at all"
         return self.lines.message("warning", text, {"lost": count})
 
 
-class _OnScreen:
-    """A terminal, or a file without a descriptor."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-
-    def write(self, lines: list[bytes]) -> int:
-        """Write lines; return how many could not be."""
-        return 0 if self._screen.show(b"".join(lines).decode()) else len(lines)
-
-
-def _output(screen: Screen) -> Sink:
+def _descriptor_of(screen: Screen) -> Descriptor | None:
+    """Return what to write to; None: a terminal, or a file without a descriptor."""
     if not screen.terminal:
         try:
             return Descriptor(screen.file.fileno())
         except (OSError, ValueError, AttributeError):  # no file of the system's, or a closed one
             pass
-    return _OnScreen(screen)
+    return None
 
 
 class _Handler(logging.Handler):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from stat import S_ISREG
-from typing import Final, Protocol
+from typing import Final
 
 GATHER: Final = 0.02  # seconds for which lines gather before they are written together
 MOST: Final = 8 * 1024 * 1024  # bytes that wait, about
@@ -27,11 +27,8 @@ _ATOMIC: Final = select.PIPE_BUF
 _FILE: Final = 65_536
 
 
-class Sink(Protocol):
-    """Where lines go."""
-
-    def write(self, lines: list[bytes]) -> int:
-        """Write them; return how many could not be."""
+Write = Callable[[list[bytes]], int]
+"""Writes lines; returns how many could not be."""
 
 
 class Descriptor:
@@ -84,9 +81,9 @@ class LogWriter(threading.Thread):
     `put`. `lost` makes the line that tells how many are missing.
     """
 
-    def __init__(self, output: Sink, lost: Callable[[int], bytes]) -> None:
+    def __init__(self, write: Write, lost: Callable[[int], bytes]) -> None:
         super().__init__(name="wellspoken-log", daemon=True)
-        self._output = output
+        self._write = write
         self._lost = lost
         self._queue: SimpleQueue[bytes | threading.Event | None] = SimpleQueue()
         self._dropped = 0  # counted up by those who put, and never down
@@ -133,7 +130,7 @@ class LogWriter(threading.Thread):
                 pass
             lines = [line for line in batch if isinstance(line, bytes)]
             if lines:
-                self._missing += self._output.write(lines)
+                self._missing += self._write(lines)
             open_ = None not in batch
             self._tell(not open_)
             for waiting in batch:
@@ -145,7 +142,7 @@ class LogWriter(threading.Thread):
         missing = self._missing + self._dropped - self._told
         if not missing or not (last or self._queue.empty() or time.monotonic() > self._next):
             return
-        if not self._output.write([self._lost(missing)]):
+        if not self._write([self._lost(missing)]):
             self._told += missing - self._missing
             self._missing = 0
             self._next = time.monotonic() + AGAIN

@@ -36,7 +36,7 @@ def lost(count: int) -> bytes:
 def writing(descriptor: int) -> Iterator[LogWriter]:
     """Run a writer on a descriptor."""
     output = Descriptor(descriptor)
-    writer = LogWriter(output, lost)
+    writer = LogWriter(output.write, lost)
     writer.start()
     try:
         yield writer
@@ -122,7 +122,7 @@ def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
 
 def test_the_end_does_not_wait_for_a_pipe_that_nobody_reads() -> None:
     ours, theirs = os.pipe()
-    writer = LogWriter(Descriptor(theirs), lost)
+    writer = LogWriter(Descriptor(theirs).write, lost)
     writer.start()
     for _ in range(200):
         writer.put(b"z" * 999 + b"\n")
