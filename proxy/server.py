@@ -88,12 +88,13 @@ class Service:
             keys=Keys.of(config),
             metrics=metrics,
             store=store,
-            expose=metrics.expose_in_pieces,
+            expose=metrics.expose,
             loop=asyncio.get_running_loop(),
             log=logging.getLogger("wellspoken"),
         )
         self.hooks = Hooks([RequestCounter(metrics)])
-        metrics.watch_inflight(lambda: self.state.inflight)
+        # Asked at a scrape, rather than set twice by each request.
+        metrics.inflight.set_function(lambda: self.state.inflight)
         self._idle = asyncio.Event()
         self._idle.set()
         self._hosts = _hosts(config)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -145,10 +144,6 @@ class Metrics:
             self._engines = EngineMetrics(self.registry)
         return self._engines
 
-    def watch_inflight(self, count: Callable[[], float]) -> None:
-        """Let a scrape ask for the open requests, rather than have each request set them twice."""
-        self.inflight.set_function(count)
-
     def gaps(self, backend: str) -> Times:
         """Return what counts the times between the pieces of a backend's streams."""
         return self._gaps.labels(backend)
@@ -172,7 +167,7 @@ class Metrics:
         for kind, count in tokens_of(usage):
             self.tokens.labels(backend, model, kind).inc(count)
 
-    async def expose_in_pieces(self) -> bytes:
+    async def expose(self) -> bytes:
         """Return everything in Prometheus' text format, as /metrics answers it.
 
         Between two families others go on: many series take milliseconds.
@@ -182,10 +177,6 @@ class Metrics:
             parts.append(self._text.of((family,)))
             await asyncio.sleep(0)
         return b"".join(parts)
-
-    def expose(self) -> bytes:
-        """Return everything in Prometheus' text format."""
-        return self._text.of(self.registry.collect())
 
 
 def _parse(series: str) -> tuple[str, list[str]]:

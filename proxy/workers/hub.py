@@ -49,6 +49,7 @@ class Worker:
         self.listens = asyncio.Event()
         self.said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.silent = 0  # how often it was looked at since it said something
+        self.send = channel.send  # tells it something
         self._channel, self._hub = channel, hub
         self._behind = False  # it let a question pass, and has said nothing since
         self._questions = Questions[ToParent]()
@@ -57,10 +58,6 @@ class Worker:
     def name(self) -> str:
         """What it is called in the log."""
         return f"worker {self.index + 1} (process {self.process.pid})"
-
-    def send(self, message: Message) -> None:
-        """Tell it something."""
-        self._channel.send(message)
 
     def begin(self, config: Config) -> None:
         """Have it serve."""

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fakes.upstream import Upstream
 from tests.proxy.conftest import Proxy, StartProxy
+from tests.proxy.metrics.exposed import exposed
 from wellspoken.engine.kind import Facts
 from wellspoken.engine.states import State
 from wellspoken.engine.supervisor import Supervisor
@@ -61,7 +62,7 @@ def scrape(registry: CollectorRegistry) -> dict[str, float]:
     metrics = Metrics("1")
     metrics.registry = registry
     found = {}
-    for family in text_string_to_metric_families(metrics.expose().decode()):
+    for family in text_string_to_metric_families(exposed(metrics).decode()):
         for sample in family.samples:
             found[" ".join((sample.name, *sample.labels.values()))] = sample.value
     return found
@@ -106,7 +107,7 @@ def test_two_engines_share_the_families() -> None:
     metrics = Metrics("1")
     metrics.of_engines().watch("one", cast(Supervisor, Engine()))
     metrics.of_engines().watch("two", cast(Supervisor, Engine("failed")))
-    text = metrics.expose().decode()
+    text = exposed(metrics).decode()
     assert 'wellspoken_engine_up{backend="one"} 1.0\n' in text
     assert 'wellspoken_engine_up{backend="two"} 0.0\n' in text
     assert text.count("# TYPE wellspoken_engine_up gauge\n") == 1
@@ -123,10 +124,10 @@ def test_the_families_stay_few() -> None:
     metrics = Metrics("1")
     metrics.of_store()
     metrics.of_engines()
-    assert "wellspoken_engine" not in metrics.expose().decode()  # as none is watched
-    without = metrics.expose().count(b"# TYPE ")
+    assert "wellspoken_engine" not in exposed(metrics).decode()  # as none is watched
+    without = exposed(metrics).count(b"# TYPE ")
     metrics.of_engines().watch("engine", cast(Supervisor, Engine()))
-    assert metrics.expose().count(b"# TYPE ") == without + 4 <= FAMILIES
+    assert exposed(metrics).count(b"# TYPE ") == without + 4 <= FAMILIES
 
 
 async def test_a_proxy_without_an_engine_has_none(

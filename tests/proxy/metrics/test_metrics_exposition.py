@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy
 from tests.proxy.endpoints.test_chat_body import PLAIN
+from tests.proxy.metrics.exposed import exposed
 from tests.proxy.metrics.test_engine_metrics import Engine
 from wellspoken.engine.supervisor import Supervisor
 from wellspoken.proxy.metrics.series import Count, SeriesFamily, TextFormat, Times
@@ -110,13 +111,13 @@ def full() -> Metrics:
     return metrics
 
 
-TEXT = full().expose().decode()
+TEXT = exposed(full()).decode()
 GAPS = "wellspoken_inter_token_seconds"
 
 
 def test_it_is_well_formed() -> None:
     assert faults(TEXT) == []
-    assert faults(Metrics("1").expose().decode()) == []
+    assert faults(exposed(Metrics("1")).decode()) == []
     assert f'{GAPS}_count{{backend="b"}} 200.0\n' in TEXT
     families = {family.name for family in text_string_to_metric_families(TEXT)}
     assert len(families) == TEXT.count("# TYPE ")
@@ -154,7 +155,7 @@ async def test_it_is_as_prometheus_client_writes_it() -> None:
         for label in ("plain", 'a "quoted"\nname\\', "é\u2028{}"):
             metrics.tokens.labels(label, label, "prompt").inc(value)
             metrics.duration.labels(label, "true").observe(value)
-    assert metrics.expose() == generate_latest(metrics.registry) == await metrics.expose_in_pieces()
+    assert exposed(metrics) == generate_latest(metrics.registry) == await metrics.expose()
     registry, own = CollectorRegistry(), CollectorRegistry()
     counter = prometheus_client.Counter("a", "A.", ["b"], registry=registry)
     times = prometheus_client.Histogram(
@@ -179,7 +180,7 @@ def test_a_bound_is_in_its_bucket() -> None:
         metrics.gaps("b").observe(seconds)
     buckets = {
         sample.labels["le"]: sample.value
-        for family in text_string_to_metric_families(metrics.expose().decode())
+        for family in text_string_to_metric_families(exposed(metrics).decode())
         for sample in family.samples
         if sample.name == f"{GAPS}_bucket"
     }
@@ -190,7 +191,7 @@ def test_a_bound_is_in_its_bucket() -> None:
 def test_what_may_be_missed_is_0_before_it_happens() -> None:
     metrics = Metrics("1")
     metrics.of_store()
-    text = metrics.expose().decode()
+    text = exposed(metrics).decode()
     for phase in PHASES:
         assert f'wellspoken_client_disconnects_total{{phase="{phase}"}} 0.0\n' in text
     for reason in STORE_FAILURES:

@@ -7,6 +7,7 @@ import random
 import msgspec
 import pytest
 
+from tests.proxy.metrics.exposed import exposed
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.workers.totals import Family, Totals, collect_families, parents, text_of
 
@@ -23,7 +24,7 @@ def counting(seed: int) -> Metrics:
         for _ in range(20):
             metrics.duration.labels(backend, "true").observe(chance.expovariate(1))
             metrics.gaps(backend).observe(chance.expovariate(30))
-    metrics.watch_inflight(lambda: float(seed))
+    metrics.inflight.set_function(lambda: float(seed))
     store = metrics.of_store()
     store.watch_queue(lambda: 10.0 * seed, lambda: 100.0 * seed)
     store.note_spool(7 * seed, 70 * seed)
@@ -52,13 +53,13 @@ def sent(metrics: Metrics) -> list[Family]:
 
 def test_the_sum_of_one_is_written_as_it_is_without_workers() -> None:
     metrics = counting(1)
-    assert text_of(sum_of(sent(metrics))) == metrics.expose()
+    assert text_of(sum_of(sent(metrics))) == exposed(metrics)
 
 
 def test_counters_and_histograms_are_added_bucket_by_bucket() -> None:
     some = [counting(seed) for seed in (1, 2, 3)]
     found = values(text_of(sum_of(*map(sent, some))))
-    each = [values(metrics.expose()) for metrics in some]
+    each = [values(exposed(metrics)) for metrics in some]
     names = {name for one in each for name in one}
     assert set(found) == names
     for name in names:
@@ -101,7 +102,7 @@ def test_of_an_ended_worker_only_its_counts_stay() -> None:
     totals.add(sent(lives))
     totals.add(sent(gone), ended=True)
     found = values(text_of(totals.families()))
-    both = values(gone.expose()), values(lives.expose())
+    both = values(exposed(gone)), values(exposed(lives))
     name = 'wellspoken_requests_total{backend="",code="200",model="a \\"quoted\\"\\nname",'
     name += 'route="metrics",stream="false"}'
     assert found[name] == sum(one[name] for one in both) == 2
