@@ -59,11 +59,13 @@ def _store(config: Config, metrics: Metrics) -> CompletionStore | None:
     """Return the store if one is configured; what it needs is loaded only then."""
     if not config.store.configured:
         return None
+    from wellspoken.proxy.metrics.store_families import StoreMetrics
     from wellspoken.proxy.store.completions import CompletionStore
     from wellspoken.proxy.store.database import StoreError
 
     try:
-        return CompletionStore(config.store, metrics.of_store(), logging.getLogger("wellspoken"))
+        log = logging.getLogger("wellspoken")
+        return CompletionStore(config.store, StoreMetrics(metrics.registry), log)
     except StoreError as error:  # a place or a driver that is not there
         raise ConfigError(f"store: {error}") from error
 

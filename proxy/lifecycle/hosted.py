@@ -16,6 +16,7 @@ from wellspoken.engine.kind import Settings
 from wellspoken.engine.supervisor import Supervisor
 from wellspoken.proxy.config.tables import Auth, Config, Engine
 from wellspoken.proxy.config.values import ConfigError, read_key
+from wellspoken.proxy.metrics.engine_families import EngineMetrics
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
@@ -127,7 +128,7 @@ class Hosted:
         self._told = self.supervisor.state
         self._restarts = 0
         target.host(self.supervisor, self._look)
-        metrics.of_engines().watch(target.name, self.supervisor)
+        EngineMetrics(metrics.registry).watch(target.name, self.supervisor)
 
     async def up(self, socket: Path, facts: Facts) -> None:
         """Give the target its address, the adapter of its version, and its models' names."""

@@ -16,9 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from wellspoken.adapters.events import Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.proxy.metrics.engine_families import EngineMetrics
 from wellspoken.proxy.metrics.series import Count, SeriesFamily, TextFormat, Times
-from wellspoken.proxy.metrics.store_families import StoreMetrics
 
 MOST: Final = 2**53
 """A count of tokens is less: what a backend sends in fun would make a float overflow."""
@@ -121,7 +119,6 @@ class Metrics:
         )
         build = self._gauge("build_info{version,python}", "1, with the proxy's version.")
         build.labels(version, platform.python_version()).set(1)
-        self._engines: EngineMetrics | None = None
 
     def _counter(self, series: str, text: str) -> SeriesFamily[Count]:
         return SeriesFamily(self.registry, *_parse(series), text, "counter", Count)
@@ -133,16 +130,6 @@ class Metrics:
     def _histogram(self, series: str, text: str, buckets: tuple[float, ...]) -> SeriesFamily[Times]:
         make = partial(Times, bounds=buckets)
         return SeriesFamily(self.registry, *_parse(series), text, "histogram", make)
-
-    def of_store(self) -> StoreMetrics:
-        """Return the store's metrics; without one a scrape has none of them."""
-        return StoreMetrics(self.registry)
-
-    def of_engines(self) -> EngineMetrics:
-        """Return the metrics of the engines; until one is watched a scrape has none of them."""
-        if self._engines is None:
-            self._engines = EngineMetrics(self.registry)
-        return self._engines
 
     def gaps(self, backend: str) -> Times:
         """Return what counts the times between the pieces of a backend's streams."""

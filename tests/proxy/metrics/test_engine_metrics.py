@@ -17,6 +17,7 @@ from wellspoken.engine.states import State
 from wellspoken.engine.supervisor import Supervisor
 from wellspoken.proxy.metrics.engine_families import EngineMetrics
 from wellspoken.proxy.metrics.service import Metrics
+from wellspoken.proxy.metrics.store_families import StoreMetrics
 
 STATES = ("stopped", "starting", "ready", "draining", "failed")  # labels of a series
 FAMILIES = 25  # at most, with a store and an engine (operations.md)
@@ -105,8 +106,9 @@ def test_what_a_scrape_reads_is_what_is_now() -> None:
 
 def test_two_engines_share_the_families() -> None:
     metrics = Metrics("1")
-    metrics.of_engines().watch("one", cast(Supervisor, Engine()))
-    metrics.of_engines().watch("two", cast(Supervisor, Engine("failed")))
+    engines = EngineMetrics(metrics.registry)
+    engines.watch("one", cast(Supervisor, Engine()))
+    engines.watch("two", cast(Supervisor, Engine("failed")))
     text = exposed(metrics).decode()
     assert 'wellspoken_engine_up{backend="one"} 1.0\n' in text
     assert 'wellspoken_engine_up{backend="two"} 0.0\n' in text
@@ -122,11 +124,11 @@ def test_a_name_is_taken_once() -> None:
 
 def test_the_families_stay_few() -> None:
     metrics = Metrics("1")
-    metrics.of_store()
-    metrics.of_engines()
+    StoreMetrics(metrics.registry)
+    engines = EngineMetrics(metrics.registry)
     assert "wellspoken_engine" not in exposed(metrics).decode()  # as none is watched
     without = exposed(metrics).count(b"# TYPE ")
-    metrics.of_engines().watch("engine", cast(Supervisor, Engine()))
+    engines.watch("engine", cast(Supervisor, Engine()))
     assert exposed(metrics).count(b"# TYPE ") == without + 4 <= FAMILIES
 
 
@@ -135,5 +137,6 @@ async def test_a_proxy_without_an_engine_has_none(
 ) -> None:
     proxy = await start_proxy(upstream)
     assert not [name for name in await proxy.metrics() if "engine" in name]
-    proxy.service.state.metrics.of_engines().watch("engine", cast(Supervisor, Engine()))
+    engines = EngineMetrics(proxy.service.state.metrics.registry)
+    engines.watch("engine", cast(Supervisor, Engine()))
     assert (await proxy.metrics())['wellspoken_engine_up{backend="engine"}'] == 1

@@ -20,9 +20,10 @@ from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.metrics.exposed import exposed
 from tests.proxy.metrics.test_engine_metrics import Engine
 from wellspoken.engine.supervisor import Supervisor
+from wellspoken.proxy.metrics.engine_families import EngineMetrics
 from wellspoken.proxy.metrics.series import Count, SeriesFamily, TextFormat, Times
 from wellspoken.proxy.metrics.service import PHASES, Metrics
-from wellspoken.proxy.metrics.store_families import STORE_FAILURES
+from wellspoken.proxy.metrics.store_families import STORE_FAILURES, StoreMetrics
 
 _LINE = re.compile(r'(?P<name>[a-z_]+)(\{(?P<labels>([a-z]+="[^"\\\n]*",?)*)\})? (?P<value>\S+)')
 _LABEL = re.compile(r'([a-z]+)="([^"]*)"')
@@ -99,8 +100,8 @@ def histogram_faults(name: str, seen: dict[str, Any]) -> Iterator[str]:
 def full() -> Metrics:
     """Return metrics with a store, an engine and something in every histogram."""
     metrics = Metrics("1")
-    store = metrics.of_store()
-    metrics.of_engines().watch("engine", cast(Supervisor, Engine()))
+    store = StoreMetrics(metrics.registry)
+    EngineMetrics(metrics.registry).watch("engine", cast(Supervisor, Engine()))
     for at in range(200):
         metrics.gaps("b").observe(0.0005 * 1.07**at)
         metrics.duration.labels("b", "true").observe(0.001 * at**2)
@@ -190,7 +191,7 @@ def test_a_bound_is_in_its_bucket() -> None:
 
 def test_what_may_be_missed_is_0_before_it_happens() -> None:
     metrics = Metrics("1")
-    metrics.of_store()
+    StoreMetrics(metrics.registry)
     text = exposed(metrics).decode()
     for phase in PHASES:
         assert f'wellspoken_client_disconnects_total{{phase="{phase}"}} 0.0\n' in text

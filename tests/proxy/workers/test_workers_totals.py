@@ -9,6 +9,7 @@ import pytest
 
 from tests.proxy.metrics.exposed import exposed
 from wellspoken.proxy.metrics.service import Metrics
+from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.workers.totals import Family, Totals, collect_families, parents, text_of
 
 
@@ -25,7 +26,7 @@ def counting(seed: int) -> Metrics:
             metrics.duration.labels(backend, "true").observe(chance.expovariate(1))
             metrics.gaps(backend).observe(chance.expovariate(30))
     metrics.inflight.set_function(lambda: float(seed))
-    store = metrics.of_store()
+    store = StoreMetrics(metrics.registry)
     store.watch_queue(lambda: 10.0 * seed, lambda: 100.0 * seed)
     store.note_spool(7 * seed, 70 * seed)
     return metrics
