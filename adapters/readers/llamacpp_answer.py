@@ -72,20 +72,17 @@ class LlamaCppNative(Framed):
     def body(self, data: bytes, status: int = 200) -> list[Event]:
         """Return the events of a whole answer; one that is no completion gives a `Fault`."""
         self.pieces.whole = True
-        self._object(data, status)
+        self.data(data, status)
         if not self.pieces.ended:
             self._end(True)
         return self.pieces.take()
-
-    def data(self, data: bytes) -> None:
-        """Read one event of a stream."""
-        self._object(data, 200)
 
     def finish(self) -> None:
         """End the answer: an OpenAI-like [DONE], which llama.cpp does not send here."""
         self._end(True)
 
-    def _object(self, data: bytes, status: int) -> None:
+    def data(self, data: bytes, status: int = 200) -> None:
+        """Read one event of a stream, or a body."""
         try:
             if not is_text(data):
                 raise ValueError

@@ -70,7 +70,10 @@ def _entries(
     if not isinstance(tops, list):
         notes.add("logprobs_top_missing")
         tops = [None] * len(tokens)
-    return legacy.entries(tokens, numbers, tops, pieces.context, _count_unscored(pieces, numbers))
+    unscored = 0
+    if pieces.exchange.echo:  # nothing precedes the tokens at the prompt's front
+        unscored = next((n for n, x in enumerate(numbers) if x is not None), len(numbers))
+    return legacy.entries(tokens, numbers, tops, pieces.context, unscored)
 
 
 def drop_repeated(pieces: Pieces, index: int, text: str, lp: Logprobs | None) -> Logprobs | None:
@@ -90,13 +93,6 @@ def drop_repeated(pieces: Pieces, index: int, text: str, lp: Logprobs | None) ->
         lp.entries = entries = entries[streamed.size :]
     streamed.add(entries)
     return lp if entries else None
-
-
-def _count_unscored(pieces: Pieces, numbers: list[float | None]) -> int:
-    """Return how many tokens at an echoed prompt's front have no logprob: nothing precedes them."""
-    if not pieces.exchange.echo:
-        return 0
-    return next((n for n, number in enumerate(numbers) if number is not None), len(numbers))
 
 
 def offsets(pieces: Pieces, index: int, given: Any) -> None:

@@ -164,10 +164,9 @@ class Tolerant:
             else:
                 self.notes.drop("choices")
         numbers = [number for number, _ in found]
-        if self.whole and None not in numbers and len({*numbers}) < len(numbers):
-            self.notes.add("choice_index_repeated")
-            return [(place, choice) for place, (_, choice) in enumerate(found)]
-        if self.whole and None in numbers:
+        if self.whole and (None in numbers or len({*numbers}) < len(numbers)):
+            if None not in numbers:
+                self.notes.add("choice_index_repeated")
             return [(place, choice) for place, (_, choice) in enumerate(found)]
         numbered = [
             (place if number is None else number, choice)
