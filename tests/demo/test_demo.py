@@ -74,8 +74,8 @@ MUTANTS = {
         "/ stop_reason (client): 128009",
     ),
     "tiling": (
-        "from wellspoken.adapters import translate\n"
-        "translate.TilingStage = lambda exchange: lambda events: events",
+        "from wellspoken.adapters.stages import tiling\n"
+        "tiling.TilingStage.__call__ = lambda self, events: events",
         "llama.cpp (running here), a body / logprobs.content (client)",
     ),
 }

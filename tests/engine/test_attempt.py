@@ -88,7 +88,7 @@ async def test_until_it_answers(reports: bool) -> None:
     assert trying.phases[2:] == ["loading", "compiling", "warming up"]
     assert trying.host.told == ["up"] and running.facts.version == "one"
     assert trying.log[:2] == ["scripted: it is small", "scripted: one"]
-    assert list(running.child.tail)[-1] == "asked POST /v1/completions"
+    await until(lambda: list(running.child.tail)[-1] == "asked POST /v1/completions")
     pid = running.child.pid
     assert await running.end() != 0
     assert not trying.kind.folder.exists()

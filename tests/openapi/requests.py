@@ -191,11 +191,13 @@ def _body(
 ) -> Schema:
     """Return a whole request body; keys that it does not name are a vendor's."""
     description = " ".join((kind.__doc__ or "").partition("\n")[0].split())
+    properties = _field_types(kind, more)
+    order = (*required, *sorted(properties.keys() - set(required)))
     made: Schema = {
-        "description": f"{description.partition(':')[0]}. Other keys are the backend's own.",
+        "description": f"{description.partition(':')[0].rstrip('.')}. Other keys are the backend's own.",
         "type": "object",
         "required": required,
-        "properties": _field_types(kind, more),
+        "properties": {name: properties[name] for name in order},
         "additionalProperties": True,
     }
     return made | ({"allOf": rules} if rules else {})

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,8 @@ async def test_an_engine_is_started_proxied_restarted_and_stopped(
     first = family()
     assert first
     for pid in first:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # one dies with the other
+            os.kill(pid, signal.SIGKILL)
     await until(lambda: not family() & first)
     status, _, answer = await ask(url)
     if status == 502:  # it was not noticed yet
