@@ -255,6 +255,7 @@ class Supervisor:
             )
         self._watchdog = None
         self._served = self._loop.time() - since
+        self._closing = came == VERDICT and watchdog.closed
         if came == STOP:
             self._why = STOPPED
             return "stop"
@@ -262,7 +263,6 @@ class Supervisor:
             self._why = f"it was unloaded after {_lasting(self.settings.idle_unload)} without use"
             self._demanded = True
             return "idle"
-        self._closing = came == VERDICT and watchdog.closed
         if self._closing:
             self._why = f"{self.kind.title} takes no requests any more and is ending"
             return "closed"

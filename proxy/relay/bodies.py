@@ -64,7 +64,8 @@ class BodyTap:
 
 def _keys_of(request: BaseRequest) -> list[bytes]:
     """Return the keys that the client sent, the longest first."""
-    values = [one for name in _KEYED for one in request.headers.getall(name, ())]
+    headers = request.headers  # an empty dict where aiohttp could not read the head
+    values = [one for name in _KEYED if name in headers for one in headers.getall(name)]
     words = {word for value in values for word in (value.strip(), value.rpartition(" ")[2])}
     found = (word.encode("utf-8", "surrogateescape") for word in words if len(word) >= 4)
     return sorted(found, key=len, reverse=True)

@@ -279,6 +279,7 @@ def test_dimensions_that_only_the_backend_understands_are_its_affair(dimensions:
     assert made.status == 200
 
 
+@pytest.mark.no_cover
 def test_megabytes_of_inputs_take_no_longer_than_their_decoding() -> None:
     body = b'{"model":"m","input":[' + b"[1]," * 1_000_000 + b"[1]]}"
     began = time.process_time()

@@ -363,6 +363,25 @@ async def test_one_that_listens_no_more_lets_its_streams_finish(
     engine.leave()
 
 
+async def test_after_one_that_listened_no_more_the_next_is_unloaded_as_any(
+    make: Make, script: Scripted, short: Path
+) -> None:
+    script.socket = short / "s"
+    engine = make(idle_unload=0.05)
+    async with SocketServer(script.socket):
+        await engine.start()
+        await engine.enter()
+    await engine.suspect()
+    await until(lambda: engine.state == "draining")
+    script.children[0].end(0)
+    await until(lambda: engine.state == "ready")
+    engine.leave()
+    await until(lambda: engine.state == "stopped" or len(script.children) > 2)
+    assert script.children[1].told[0] == "stop"
+    assert engine.reason == "it was unloaded after 0.05 s without use"
+    assert engine.restarts == 1
+
+
 async def test_a_hung_one_is_killed_and_started_again(
     make: Make, script: Scripted, host: Host, short: Path
 ) -> None:

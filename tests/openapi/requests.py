@@ -190,11 +190,11 @@ def _body(
     kind: type[Struct], more: dict[str, Schema], required: list[str], rules: list[Schema]
 ) -> Schema:
     """Return a whole request body; keys that it does not name are a vendor's."""
-    description = " ".join((kind.__doc__ or "").partition("\n")[0].split())
+    description = " ".join((kind.__doc__ or "").partition("\n")[0].split()).partition(":")[0]
     properties = _field_types(kind, more)
     order = (*required, *sorted(properties.keys() - set(required)))
     made: Schema = {
-        "description": f"{description.partition(':')[0].rstrip('.')}. Other keys are the backend's own.",
+        "description": f"{description.rstrip('.')}. Other keys are the backend's own.",
         "type": "object",
         "required": required,
         "properties": {name: properties[name] for name in order},

@@ -45,6 +45,7 @@ def test_a_text_without_the_space_gets_none() -> None:
     assert tokens["token_logprobs"] == [-1.0, -2.0, -3.0, -4.0]
 
 
+@pytest.mark.no_cover
 def test_a_long_answer_without_spaces_is_linear() -> None:
     def work(size: int) -> Json:
         words = [f"w{n % 97}" for n in range(size)]

@@ -110,6 +110,7 @@ def through(events: list[Event]) -> list[Event]:
     return [x for event in events for x in stage([event])]
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("named", [False, True], ids=["before its name", "a name on each"])
 def test_many_pieces_take_linear_time(named: bool) -> None:
     name = "f" if named else None
@@ -128,6 +129,7 @@ def test_many_pieces_take_linear_time(named: bool) -> None:
     assert {event.n for event in written} == {0}
 
 
+@pytest.mark.no_cover
 def test_many_calls_take_linear_time() -> None:
     def work(count: int) -> list[Event]:
         return through([ToolDelta(0, n, f"call_{n}", "f", "{}") for n in range(count)])

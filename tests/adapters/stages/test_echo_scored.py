@@ -68,6 +68,7 @@ def test_an_echo_without_any_logprobs_is_null() -> None:
     assert (choice["text"], choice["logprobs"]) == ("Say: Hi", None)
 
 
+@pytest.mark.no_cover
 def test_an_echo_that_has_to_wait_is_linear() -> None:
     def work(size: int) -> bytes:
         raw = sse(piece(PROMPT), *[piece("x") for _ in range(size)], piece("", None, "stop"))

@@ -110,6 +110,7 @@ def _slow(size: int) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", list(_slow(2)))
 def test_an_answer_that_does_not_fit_takes_bounded_time(name: str) -> None:
     translate(scored(5), 200, "application/json", _slow(20)[name])
@@ -117,6 +118,7 @@ def test_an_answer_that_does_not_fit_takes_bounded_time(name: str) -> None:
     linear(lambda size: translate(scored(5), 200, "application/json", answers[size]), 500)
 
 
+@pytest.mark.no_cover
 def test_entries_far_ahead_of_their_text_take_bounded_time() -> None:
     def work(size: int) -> None:
         words = [f"w{n} " for n in range(size)]

@@ -70,6 +70,7 @@ def mutants(value: Any) -> Iterator[Any]:
             yield changed
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("shape", "sample"), SAMPLES)
 def test_a_fault_is_found_where_strict_decoding_fails_and_nowhere_else(
     shape: type[msgspec.Struct], sample: Any

@@ -8,6 +8,7 @@ import pytest
 
 from tests.fakes.upstream import Upstream
 from tests.proxy.conftest import StartProxy, envelope, raw
+from wellspoken.proxy.relay.bodies import log_answer, tap_request
 from wellspoken.proxy.relay.call import Call
 
 HEAD = b"GET /livez HTTP/1.1\r\nHost: x\r\n"
@@ -39,6 +40,18 @@ async def test_it_is_counted_once_and_has_an_id(
     assert f"x-request-id: {call.id}".encode() in head
     labels = f'backend="",code="{status}",model="_other",route="other",stream="false"'
     assert (await proxy.metrics())[f"wellspoken_requests_total{{{labels}}}"] == 1
+    assert proxy.service.state.inflight == 0
+
+
+async def test_it_is_no_bug_where_bodies_are_logged(
+    upstream: Upstream, start_proxy: StartProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "wellspoken")
+    proxy = await start_proxy(upstream)
+    proxy.service.hooks.tap = tap_request
+    proxy.service.hooks.observers.append(log_answer)
+    assert (await raw(proxy.port, b"nonsense\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+    assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == []
     assert proxy.service.state.inflight == 0
 
 
