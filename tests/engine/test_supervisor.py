@@ -314,17 +314,22 @@ async def test_what_the_machine_refuses_is_an_end_like_others(
     assert any(f"could not be started: {error}; it starts again" in r for r in host.reasons)
 
 
-async def test_requests_wait_no_longer_for_one_that_ends_by_itself(
-    make: Make, script: Scripted, short: Path
-) -> None:
-    """Its streams may take minutes to end, and the next start comes after them."""
+async def begin_to_end_by_itself(engine: Supervisor, script: Scripted, short: Path) -> Supervisor:
+    """Start an engine and end its listening, as somebody else's SIGTERM does, under a request."""
     script.socket = short / "s"
-    engine = make(wait=0.1)
     async with SocketServer(script.socket):
         await engine.start()
         await engine.enter()
     await engine.suspect()
     await until(lambda: engine.state == "draining")
+    return engine
+
+
+async def test_requests_wait_no_longer_for_one_that_ends_by_itself(
+    make: Make, script: Scripted, short: Path
+) -> None:
+    """Its streams may take minutes to end, and the next start comes after them."""
+    engine = await begin_to_end_by_itself(make(wait=0.1), script, short)
     with pytest.raises(NotReady, match="is ending"):
         await asyncio.wait_for(engine.enter(), 60)
     script.children[0].end(0)
@@ -366,13 +371,7 @@ async def test_one_that_listens_no_more_lets_its_streams_finish(
 async def test_after_one_that_listened_no_more_the_next_is_unloaded_as_any(
     make: Make, script: Scripted, short: Path
 ) -> None:
-    script.socket = short / "s"
-    engine = make(idle_unload=0.05)
-    async with SocketServer(script.socket):
-        await engine.start()
-        await engine.enter()
-    await engine.suspect()
-    await until(lambda: engine.state == "draining")
+    engine = await begin_to_end_by_itself(make(idle_unload=0.05), script, short)
     script.children[0].end(0)
     await until(lambda: engine.state == "ready")
     engine.leave()
