@@ -45,6 +45,10 @@ def normal_url(text: str) -> str:
         raise ConfigError(f"url: {text!r} is no http(s) URL. {_URL_HINT}")
     if any(c.isspace() or not c.isprintable() for c in url):
         raise ConfigError(f"url: {text!r} has more than host, port and path. {_URL_HINT}")
+    try:
+        parts.hostname.encode("idna")  # as whoever connects does
+    except UnicodeError as error:
+        raise ConfigError(f"url: {text!r} has no possible host name. {_URL_HINT}") from error
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return f"{parts.scheme}://{host}{f':{port}' if port is not None else ''}{path}"

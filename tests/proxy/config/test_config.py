@@ -202,7 +202,11 @@ def test_urls_are_understood(text: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "http://", "http://x:y", "http://x?a=b", "http://x/#f", "http://x/ y", "ftp:/x"]
+    "text",
+    [
+        *("", "http://", "http://x:y", "http://x?a=b", "http://x/#f", "http://x/ y", "ftp:/x"),
+        *("http://llm..local:8000", "http://.llm", "http://" + 64 * "x", "http://a\u3002\u3002b"),
+    ],
 )
 def test_what_is_no_url(text: str) -> None:
     with pytest.raises(ConfigError, match="Write it like"):
