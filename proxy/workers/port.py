@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
+
+TRIES = 20
+"""How many free ports are tried until one is free at each address of a name."""
 
 
 @dataclass(slots=True)
@@ -27,24 +32,33 @@ class Port:
         found = await asyncio.get_running_loop().getaddrinfo(
             host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        port = cls(number)
+        addresses = [(family, address) for family, _, _, _, address in dict.fromkeys(found)]
+        left = 1 if number else TRIES
+        while True:
+            left -= 1
+            port = cls(number)
+            try:
+                port._hold_all(addresses)
+                return port
+            except OSError as error:
+                port.release()
+                # One that the system found free at the first address may be taken at the second.
+                if not left or error.errno != errno.EADDRINUSE:
+                    raise
+
+    def _hold_all(self, addresses: Iterable[tuple[int, tuple[Any, ...]]]) -> None:
         unusable: OSError | None = None
-        try:
-            for family, _, _, _, address in dict.fromkeys(found):
-                where = (address[0], port.number, *address[2:])
-                try:
-                    port.number = _hold(family, where, port._held)
-                except OSError as error:
-                    # IPv6 may be switched off, and `localhost` is then the other address alone.
-                    if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                        raise
-                    unusable = error
-            if not port._held and unusable is not None:
-                raise unusable
-        except OSError:
-            port.release()
-            raise
-        return port
+        for family, address in addresses:
+            where = (address[0], self.number, *address[2:])
+            try:
+                self.number = _hold(family, where, self._held)
+            except OSError as error:
+                # IPv6 may be switched off, and `localhost` is then the other address alone.
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                unusable = error
+        if not self._held and unusable is not None:
+            raise unusable
 
     def release(self) -> None:
         """Let go of it."""

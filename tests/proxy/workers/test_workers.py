@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.fakes.upstream import DONE, Gate, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.endpoints.test_chat_stream import EVENTS
+from tests.waiting import until
 
 ASKED = {"model": MODEL, "messages": MESSAGES}
 STREAMED = {**ASKED, "stream": True}
@@ -109,22 +110,6 @@ async def workers(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     assert "Traceback" not in "\n".join(running.said), running.said
-
-
-async def until(
-    true: Callable[[], Awaitable[bool]] | Callable[[], bool], what: str, seconds: float = 60.0
-) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(seconds):
-        try:
-            while True:
-                found = true()
-                if found if isinstance(found, bool) else await found:
-                    return
-                await asyncio.sleep(0.02)
-        except asyncio.CancelledError:
-            print("not within", seconds, "seconds:", what)
-            raise
 
 
 def children(pid: int) -> list[int]:
@@ -247,7 +232,7 @@ async def all_scrapes(running: Workers, count: int) -> bool:
 
 
 async def test_a_signal_lets_all_streams_of_all_workers_finish(upstream: Upstream) -> None:
-    gate = Gate(timeout=120)
+    gate = Gate()
     upstream.script("/health", whole({}))
     upstream.script(CHAT, stream(*EVENTS[:2], gate, *EVENTS[2:], DONE))
     async with workers(upstream, count=3) as running:
@@ -270,7 +255,7 @@ async def test_a_signal_lets_all_streams_of_all_workers_finish(upstream: Upstrea
 
 
 async def test_a_second_signal_ends_all_at_once(upstream: Upstream) -> None:
-    gate = Gate(timeout=120)
+    gate = Gate()
     upstream.script("/health", whole({}))
     upstream.script(CHAT, stream(*EVENTS[:2], gate))
     async with workers(upstream) as running:
@@ -287,7 +272,7 @@ async def test_a_second_signal_ends_all_at_once(upstream: Upstream) -> None:
 
 
 async def test_workers_end_in_order_without_their_parent(upstream: Upstream) -> None:
-    gate = Gate(timeout=120)
+    gate = Gate()
     upstream.script("/health", whole({}))
     upstream.script(CHAT, stream(*EVENTS[:2], gate, *EVENTS[2:], DONE))
     async with workers(upstream) as running:

@@ -13,7 +13,8 @@ import aiohttp
 import pytest
 
 from tests.fakes.upstream import Upstream, whole
-from tests.proxy.workers.test_workers import RESTARTS, Workers, alive, until, workers
+from tests.proxy.workers.test_workers import RESTARTS, Workers, alive, workers
+from tests.waiting import until
 from wellspoken.proxy.config import Config, load
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.workers.channel import Message, Prepare, Prepared, Take, Taken, ToParent

@@ -15,10 +15,12 @@ import aiohttp
 import msgspec
 import pytest
 
-from tests.proxy.workers.test_workers import children, until
+from tests.proxy.workers.test_workers import children
+from tests.waiting import until
 from wellspoken.proxy import workers
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config import Config, load
+from wellspoken.proxy.workers import port as module
 from wellspoken.proxy.workers.port import Port
 
 ROOT = Path(__file__).parents[3]
@@ -77,8 +79,9 @@ async def test_a_port_that_is_taken_is_not_shared(shared: bool) -> None:
     port.release()
 
 
-async def test_a_name_with_two_addresses_holds_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = asyncio.get_running_loop()
+@pytest.fixture
+async def two_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a name be found in both families."""
 
     async def found(host: str, port: int, **_: Any) -> list[Any]:
         kind = socket.SOCK_STREAM
@@ -87,12 +90,47 @@ async def test_a_name_with_two_addresses_holds_both(monkeypatch: pytest.MonkeyPa
             (socket.AF_INET, kind, 6, "", ("127.0.0.1", port)),
         ]
 
-    monkeypatch.setattr(loop, "getaddrinfo", found)
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+
+
+@pytest.mark.usefixtures("two_addresses")
+async def test_a_name_with_two_addresses_holds_both() -> None:
     port = await Port.reserve("localhost", 0)
     for host in ("::1", "127.0.0.1"):
         with pytest.raises(OSError):
             listen(port.number, shared=False, host=host)
     port.release()
+
+
+@pytest.mark.usefixtures("two_addresses")
+@pytest.mark.parametrize("taken", [1, module.TRIES])
+async def test_a_free_port_is_free_at_both_addresses(
+    taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has the port of the first address at the second, so many times."""
+    hold, others, all_held = module._hold, list[socket.socket](), list[list[socket.socket]]()
+
+    def hold_beside(family: int, where: tuple[Any, ...], held: list[socket.socket]) -> int:
+        all_held.append(held)
+        if family == socket.AF_INET and len(others) < taken:
+            others.append(listen(where[1], shared=False))
+        return hold(family, where, held)
+
+    monkeypatch.setattr(module, "_hold", hold_beside)
+    try:
+        if taken == 1:
+            port = await Port.reserve("localhost", 0)
+            port.release()
+            assert port.number not in [each.getsockname()[1] for each in others]
+        else:
+            with pytest.raises(OSError) as caught:
+                await Port.reserve("localhost", 0)
+            assert caught.value.errno == errno.EADDRINUSE
+        assert len(all_held) == 2 * min(taken + 1, module.TRIES)
+        assert [each for held in all_held for each in held if each.fileno() >= 0] == []
+    finally:
+        for each in others:
+            each.close()
 
 
 async def test_an_address_of_another_machine_is_an_error(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,8 @@ from tests.fakes.upstream import Upstream, whole
 from tests.postgres import Server
 from tests.proxy.conftest import CHAT
 from tests.proxy.endpoints.test_chat_body import PLAIN
-from tests.proxy.workers.test_workers import ASKED, Workers, until, workers
+from tests.proxy.workers.test_workers import ASKED, Workers, workers
+from tests.waiting import until
 
 COUNT = 24
 
@@ -68,12 +69,16 @@ async def test_each_worker_reads_at_once_what_another_has_stored(
                 ids += await asyncio.gather(*(stored(running) for _ in range(COUNT)))
             finally:
                 await server.start_beside()
-            await until(lambda: has(running, ids), "both spools are replayed", seconds=60)
-            samples = await running.metrics()
-            assert samples['wellspoken_store_rows{place="spool"}'] == 0
-            assert samples["wellspoken_store_dropped_total"] == 0
+            await until(lambda: has(running, ids), "both spools are replayed")
+            await until(lambda: has_no_spool(running), "both spools are empty")
+            assert (await running.metrics())["wellspoken_store_dropped_total"] == 0
     text = "\n".join(running.said)
     assert "ERROR" not in text and "lost" not in text
+
+
+async def has_no_spool(running: Workers) -> bool:
+    """Say whether no row waits for the database: they leave the spool after they came there."""
+    return (await running.metrics())['wellspoken_store_rows{place="spool"}'] == 0
 
 
 async def has(running: Workers, ids: list[str]) -> bool:
