@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.endpoints.health import why_unready
 from wellspoken.proxy.lifecycle.build import version
 from wellspoken.proxy.server import Service
+from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.listing import list_models
 from wellspoken.proxy.upstream.target import Target
 
@@ -29,7 +32,7 @@ async def banner(service: Service, host: str, port: int) -> str:
         lines.append(f"  and {len(service.state.router.targets) - 4} more backends")
     if reason:
         lines.append(f"  not ready yet: {' '.join(reason.split())}")
-    names = list(await list_models(service.state.router)) if not reason else []
+    names = list(await _list_models(service)) if not reason else []
     names += [name for target in service.state.router.targets for name in target.names]
     body = json.dumps(
         {
@@ -48,6 +51,13 @@ async def banner(service: Service, host: str, port: int) -> str:
         f"    -d '{body}'",
     ]
     return "\n".join(lines)
+
+
+async def _list_models(service: Service) -> Iterable[str]:
+    try:
+        return await list_models(service.state.router)
+    except (UpstreamError, RequestError):
+        return ()  # it became so since it was asked whether it is ready, or only its list fails
 
 
 def _line(target: Target) -> str:

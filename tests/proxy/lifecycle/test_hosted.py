@@ -20,6 +20,7 @@ from tests.fakes import engine_server
 from tests.fakes.engine import EngineProxy, Kind, engine_proxy
 from tests.fakes.upstream import Script, whole
 from tests.proxy.conftest import MESSAGES, envelope
+from tests.waiting import until
 from wellspoken.adapters.servers.registry import find
 from wellspoken.adapters.servers.versions import for_version
 from wellspoken.engine.attempt import attempt
@@ -110,8 +111,7 @@ async def test_each_change_of_the_state_is_one_line(
         await running.end()
         running.failing = EngineError("no luck")
         running.gate.set()
-        while running.supervisor.restarts < 2:
-            await asyncio.sleep(0.002)
+        await until(lambda: running.supervisor.restarts >= 2)
         running.failing = None
         await running.state("ready")
         await running.state("stopped")
@@ -262,8 +262,10 @@ async def test_a_real_process_that_is_killed_costs_waiting_requests_nothing(
         await asyncio.sleep(0.2)
         pid = running.supervisor.pid
         assert pid is not None
+        asked_by_now = running.proxy.service.state.inflight
         os.killpg(pid, signal.SIGKILL)
         statuses = await asyncio.gather(*asking)
-        assert set(statuses) <= {200, 502} and statuses.count(200) >= 58
+        assert set(statuses) <= {200, 502}
+        assert statuses.count(502) <= asked_by_now + 2  # or just before its end is noticed
         assert statuses[-1] == 200
         await running.settled()

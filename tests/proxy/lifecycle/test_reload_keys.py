@@ -10,7 +10,8 @@ import pytest
 
 from tests.fakes.upstream import Upstream
 from tests.proxy.lifecycle.test_reload_watching import _level as _level
-from tests.proxy.lifecycle.test_reload_watching import mounted, replaced, text, until, watched
+from tests.proxy.lifecycle.test_reload_watching import mounted, replaced, text, watched
+from tests.waiting import until
 
 KEY = "sk-canary-77"
 READER = "wellspoken-reload"  # the name of the threads that look at files

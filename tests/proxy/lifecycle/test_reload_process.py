@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from tests.fakes.upstream import DONE, Gate, Pause, Upstream, stream, whole
 from tests.proxy.cli.test_cli import COMMAND
 from tests.proxy.conftest import CHAT, MESSAGES
 from tests.proxy.endpoints.test_chat_stream import EVENTS
+from tests.waiting import until
 
 ASKED = {"model": MODEL, "messages": MESSAGES}
 PLAIN = b"".join(EVENTS) + DONE
@@ -53,9 +55,7 @@ class Proxy:
 
     async def heard(self, words: str, times: int = 1) -> None:
         """Wait until these words stand in its log so many times, at most 5 s."""
-        async with asyncio.timeout(60):
-            while self.log.count(words) < times:
-                await asyncio.sleep(0.01)
+        await until(lambda: self.log.count(words) >= times)
 
     @property
     def files(self) -> int:
@@ -122,7 +122,16 @@ async def test_no_request_is_lost_while_backends_come_and_go(tmp_path: Path) -> 
 
             clients = [asyncio.create_task(client()) for _ in range(20)]
             await asyncio.sleep(0.3)
-            for number in range(60):
+
+            def enough() -> bool:
+                """Whether both backends and the reloads had their share; a machine may be slow."""
+                least = min(len(one.requests), len(two.requests))
+                times = proxy.log.count("configuration read again")
+                return len(statuses) > 60 and times > 5 and least > 5
+
+            for number in itertools.count():
+                if number >= 60 and enough():
+                    break
                 both = (two, one) if number % 2 else (one, two)[: 1 + number % 3 // 2]
                 written(file, *both, more=more)
                 proxy.hang_up()
@@ -130,21 +139,17 @@ async def test_no_request_is_lost_while_backends_come_and_go(tmp_path: Path) -> 
             over.set()
             await asyncio.gather(*clients)
             assert set(statuses) == {200}
-            assert len(statuses) > 60  # how many depends on the machine
-            assert proxy.log.count("configuration read again") > 5
             assert len(one.requests) + len(two.requests) >= len(statuses)
-            assert min(len(one.requests), len(two.requests)) > 5
             await session.close()
-            async with asyncio.timeout(60):
-                while proxy.files > early:  # no connection is left over, to clients or backends
-                    await asyncio.sleep(0.05)
+            # No connection is left over, to clients or backends.
+            await until(lambda: proxy.files <= early)
             proxy.process.terminate()
             assert await proxy.ended() == 0
     assert "error" not in proxy.log and "Traceback" not in proxy.log
 
 
 async def test_two_hundred_open_streams_outlive_their_backends(tmp_path: Path) -> None:
-    file, gate = tmp_path / "w.toml", Gate(timeout=120)
+    file, gate = tmp_path / "w.toml", Gate()
     async with Upstream() as old, Upstream() as new:
         for upstream in (old, new):
             upstream.script("/health", whole({}))
@@ -172,9 +177,7 @@ async def test_two_hundred_open_streams_outlive_their_backends(tmp_path: Path) -
             bodies = await asyncio.gather(*(response.read() for response in open_))
             assert bodies == [PLAIN] * 200 and later == [PLAIN] * 5
             assert sum(request.target == CHAT for request in old.requests) == 200
-            async with asyncio.timeout(60):
-                while old.connections:  # none is kept for a backend that is not there
-                    await asyncio.sleep(0.01)
+            await until(lambda: not old.connections)  # none is kept for one that is not there
             proxy.process.terminate()
             assert await proxy.ended() == 0
 

@@ -14,6 +14,7 @@ import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from tests.clock import own_time
+from tests.waiting import until
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import Config, ConfigSource
 from wellspoken.proxy.config.values import ConfigError
@@ -120,13 +121,6 @@ class Watched:
         """Do what SIGHUP does."""
         self.asked.set()
         await until(lambda: not self.asked.is_set())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something holds, at most 5 s."""
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

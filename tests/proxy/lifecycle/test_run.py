@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import signal
 import socket
@@ -15,12 +16,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.clock import own_time
+from tests.clock import own_time, skip
 from tests.conforming import MODEL
-from tests.fakes.upstream import DONE, Gate, Stall, Upstream, stream, whole
+from tests.fakes.upstream import DONE, Cut, Gate, Stall, Upstream, stream, whole
 from tests.proxy.cli.test_cli import COMMAND
 from tests.proxy.conftest import CHAT, MESSAGES
 from tests.proxy.endpoints.test_chat_stream import EVENTS
+from tests.waiting import until
 from wellspoken.proxy.config import Config, ConfigSource, load
 from wellspoken.proxy.lifecycle.run import serve
 
@@ -38,6 +40,8 @@ class Running:
         """Wait for the banner; return the address in it."""
         either: set[asyncio.Future[Any]] = {self.said, self.task}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not self.said.done():
+            raise AssertionError(f"ended without a banner: {await self.task}")
         return (await self.said).split("listens on ")[1].split()[0]
 
     def signal(self, number: int = signal.SIGTERM) -> None:
@@ -72,6 +76,19 @@ async def test_the_banner_has_a_request_to_copy(upstream: Upstream) -> None:
     assert await running.task == 0
 
 
+async def test_it_starts_in_front_of_a_backend_whose_list_of_models_fails(
+    upstream: Upstream,
+) -> None:
+    """Healthy, but /v1/models breaks off: who copies the request fills the name in."""
+    upstream.script("/health", whole({}))
+    upstream.script("/v1/models", [Cut()])
+    running = Running(config_for(upstream))
+    await running.url()
+    assert '"model": "MODEL"' in await running.said
+    running.signal()
+    assert await running.task == 0
+
+
 async def test_the_banner_tells_what_is_not_ready(upstream: Upstream) -> None:
     await upstream.refuse()
     backends = [{"name": f"b{n}", "url": upstream.url, "models": [f"m{n}"]} for n in range(6)]
@@ -91,21 +108,29 @@ async def test_a_signal_lets_streams_finish(upstream: Upstream) -> None:
     gate = Gate()
     upstream.script("/health", whole({}))
     upstream.script(CHAT, stream(*EVENTS[:2], gate, *EVENTS[2:], DONE))
-    running = Running(config_for(upstream, drain_delay=2.0))
+    running = Running(config_for(upstream, drain_delay=10.0))
     url = await running.url()
     async with aiohttp.ClientSession() as session:
         asked = {**ASKED, "stream": True}
         responses = [await session.post(url + CHAT, json=asked) for _ in range(10)]
         running.signal()
-        await asyncio.sleep(0.05)
-        async with session.get(f"{url}/readyz") as response:  # still accepted, and not ready
-            assert response.status == 503
-            assert response.headers["Connection"] == "close"
-        with pytest.raises(aiohttp.ClientConnectorError):
-            while True:  # until the delay is over
+
+        async def is_draining() -> bool:  # still accepted, and not ready
+            async with session.get(f"{url}/readyz") as response:
+                return response.status == 503 and response.headers["Connection"] == "close"
+
+        await until(is_draining)
+        skip(10)
+
+        async def is_closed() -> bool:
+            try:
                 async with aiohttp.ClientSession() as other:
                     await other.get(f"{url}/livez")
-                await asyncio.sleep(0.05)
+            except aiohttp.ClientConnectorError:
+                return True
+            return False
+
+        await until(is_closed)
         assert not running.task.done()
         gate.open()
         bodies = [await response.read() for response in responses]
@@ -140,7 +165,7 @@ def in_a_terminal(*before: str) -> tuple[subprocess.Popen[str], int]:
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(its)
-    limit = threading.Timer(20, process.kill)  # a test that waits for it must not wait without end
+    limit = threading.Timer(240, process.kill)  # a test that waits for it must not wait without end
     limit.daemon = True
     limit.start()
     return process, mine
@@ -184,7 +209,10 @@ def test_nohup_outlives_its_terminal() -> None:
             process.kill()
 
 
-async def test_a_second_signal_stops_at_once(upstream: Upstream) -> None:
+async def test_a_second_signal_stops_at_once(
+    upstream: Upstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     upstream.script("/health", whole({}))
     upstream.script(CHAT, stream(*EVENTS[:2], Stall()))
     running = Running(config_for(upstream))
@@ -192,7 +220,7 @@ async def test_a_second_signal_stops_at_once(upstream: Upstream) -> None:
     async with aiohttp.ClientSession() as session:
         response = await session.post(url + CHAT, json={**ASKED, "stream": True})
         running.signal()
-        await asyncio.sleep(0.1)
+        await until(lambda: "a second signal" in caplog.text)
         assert not running.task.done()
         running.signal()
         assert await running.task == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ from tests.clock import own_time
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import CHAT, MESSAGES
 from tests.proxy.lifecycle.test_run import Running
+from tests.waiting import until
 from wellspoken.engine import supervisor
 from wellspoken.engine.failure import EngineError
 from wellspoken.engine.kind import Command
@@ -105,12 +107,6 @@ def _above(pid: int, parents: dict[int, int]) -> set[int]:
     while (pid := parents.get(pid, 0)) > 1:
         above.add(pid)
     return above
-
-
-async def until(condition: Any) -> None:
-    """Wait until `condition()` is true; the test's own time limit is the limit."""
-    while not condition():
-        await asyncio.sleep(0.02)
 
 
 async def get(url: str) -> tuple[int, dict[str, str], Any]:
@@ -307,8 +303,11 @@ async def test_open_streams_finish_before_the_engine_is_ended(tiny_model: Path) 
         for pid in engine:
             os.kill(pid, signal.SIGSTOP)  # so that none is over before all have begun
         tasks = [asyncio.create_task(streamed(session, url)) for _ in range(6)]
-        while await inflight(session, url) < 6:
-            await asyncio.sleep(0.01)
+
+        async def all_begun() -> bool:
+            return await inflight(session, url) == 6
+
+        await until(all_begun)
         running.signal()
         for pid in engine:
             os.kill(pid, signal.SIGCONT)
@@ -321,16 +320,23 @@ async def test_open_streams_finish_before_the_engine_is_ended(tiny_model: Path) 
     assert family() == set()
 
 
-async def test_a_second_signal_ends_streams_and_engine_at_once(tiny_model: Path) -> None:
+async def test_a_second_signal_ends_streams_and_engine_at_once(
+    tiny_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     running = Running(engine_config(tiny_model))
     url = await running.url()
     for pid in family() - family(b"shim.py"):
         os.kill(pid, signal.SIGSTOP)  # it hangs: neither answers nor heeds SIGTERM
     async with aiohttp.ClientSession() as session:
         task = asyncio.create_task(streamed(session, url))
-        await asyncio.sleep(0.2)
+
+        async def has_begun() -> bool:
+            return await inflight(session, url) == 1
+
+        await until(has_begun)
         running.signal()
-        await asyncio.sleep(0.3)
+        await until(lambda: "a second signal" in caplog.text)
         assert not running.task.done()
         began = own_time()
         running.signal()
