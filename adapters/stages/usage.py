@@ -42,12 +42,13 @@ SOURCES: Final = ("", "backend", "tokenize", "tokenizer", "tokens", "estimate")
 class UsageStage:
     """The stage; one for an answer.
 
-    `counts`: the tiling stage's. `wanted`: what the tokenize endpoint has to be asked, and the
-    `End` waits for `counted`.
+    `counts`: the tiling stage's. `asked`: the client gets the usage, or the store. `wanted`: what
+    the tokenize endpoint has to be asked, and the `End` waits for `counted`.
     """
 
     def __init__(self, exchange: Exchange, counts: EntryCounts) -> None:
         self.exchange = exchange
+        self.asked = exchange.include_usage or exchange.stored or not exchange.stream
         self.notes = exchange.notes
         self.usage: Usage | None = None
         self.texts: defaultdict[int, list[str]] = defaultdict(list)
@@ -113,7 +114,7 @@ class UsageStage:
     def _wanting(self) -> Wanted | None:
         """Return what the tokenize endpoint could tell that nobody else has told."""
         exchange, usage = self.exchange, self.usage
-        if exchange.tokenize is None or not self._is_asked():
+        if exchange.tokenize is None or not self.asked:
             return None
         prompt = usage is None or usage.prompt is None
         total = usage is None or usage.completion is None
@@ -126,11 +127,6 @@ class UsageStage:
         if not (prompt or total or reasoning):
             return None
         return Wanted(prompt, total, texts, reasoning)
-
-    def _is_asked(self) -> bool:
-        """Say whether the client gets the usage, or the store does."""
-        exchange = self.exchange
-        return exchange.include_usage or exchange.stored or not exchange.stream
 
     def _contents(self) -> list[str]:
         """Return what each choice said besides reasoning, an echoed prompt left out."""
@@ -157,14 +153,14 @@ class UsageStage:
     def _final(self, found: Counted) -> Usage:
         exchange, usage = self.exchange, self.usage
         if usage is None or usage.prompt is None or usage.completion is None:
-            if self._is_asked():
+            if self.asked:
                 self.notes.add("usage_missing")
             usage = self._fill_counts(usage or Usage(None, None), found)
         else:
             exchange.result.usage_source = "backend"
-            if not self._is_asked():
+            if not self.asked:
                 self.notes.add("usage_unasked")
-        if self._is_asked() and self._thoughts() and not self._tells_reasoning():
+        if self.asked and self._thoughts() and not self._tells_reasoning():
             usage = self._with_reasoning(usage, found)
         exchange.result.usage = usage
         return usage

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -60,7 +61,7 @@ def find_faults(
     if not isinstance(value, dict):
         yield f"{where} is {quote(value)}{'' if value is None else _KINDS[dict]}"
         return
-    known = {field.name: field for field in fields(shape) if field.type is not Any}
+    known = _fields(shape)
     if extra is not None and (more := sorted(value.keys() - known.keys() - extra)):
         yield f"{where} has keys that are not OpenAI's: {plain(', '.join(more))}"
     for name, field in known.items():
@@ -81,8 +82,12 @@ def find_faults(
 
 def check_field(answer: Mapping[str, Any], shape: type[Struct], name: str) -> Iterator[str]:
     """Yield how one field of an answer differs from the Struct's."""
-    field = next(field for field in fields(shape) if field.name == name)
-    yield from _faults_in(answer.get(name), field, name, {})
+    yield from _faults_in(answer.get(name), _fields(shape)[name], name, {})
+
+
+@cache
+def _fields(shape: type[Struct]) -> dict[str, FieldInfo]:
+    return {field.name: field for field in fields(shape) if field.type is not Any}
 
 
 def _faults_in(value: Any, field: FieldInfo, name: str, rules: Any) -> Iterator[str]:

@@ -71,8 +71,27 @@ class Times:
 One = TypeVar("One", Count, Times)
 
 
+class _Series(dict[tuple[object, ...], One]):
+    """Series by the values of their labels, as a rule texts; one that was not there is 0."""
+
+    def __init__(self, names: tuple[str, ...], make: Callable[[Labels], One]) -> None:
+        super().__init__()
+        self._names = names
+        self._make: Callable[[Labels], One] = make
+
+    def __missing__(self, values: tuple[object, ...]) -> One:
+        key = tuple(map(str, values))
+        if key != values:
+            return self[key]
+        found = self[key] = self._make(dict(zip(self._names, key, strict=True)))
+        return found
+
+
 class SeriesFamily(Collector, Generic[One]):
-    """A metric: its series by the values of its labels; a counter's `name` is without _total."""
+    """A metric: its series by the values of its labels; a counter's `name` is without _total.
+
+    `series` finds one without a call of Python, for what is counted at each answer.
+    """
 
     def __init__(
         self,
@@ -84,21 +103,12 @@ class SeriesFamily(Collector, Generic[One]):
         make: Callable[[Labels], One],
     ) -> None:
         self._family = name, text, kind
-        self._make: Callable[[Labels], One] = make
-        self._labels = tuple(labels)
-        self._series: dict[tuple[object, ...], One] = {}
+        self.series: _Series[One] = _Series(tuple(labels), make)
         registry.register(self)
 
     def labels(self, *values: object) -> One:
         """Return the series of these values, which is 0 if it was not there."""
-        found = self._series.get(values)  # the values, as a rule, are texts
-        if found is None:
-            key = tuple(map(str, values))
-            found = self._series.get(key)
-        if found is None:
-            labels = dict(zip(self._labels, key, strict=True))
-            found = self._series[key] = self._make(labels)
-        return found
+        return self.series[values]
 
     def describe(self) -> Iterable[Metric]:
         """Return the family without samples: the registry looks for names that are taken."""
@@ -108,7 +118,7 @@ class SeriesFamily(Collector, Generic[One]):
         """Return the family as it is now."""
         metric = Metric(*self._family)
         samples = metric.samples
-        for one in list(self._series.values()):
+        for one in list(self.series.values()):
             samples.extend(one.samples(metric.name))
         return (metric,)
 

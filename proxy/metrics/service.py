@@ -71,7 +71,7 @@ class Metrics:
             "Time from a request's head to the first byte of its streamed answer.",
             _FIRST_TOKEN,
         )
-        self._gaps = self._histogram(
+        self.gaps = self._histogram(
             "inter_token_seconds{backend}",
             "Time between two pieces of a streamed answer, as they leave.",
             _BETWEEN_TOKENS,
@@ -131,28 +131,24 @@ class Metrics:
         make = partial(Times, bounds=buckets)
         return SeriesFamily(self.registry, *_parse(series), text, "histogram", make)
 
-    def gaps(self, backend: str) -> Times:
-        """Return what counts the times between the pieces of a backend's streams."""
-        return self._gaps.labels(backend)
-
     def count_answer(self, backend: str, model: str, exchange: Exchange) -> None:
         """Count what one answer needed: each repair once, each dropped field; and its tokens."""
         notes = exchange.notes
         for rule in notes.counts:
-            self.repairs.labels(backend, rule).inc()
+            self.repairs.series[backend, rule].inc()
         if notes.fields:
-            self.fields.labels(backend).inc(sum(notes.fields.values()))
+            self.fields.series[backend,].inc(sum(notes.fields.values()))
         if exchange.result.usage_source:
-            self.usage.labels(backend, exchange.result.usage_source).inc()
+            self.usage.series[backend, exchange.result.usage_source].inc()
         for kind, count in tokens_of(exchange.result.usage):
-            self.tokens.labels(backend, model, kind).inc(count)
+            self.tokens.series[backend, model, kind].inc(count)
 
     def count_passing_answer(self, backend: str, model: str, usage: Usage | None) -> None:
         """Count what an answer that passed through told of its tokens."""
         if usage is not None:
-            self.usage.labels(backend, "backend").inc()
+            self.usage.series[backend, "backend"].inc()
         for kind, count in tokens_of(usage):
-            self.tokens.labels(backend, model, kind).inc(count)
+            self.tokens.series[backend, model, kind].inc(count)
 
     async def expose(self) -> bytes:
         """Return everything in Prometheus' text format, as /metrics answers it.

@@ -151,7 +151,7 @@ class Call(Struct, frozen=True, eq=False):
         if not self.results.streamed:
             self.results.streamed = True
             waited = (self.timing.first or perf_counter()) - self.began
-            self.state.metrics.first_token.labels(self.routing.backend).observe(waited)
+            self.state.metrics.first_token.series[self.routing.backend,].observe(waited)
 
     def count_answer(self, exchange: Exchange) -> None:
         """Count what the answer needed."""

@@ -34,6 +34,7 @@ def test_there_are_streams_and_bodies_to_store() -> None:
     assert len(BODIES) > 100
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("fixture", STREAMS, ids=lambda x: x.name)
 def test_what_is_kept_of_a_stream_is_what_the_client_got(fixture: Fixture, split: str) -> None:

@@ -77,6 +77,7 @@ def test_no_answer_and_any_other_status_are_breaks(name: str) -> None:
     assert verdict(name, [said(b"<html>", 502, content_type="text/html")] * count).state == "broken"
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", CASES)
 def test_hostile_answers_are_judged_and_never_raise(name: str) -> None:
     """Anything that is JSON, in place of what is expected, also one level deeper."""

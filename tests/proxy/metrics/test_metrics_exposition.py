@@ -103,7 +103,7 @@ def full() -> Metrics:
     store = StoreMetrics(metrics.registry)
     EngineMetrics(metrics.registry).watch("engine", cast(Supervisor, Engine()))
     for at in range(200):
-        metrics.gaps("b").observe(0.0005 * 1.07**at)
+        metrics.gaps.labels("b").observe(0.0005 * 1.07**at)
         metrics.duration.labels("b", "true").observe(0.001 * at**2)
         metrics.first_token.labels("b").observe(0.001 * at)
         metrics.overhead.labels("request").observe(0.0001 * at)
@@ -178,7 +178,7 @@ def test_a_bound_is_in_its_bucket() -> None:
     """le means less or equal; so do the histograms of prometheus_client."""
     metrics = Metrics("1")
     for seconds in (0.0, 0.001, 0.0010001, 80.0, 80.1):
-        metrics.gaps("b").observe(seconds)
+        metrics.gaps.labels("b").observe(seconds)
     buckets = {
         sample.labels["le"]: sample.value
         for family in text_string_to_metric_families(exposed(metrics).decode())

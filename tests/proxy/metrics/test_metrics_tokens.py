@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -12,6 +11,7 @@ from msgspec import Raw
 from tests.conforming import MODEL, body, chunk, finish, role
 from tests.fakes.upstream import DONE, Cut, Upstream, event, stream, whole
 from tests.proxy.conftest import MESSAGES, Proxy, StartProxy
+from tests.waiting import until
 from wellspoken.adapters.events import Usage
 from wellspoken.proxy.metrics.passing import LARGE, PassingUsage
 from wellspoken.proxy.metrics.service import tokens_of
@@ -188,8 +188,7 @@ async def test_a_cut_stream_has_what_it_told(upstream: Upstream, start_proxy: St
     with pytest.raises(Exception, match="payload"):
         async with proxy.session.post(proxy.url("/v1/messages"), json=ask) as response:
             await response.read()
-    while proxy.service.state.inflight:
-        await asyncio.sleep(0.01)
+    await until(lambda: not proxy.service.state.inflight)
     assert await tokens(proxy) == {"prompt": 30, "cached": 16, "completion": 1}
 
 

@@ -14,6 +14,7 @@ from aiohttp import ClientError, ClientResponse
 from tests.fakes.upstream import Cut, Gate, Script, Stall, Step, Upstream, whole
 from tests.native import piece
 from tests.proxy.conftest import Proxy, StartProxy, envelope
+from tests.waiting import until
 from wellspoken.adapters.translate import StreamTranslator
 from wellspoken.proxy.relay import answer
 
@@ -149,11 +150,8 @@ async def observe(asking: asyncio.Task[ClientResponse]) -> str:
 
 async def check_nothing_is_left(proxy: Proxy, upstream: Upstream) -> None:
     """Wait until no request is open at the proxy, and none computes at the backend."""
-    async with asyncio.timeout(60):
-        while proxy.service.state.inflight:
-            await asyncio.sleep(0.005)
-        while any(x.task is not None and not x.task.done() for x in upstream.connections):
-            await asyncio.sleep(0.005)
+    await until(lambda: not proxy.service.state.inflight)
+    await until(lambda: all(x.task is None or x.task.done() for x in upstream.connections))
 
 
 @pytest.mark.parametrize("sources", [1, 2], ids=["one source", "several"])

@@ -332,6 +332,7 @@ async def test_a_body_where_a_stream_was_asked_for_is_stopped_too(
     assert found["usage"] == usage
 
 
+@pytest.mark.no_cover
 async def test_a_large_folded_answer(
     upstream: Upstream, start_proxy: StartProxy, kind: Kind
 ) -> None:

@@ -156,7 +156,7 @@ async def test_an_engine_that_is_ended_fails_what_is_open(
     running: EngineProxy, listening: bool
 ) -> None:
     """Also where its connections stay open, as those of a child that was not killed would."""
-    gate = Gate(timeout=120)
+    gate = Gate()
     running.upstream.scripts = [stream(piece(CHAT, "Hi"), gate)]
     async with await running.proxy.chat(stream=True) as response:
         await gate.reached.wait()

@@ -15,6 +15,7 @@ from tests.fakes.engine import EngineProxy, Kind, engine_proxy
 from tests.fakes.upstream import Gate, Script, Stall, event, stream, whole
 from tests.proxy.conftest import MESSAGES, envelope
 from tests.proxy.posting import post, refused
+from tests.waiting import until
 
 Json = dict[str, Any]
 Make = Callable[..., AbstractAsyncContextManager[EngineProxy]]
@@ -47,8 +48,7 @@ async def running(make: Make) -> AsyncIterator[EngineProxy]:
 
 async def waits(running: EngineProxy) -> None:
     """Wait until a request waits for the engine."""
-    while not running.supervisor._waiting:
-        await asyncio.sleep(0.002)
+    await until(lambda: running.supervisor._waiting)
 
 
 async def test_while_it_starts_for_the_first_time_nobody_waits(make: Make) -> None:
@@ -175,8 +175,7 @@ async def test_a_client_that_leaves_while_it_waits_is_freed(make: Make, streams:
         else:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-        while running.supervisor._waiting:
-            await asyncio.sleep(0.005)
+        await until(lambda: not running.supervisor._waiting)
         await running.settled()
         left = 'wellspoken_client_disconnects_total{phase="waiting"}'
         assert (await running.proxy.metrics())[left] == 1.0
@@ -381,7 +380,7 @@ async def test_the_engine_gone_between_the_wait_and_the_sending(running: EngineP
 
 async def test_what_is_wrong_is_told_while_the_engine_ends_by_itself(make: Make) -> None:
     """Its open answers still come, so that it has its address, but a new request has to wait."""
-    gate = Gate(timeout=120)
+    gate = Gate()
     async with make([gate, *whole(body())], tables=FAST) as running:
         await running.ready()
         first = asyncio.create_task(running.proxy.chat())

@@ -29,6 +29,7 @@ from tests.fakes.upstream import (
 from tests.fold import fold_completion, payloads
 from tests.proxy.conftest import MESSAGES, Proxy, StartProxy, envelope
 from tests.proxy.endpoints.test_completions import answered, post
+from tests.waiting import until
 from wellspoken.proxy.relay.answer import Relay
 from wellspoken.proxy.upstream.client import SETTLE
 
@@ -173,9 +174,7 @@ async def test_one_failure_is_one_clean_error_and_cancels_the_rest(
 
 async def settled(proxy: Proxy) -> None:
     """Wait until nothing is left of a request: no handler, and none of its parts' tasks."""
-    async with asyncio.timeout(60):
-        while proxy.service.state.inflight or parts():
-            await asyncio.sleep(0.005)
+    await until(lambda: not (proxy.service.state.inflight or parts()))
 
 
 def parts() -> int:
@@ -293,13 +292,17 @@ async def test_a_slow_client_stops_every_part(upstream: Upstream, start_proxy: S
     upstream.scripts = [stream(*[big] * 120, event(end()), DONE)]
     proxy = await start_proxy(upstream, adapter="llamacpp")
     async with await post(proxy, n=2, stream=True) as response:
-        await asyncio.sleep(0.25)
-        waiting = [
-            connection.transport.get_write_buffer_size()
-            for connection in upstream.connections
-            if connection.transport is not None
-        ]
-        assert len(waiting) == 2 and min(waiting) > 1_000_000
+
+        def waiting() -> list[int]:
+            return [
+                connection.transport.get_write_buffer_size()
+                for connection in upstream.connections
+                if connection.transport is not None
+            ]
+
+        await until(lambda: len(waiting()) == 2 and min(waiting()) > 1_000_000)
+        await asyncio.sleep(0.25)  # and it stays so
+        assert len(waiting()) == 2 and min(waiting()) > 1_000_000
         data = await response.read()
     found = fold_completion(data)
     assert [len(x["text"]) for x in found["choices"]] == [120 * 100_000] * 2
