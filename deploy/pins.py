@@ -4,24 +4,35 @@
     python pins.py --build               what builds it
 
 pip takes hashes only for requirements that are pinned one by one, and constraints.txt also pins
-what tests and development need. So pip is asked what the proxy pulls in at those versions, and
-these lines are printed with their hashes, for `pip install --require-hashes --no-deps`. Reads
-pyproject.toml and constraints.txt in the current folder. Exits where pip fails, with its words on
-stderr, and where something is not pinned.
+what tests and development need. It says of each pin for whose sake it is there, so what the proxy
+pulls in is found without an index. The lines are printed with their hashes, for `pip install
+--require-hashes --no-deps`. Reads pyproject.toml and constraints.txt in the current folder. Exits
+where something that the proxy itself needs is not pinned; that all the rest is there, `pip check`
+says afterwards.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 import sys
-import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 BUILD = "--build"
+
+
+@dataclass
+class Pin:
+    """The requirements of one name with their hashes, and the names of those that need it.
+
+    There are several where it depends on the version of Python which one is pinned.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    users: set[str] = field(default_factory=set)
 
 
 def requirements(project: Path, extras: Sequence[str]) -> list[str]:
@@ -37,10 +48,15 @@ def requirements(project: Path, extras: Sequence[str]) -> list[str]:
     return [*declared["dependencies"], *(each for extra in extras for each in optional[extra])]
 
 
-def blocks(constraints: str) -> Iterator[tuple[str, str]]:
-    """Yield each pinned requirement's line, and the same with its hashes."""
+def pins(constraints: str) -> dict[str, Pin]:
+    """Return each pin by its name, of text as `uv pip compile --annotation-style line` has it."""
+    found = defaultdict[str, Pin](Pin)
     for block in re.findall(r"^[\w.-]+==.*(?:\n[ \t].*)*", constraints, re.MULTILINE):
-        yield block.partition("\\")[0].strip(), block
+        text, _, users = block.partition("\n    # via ")
+        pin = found[name_of(text)]
+        pin.texts.append(text)
+        pin.users |= set(map(name_of, users.split(", ")))
+    return found
 
 
 def name_of(requirement: str) -> str:
@@ -48,30 +64,23 @@ def name_of(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement, maxsplit=1)[0]).lower()
 
 
-def resolved(needed: Sequence[str], versions: Sequence[str]) -> set[str]:
-    """Return the names of all that `needed` pulls in at these versions, as pip sees it."""
-    with tempfile.TemporaryDirectory() as folder:
-        pins, report = Path(folder, "versions.txt"), Path(folder, "report.json")
-        pins.write_text("\n".join(versions))
-        asked = ["install", "--dry-run", "--ignore-installed", "--quiet", "--only-binary", ":all:"]
-        asked += ["--disable-pip-version-check", "--report", str(report), "-c", str(pins)]
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", *asked, "--", *needed], stdout=sys.stderr
-        )
-        if done.returncode:
-            raise SystemExit(done.returncode)
-        items = json.loads(report.read_text())["install"]
-    return {name_of(item["metadata"]["name"]) for item in items}
+def closure(names: Iterable[str], pinned: Mapping[str, Pin]) -> set[str]:
+    """Return these names and those of all that they pull in."""
+    found = set[str]()
+    more = set(names)
+    while more:
+        found |= more
+        more = {name for name, pin in pinned.items() if pin.users & more} - found
+    return found
 
 
 def main(arguments: Sequence[str]) -> None:
     extras = [each for each in (arguments[0] if arguments else "").split(",") if each]
-    pinned = list(blocks(Path("constraints.txt").read_text()))
-    needed = requirements(Path("pyproject.toml"), extras)
-    names = resolved(needed, [line for line, _ in pinned])
-    if missing := names - {name_of(line) for line, _ in pinned}:
+    pinned = pins(Path("constraints.txt").read_text())
+    names = closure(map(name_of, requirements(Path("pyproject.toml"), extras)), pinned)
+    if missing := names - pinned.keys():
         raise SystemExit(f"not in constraints.txt: {', '.join(sorted(missing))}")
-    print("\n".join(block for line, block in pinned if name_of(line) in names))
+    print("\n".join(text for name, pin in pinned.items() if name in names for text in pin.texts))
 
 
 if __name__ == "__main__":

@@ -82,7 +82,9 @@ def make_root(folder: Path) -> None:
     for each in ("lib", "lib64", "bin", "sbin"):  # what links in / point to, before the files in it
         (folder / "usr" / each).mkdir(parents=True, exist_ok=True)
     pack = ["tar", "-C", "/", "--no-recursion", "-cf", "-", "-T", "-"]
-    packed = subprocess.run(pack, input=listed.encode(), capture_output=True, check=True)
+    packed = subprocess.run(pack, input=listed.encode(), capture_output=True)
+    if packed.returncode > 1:  # 1: something changed while it was read
+        raise RuntimeError(packed.stderr.decode())
     subprocess.run(["tar", "-C", str(folder), "-xf", "-"], input=packed.stdout, check=True)
     for name, line in (("passwd", "root:x:0:0:root:/root:/bin/sh"), ("group", "root:x:0:")):
         (folder / "etc" / name).write_text(line + "\n")

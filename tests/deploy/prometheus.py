@@ -10,7 +10,6 @@ import asyncio
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -23,12 +22,14 @@ from typing import Any
 import pytest
 from aiohttp import ClientError, ClientSession
 
+from tests.ports import free_port
+
 REQUIRE = "WELLSPOKEN_REQUIRE_PROMETHEUS"
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "alerts.yml"
 BOARD = DEPLOY / "grafana" / "wellspoken.json"
 EVERY = 0.5  # seconds between two scrapes
-STARTS = 30.0  # seconds that a start may take on a busy machine
+STARTS = 120.0  # seconds that a start may take on a busy machine
 
 
 def program(name: str, given: dict[str, str]) -> str:
@@ -126,7 +127,7 @@ async def prometheus(
     path = program("prometheus", given)
     with tempfile.TemporaryDirectory(prefix="wellspoken-prometheus-") as name:
         folder = Path(name)
-        port = _free_port()
+        port = free_port()
         url = f"http://127.0.0.1:{port}"
         command = [
             *_with_us(),
@@ -185,9 +186,3 @@ async def _ready(
                     if response.status == 200:
                         return
             await asyncio.sleep(0.02)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.deploy.sandbox import Ran, asked, body, ran, running, sandboxed, status
-from tests.postgres import free_port
+from tests.ports import free_port
 
 KEY = "sk-canary"
 MEMORY = 64 * 2**20

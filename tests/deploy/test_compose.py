@@ -20,7 +20,7 @@ from tests.deploy.container import arguments as defaults
 from tests.deploy.manifests import option
 from tests.deploy.sandbox import Ran, asked, running, sandboxed, status
 from tests.deploy.tools import DEPLOY, Document, against_schema, documents, module, version
-from tests.postgres import free_port
+from tests.ports import free_port
 from wellspoken.proxy.config import load
 
 FILE = DEPLOY / "compose" / "compose.yaml"

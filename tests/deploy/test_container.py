@@ -16,7 +16,7 @@ from tests.deploy.base_image import too_old
 from tests.deploy.container import FILE, IGNORED, Image, arguments, builder, instructions
 from tests.deploy.sandbox import Ran, asked, ran, running, sandboxed, status
 from tests.deploy.tools import DEPLOY, ROOT, run, said, tool, version
-from tests.postgres import free_port
+from tests.ports import free_port
 
 KEY = "sk-canary"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -130,6 +130,8 @@ def faults(text: str) -> list[str]:
     for each in re.findall(r"pip (?:--python \S+ )?install\b[^&]*", text.replace("\\\n", "")):
         if "wheel/wellspoken" not in each and "--require-hashes" not in each:
             found.append(f"without hashes: {each.strip()}")
+    if "pip --python /opt/wellspoken/bin/python check" not in text:
+        found.append("what is missing of what it needs is not seen")
     if [words for name, words in steps if name == "USER"][-1:] != ["65532:65532"]:
         found.append("it runs as root")
     health = next((words for name, words in steps if name == "HEALTHCHECK"), "")
@@ -155,6 +157,7 @@ def test_the_file_keeps_to_the_rules() -> None:
         ("VERSION=0.1.0", "VERSION=0.0.9"),
         ("EXTRAS=postgres", "EXTRAS=oracle"),
         ("install --no-cache-dir --disable-pip-version-check --require-hashes", "install"),
+        (" check --disable", " list --disable"),
         ("USER 65532:65532\n", ""),
         ('CMD ["/opt/wellspoken/bin/python", "-c"', 'CMD ["/bin/sh", "-c"'),
         ("'/livez'", "'/readyz'"),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession
 
 from tests.deploy.sandbox import Ran, asked, running, status
 from tests.deploy.tools import DEPLOY, run, system_tool
-from tests.postgres import free_port
+from tests.ports import free_port
+from tests.waiting import until
 from wellspoken.proxy.config.tables import Config, Engine
 
 UNIT = DEPLOY / "systemd" / "wellspoken.service"
@@ -215,12 +216,19 @@ async def test_what_it_starts_serves_reloads_and_ends(llama_server: str, tmp_pat
         text = config.read_text()
         config.write_text(text + "nonsense = 1\n")
         served.send(reload)
-        await asyncio.sleep(0.2)
+
+        async def is_refused() -> bool:
+            async with ClientSession() as session, session.get(f"{served.url}/metrics") as metrics:
+                return "wellspoken_config_last_reload_success 0" in await metrics.text()
+
+        await until(is_refused)
         assert (await asked(served.url, KEY))[0] == 200
         config.write_text(text + 'models = ["tiny", "added"]\n')
         served.send(reload)
-        async with asyncio.timeout(60):
-            while await status(f"{served.url}/v1/models/added", KEY) != 200:
-                await asyncio.sleep(0.05)
+
+        async def is_added() -> bool:
+            return await status(f"{served.url}/v1/models/added", KEY) == 200
+
+        await until(is_added)
     assert ended[0].status == 0, ended[0].out
     assert "nonsense" in ended[0].out and "Traceback" not in ended[0].out

