@@ -28,7 +28,8 @@ LOG_BYTES = 4_096
 """Of the log that is read at once: at worst so many lines."""
 REST = 3.0
 """How much longer than the reading the pause after it is."""
-LAST_WORDS_SECONDS = 1.0
+LAST_WORDS_SECONDS = 5.0
+"""How long the log may stay open after the end: the rest of it tells why, on a busy machine too."""
 SHIM_SECONDS = 12.0
 """How long the shim may take to end everything: it waits 10 s for what does not die."""
 

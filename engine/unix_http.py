@@ -43,6 +43,7 @@ class Client:
         method = "GET" if body is None else "POST"
         wire = _Wire(self.path, seconds)
         asking = asyncio.create_task(asyncio.to_thread(_send_request, wire, method, target, body))
+        asking.add_done_callback(_take_failure)
         try:
             await asyncio.wait({asking}, timeout=seconds)
         finally:
@@ -50,7 +51,7 @@ class Client:
             # on to wait would hold up the end of the process.
             wire.abort()
             await asyncio.wait({asking})
-            failed = asking.exception()
+        failed = asking.exception()
         # A RuntimeError is what Python makes of a thread that the system refuses.
         if isinstance(failed, (OSError, http.client.HTTPException, RuntimeError)):
             raise Silent(f"{method} {target}: {failed or type(failed).__name__}") from failed
@@ -82,6 +83,12 @@ class _Wire(http.client.HTTPConnection):
                 wire.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # it is over already
+
+
+def _take_failure(asking: asyncio.Task[tuple[int, bytes]]) -> None:
+    """Look at a failure: one that nobody waits for any more is no error in the log."""
+    if not asking.cancelled():
+        asking.exception()
 
 
 def _send_request(wire: _Wire, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:

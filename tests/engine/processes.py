@@ -9,18 +9,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import SECONDS, block_until
 from wellspoken.engine import shim
 from wellspoken.engine.child import SHIM
 from wellspoken.engine.run_folder import RunFolder
-
-SECONDS = 120.0
-"""How long a test waits for what takes some milliseconds on an idle machine."""
 
 FAMILY = """
 import os, signal, sys, time
@@ -74,16 +71,6 @@ def runtime() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def until(condition: Callable[[], object], seconds: float = SECONDS) -> bool:
-    """Wait until something holds; say whether it does."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 def lives(pid: int) -> bool:
     process = shim.look(pid)
     return process is not None and process.state != "Z"
@@ -91,7 +78,7 @@ def lives(pid: int) -> bool:
 
 def family(folder: Path) -> dict[str, int]:
     """Wait for all of an engine's `FAMILY`; return their ids by name."""
-    assert until(lambda: all((folder / name).exists() for name in MEMBERS))
+    block_until(lambda: all((folder / name).exists() for name in MEMBERS))
     return {name: int((folder / name).read_text()) for name in MEMBERS}
 
 

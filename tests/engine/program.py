@@ -1,13 +1,14 @@
 """A program that behaves as an inference server does while it starts: `python program.py SOCKET
 STEP...`.
 
-Steps, in order: `say:TEXT` (a line of log), `wait:SECONDS`, `report:JSON` (the status line), `exit:
-CODE`, `listen:STATUS` (answer on the socket from now on; POSTs with STATUS), `deaf` (accept, and
-never answer), `forever`.
+Steps, in order: `say:TEXT` (a line of log), `wait:SECONDS`, `until:PATH` (a file is there),
+`report:JSON` (the status line), `exit:CODE`, `listen:STATUS` (answer on the socket from now on;
+POSTs with STATUS), `deaf` (accept, and never answer), `forever`.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import threading
@@ -57,6 +58,9 @@ def main(path: str, steps: list[str]) -> int:
             print(rest, flush=True)
         elif what == "wait":
             time.sleep(float(rest))
+        elif what == "until":
+            while not os.path.exists(rest):
+                time.sleep(0.005)
         elif what == "report":
             sys.stdout.write(rest + "\n")
             sys.stdout.flush()

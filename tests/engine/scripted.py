@@ -195,10 +195,3 @@ class SocketServer:
             writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body)))
             writer.write(body)
         writer.close()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until something holds; a failure of the test when it does not within `seconds`."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.engine.scripted import Host, ScriptedKind, until
+from tests.clock import skip
+from tests.engine.scripted import Host, ScriptedKind
+from tests.waiting import SECONDS, until
 from wellspoken.engine import attempt as module
 from wellspoken.engine import run_folder as places
 from wellspoken.engine.attempt import Running, attempt
@@ -73,7 +75,7 @@ class Trying:
     async def fails(self) -> str:
         """Let it fail; return why. Nothing is left of it."""
         with pytest.raises(EngineError) as failed:
-            await asyncio.wait_for(self.run(), 60)
+            await asyncio.wait_for(self.run(), 600)
         assert self.host.told == [] and not self.kind.folder.joinpath("api.sock").exists()
         return str(failed.value)
 
@@ -130,26 +132,42 @@ async def test_the_checks_come_first() -> None:
 @pytest.mark.parametrize("last", ["forever", "deaf"])
 async def test_one_that_is_never_ready(last: str) -> None:
     steps = ["say:phase loading", last, *(["forever"] if last == "deaf" else [])]
-    text = await Trying(Small(*steps), start_timeout=4.0).fails()
-    assert text.startswith("Scripted was not ready after 4 s (loading) and was ended.")
+    trying = Trying(Small(*steps), start_timeout=60.0)
+    failing = asyncio.create_task(trying.fails())
+    await until(lambda: "loading" in trying.phases)
+    skip(60)
+    assert (await failing).startswith("Scripted was not ready after 60 s (loading) and was ended.")
 
 
 async def test_a_download_takes_as_long_as_it_says_something(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    says = [step for n in range(6) for step in (f"say:phase downloading {n}", "wait:1")]
-    trying = Trying(Small(*says, "listen:200", "forever"), start_timeout=4.0)
-    await (await trying.run()).end()
+    phases = [f"downloading {n}" for n in range(4)]
+    says = [step for n in range(4) for step in (f"say:phase {phases[n]}", f"until:{tmp_path}/{n}")]
+    trying = Trying(Small(*says, "listen:200", "forever"), start_timeout=60.0)
+    running = asyncio.create_task(trying.run())
+    for n, phase in enumerate(phases):
+        await until(lambda phase=phase: trying.phases[-1:] == [phase])  # type: ignore[misc]
+        skip(50)
+        await asyncio.sleep(1.5 * module.LOOK_SECONDS)
+        (tmp_path / str(n)).touch()
+    await (await running).end()
     monkeypatch.setattr(module, "ALIVE_SECONDS", 0.1)
-    text = await Trying(Small("say:phase downloading", "forever"), start_timeout=4.0).fails()
-    assert "(downloading)" in text
+    trying = Trying(Small("say:phase downloading", "forever"), start_timeout=60.0)
+    failing = asyncio.create_task(trying.fails())
+    await until(lambda: "downloading" in trying.phases)
+    skip(60)
+    assert "(downloading)" in await failing
 
 
-async def test_a_download_of_which_the_log_says_nothing() -> None:
-    trying = Trying(Small("wait:3.5", "listen:200", "forever"), start_timeout=60.0)
+async def test_a_download_of_which_the_log_says_nothing(tmp_path: Path) -> None:
+    trying = Trying(Small(f"until:{tmp_path}/go", "listen:200", "forever"), start_timeout=600.0)
     pulses = iter(["downloading 1 GB", "downloading 2 GB"])
     trying.kind.pulse = lambda: next(pulses, None)  # type: ignore[method-assign]
-    await (await trying.run()).end()
+    running = asyncio.create_task(trying.run())
+    await until(lambda: "loading the model" in trying.phases)
+    (tmp_path / "go").touch()
+    await (await running).end()
     told = ["downloading 1 GB", "downloading 2 GB", "loading the model", "warming up"]
     assert trying.phases[-4:] == told
 
@@ -157,10 +175,10 @@ async def test_a_download_of_which_the_log_says_nothing() -> None:
 async def test_a_file_system_that_hangs_holds_up_no_start() -> None:
     gate = threading.Event()
     trying = Trying(Small("wait:1.5", "listen:200", "forever"), start_timeout=60.0)
-    trying.kind.pulse = lambda: str(gate.wait(60.0))  # type: ignore[method-assign]
+    trying.kind.pulse = lambda: str(gate.wait(SECONDS))  # type: ignore[method-assign]
     began = asyncio.get_running_loop().time()
     await (await trying.run()).end()
-    assert asyncio.get_running_loop().time() - began < 30
+    assert asyncio.get_running_loop().time() - began < SECONDS / 2
     gate.set()
 
 
@@ -190,7 +208,7 @@ async def test_a_start_that_is_given_up_while_its_place_is_made_leaves_nothing(
 
     def slowly(name: str) -> RunFolder:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(SECONDS)
         return make(name)
 
     monkeypatch.setattr(RunFolder, "make", slowly)

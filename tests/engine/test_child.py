@@ -18,7 +18,8 @@ import pytest
 import uvloop
 
 from tests.clock import own_time
-from tests.engine.processes import FAMILY, SECONDS, family, lives, living, runtime, until
+from tests.engine.processes import FAMILY, family, lives, living, runtime
+from tests.waiting import SECONDS, block_until
 from wellspoken.engine import child as children
 from wellspoken.engine import shim
 from wellspoken.engine.child import Child
@@ -197,7 +198,7 @@ async def test_a_killed_shim_takes_its_group_along() -> None:
     kid = int(await child.status_line())
     os.kill(child.pid, signal.SIGKILL)
     assert await child.wait() == -signal.SIGKILL
-    assert until(lambda: not lives(kid))
+    block_until(lambda: not lives(kid))
 
 
 async def test_a_shim_that_hangs_is_killed_with_its_group(
@@ -209,7 +210,7 @@ async def test_a_shim_that_hangs_is_killed_with_its_group(
     main = int(await child.status_line())
     os.kill(child.pid, signal.SIGSTOP)
     assert await child.kill() == -signal.SIGKILL
-    assert until(lambda: not lives(main))
+    block_until(lambda: not lives(main))
     assert log == ["kid: could not be ended within 0.2 s, killed with its shim"]
 
 
@@ -230,17 +231,19 @@ def test_nothing_is_left_when_this_process_is_killed(root: Path, tmp_path: Path)
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as parent:
         try:
             members = family(tmp_path)
-            assert until(lambda: (tmp_path / "mapped").exists())
+            block_until(lambda: (tmp_path / "mapped").exists())
             assert parent.stdout is not None
             folder = Path(parent.stdout.readline().strip())
             assert folder.parent == root and len(living(members)) == len(members)
             members["user"] = int((tmp_path / "user").read_text())
             sessions = {p.session for p in shim.look_around().values() if p.parent == parent.pid}
             parent.kill()
-            gone = until(lambda: not living(members) and not folder.exists())
-            assert gone, (living(members), folder.exists())
+            block_until(
+                lambda: not living(members) and not folder.exists(),
+                lambda: f"{living(members)}, {folder.exists()}",
+            )
             assert not shared.exists()
-            assert until(lambda: not any(lives(pid) for pid in sessions))
+            block_until(lambda: not any(lives(pid) for pid in sessions))
         finally:
             parent.kill()
             shared.unlink(missing_ok=True)

@@ -16,7 +16,8 @@ import pytest
 import uvloop
 
 from tests.engine import processes
-from tests.engine.scripted import Host, until
+from tests.engine.scripted import Host
+from tests.waiting import block_until, until
 from wellspoken.engine import shim
 from wellspoken.engine import supervisor as module
 from wellspoken.engine.failure import EngineError, NotReady
@@ -65,7 +66,7 @@ def left(root: Path) -> list[str]:
 async def freeze(pid: int) -> None:
     """Let a process do nothing more, SIGTERM included; return once that is so."""
     os.kill(pid, signal.SIGSTOP)
-    await until(lambda: (process := shim.look(pid)) is not None and process.state == "T", SECONDS)
+    await until(lambda: (process := shim.look(pid)) is not None and process.state == "T")
 
 
 class Unchecked(LlamaCpp):
@@ -116,10 +117,10 @@ class Engine(Host):
         return text
 
     async def reaches(self, state: str) -> None:
-        await until(lambda: self.supervisor.state == state, SECONDS)
+        await until(lambda: self.supervisor.state == state)
 
     async def restarted(self, times: int) -> None:
-        await until(lambda: self.supervisor.restarts >= times, SECONDS)
+        await until(lambda: self.supervisor.restarts >= times)
         await self.reaches("ready")
         assert self.supervisor.restarts == times, self.reasons
 
@@ -165,9 +166,11 @@ async def test_it_starts_answers_and_stops(make: Make, root: Path, tiny_model: P
     assert supervisor.facts.models == (tiny_model.stem,) and supervisor.facts.context == 256
     assert await engine.chat() == TEXT
     phases = " ".join(engine.reasons)
-    for phase in ("loading llama.cpp", "loading the model", "loading weights", "warming up"):
+    for phase in ("loading llama.cpp", "loading the model", "warming up"):
         assert f"llama.cpp is starting: {phase}," in phases
-    assert any(line.startswith("llamacpp: ") and "loading model" in line for line in engine.log)
+    # On a busy machine the line that says so is read when the engine is ready already.
+    read = supervisor.kind.phase
+    await until(lambda: "loading weights" in [read(line.partition(" ")[2]) for line in engine.log])
     assert len(left(root)) == 3  # a folder, the shim, the engine
     pid = engine.pid
     await supervisor.stop()
@@ -196,7 +199,7 @@ async def test_killed_it_starts_again(victim: str, make: Make, root: Path) -> No
 async def test_a_request_that_comes_in_between_waits(make: Make) -> None:
     engine = await make()
     os.kill(engine.pid, signal.SIGKILL)
-    await until(lambda: engine.supervisor.state != "ready", SECONDS)
+    await until(lambda: engine.supervisor.state != "ready")
     assert await asyncio.gather(*(engine.chat() for _ in range(4))) == [TEXT] * 4
     assert engine.supervisor.restarts == 1, engine.reasons
 
@@ -287,7 +290,7 @@ async def test_five_ends_are_too_many(make: Make, root: Path) -> None:
     for number in range(5):
         await engine.restarted(number)
         os.kill(engine.pid, signal.SIGKILL)
-        await until(lambda: engine.supervisor.state != "ready", SECONDS)
+        await until(lambda: engine.supervisor.state != "ready")
     await engine.reaches("failed")
     assert engine.supervisor.reason.startswith("it ended 5 times within 10 minutes, and is not ")
     assert "llama.cpp was ended by SIGKILL" in engine.supervisor.reason
@@ -312,7 +315,7 @@ async def test_a_stop_in_the_middle_of_a_load_leaves_nothing(
 ) -> None:
     engine = await make(never, start=False, kind=Unchecked)
     starting = asyncio.create_task(engine.supervisor.start())
-    await until(lambda: "loading the model" in engine.supervisor.reason, SECONDS)
+    await until(lambda: "loading the model" in engine.supervisor.reason)
     assert len(left(root)) == 3
     await asyncio.wait_for(engine.supervisor.stop(), SECONDS)
     assert engine.supervisor.state == "stopped" and left(root) == []
@@ -334,7 +337,7 @@ async def test_a_load_without_end_is_ended_at_the_limit(
 async def test_a_crash_in_the_middle_of_a_load_is_told(make: Make, root: Path, never: Path) -> None:
     engine = await make(never, start=False, kind=Unchecked, restarts=1)
     starting = asyncio.create_task(engine.supervisor.start())
-    await until(lambda: "loading the model" in engine.supervisor.reason, SECONDS)
+    await until(lambda: "loading the model" in engine.supervisor.reason)
     [pid] = [pid for pid, argv in commands(root).items() if llamacpp_child.__name__ == argv[3]]
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(EngineError, match="was ended by SIGKILL while it loaded"):
@@ -392,4 +395,4 @@ def test_a_killed_owner_takes_it_along(
         assert len(left(root)) == 3
         owner.kill()
         owner.wait()
-        assert processes.until(lambda: left(root) == []), left(root)
+        block_until(lambda: left(root) == [], lambda: "\n".join(left(root)))

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.processes import FAMILY, MEMBERS, Shim, family, lives, living, runtime, until
+from tests.engine.processes import FAMILY, MEMBERS, Shim, family, lives, living, runtime
+from tests.waiting import block_until
 from wellspoken.engine import run_folder as places
 from wellspoken.engine import shim
 from wellspoken.engine.failure import EngineError
@@ -36,7 +37,7 @@ def innocent() -> Iterator[tuple[shim.Process, shim.Process]]:
     """A process that leads a session and another one in it: nobody's business."""
     argv = ["sh", "-c", "sleep 60 & wait"]
     with subprocess.Popen(argv, start_new_session=True) as process:
-        assert until(lambda: members(process.pid))
+        block_until(lambda: members(process.pid))
         leader, (member,) = shim.look(process.pid), members(process.pid)
         assert leader is not None
         yield leader, member
@@ -181,12 +182,12 @@ def test_what_a_killed_shim_leaves_is_ended(root: Path, tmp_path: Path) -> None:
         try:
             members = family(tmp_path)
             noted = f"process {members['daemon']} "
-            assert until(lambda: noted in (place.folder / shim.RECORD).read_text())
+            block_until(lambda: noted in (place.folder / shim.RECORD).read_text())
             late = len(living(members))
             os.kill(it.pid, signal.SIGKILL)
             it.process.wait()
             # Its parent's death ends the main process by itself, and nothing else.
-            assert until(lambda: not lives(members["main"]))
+            block_until(lambda: not lives(members["main"]))
             assert late == len(members) and len(living(members)) == len(members) - 1
             log = swept()
             assert living(members) == []
@@ -206,7 +207,7 @@ def test_what_a_shim_killed_early_leaves_in_its_session_is_ended(
     """It had no time to note anything: the session tells."""
     place = RunFolder.make("early")
     with Shim(place, sys.executable, "-c", FAMILY + "child('child')\nrest()", str(tmp_path)) as it:
-        assert until(lambda: (tmp_path / "child").exists())
+        block_until(lambda: (tmp_path / "child").exists())
         child = int((tmp_path / "child").read_text())
         os.kill(it.pid, signal.SIGKILL)
         it.process.wait()

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.clock import own_time
-from tests.engine.processes import FAMILY, SECONDS, Shim, family, lives, living, runtime, until
+from tests.engine.processes import FAMILY, Shim, family, lives, living, runtime
+from tests.waiting import SECONDS, block_until
 from wellspoken.engine import shim
 from wellspoken.engine.child import SHIM
 from wellspoken.engine.run_folder import RunFolder
@@ -136,7 +137,7 @@ def test_all_end_at_once_when_the_lifeline_does(place: RunFolder, tmp_path: Path
         began = own_time()
         it.cut()
         assert it.wait() == -signal.SIGKILL
-        assert own_time() - began < 5
+        assert own_time() - began < shim.DIE_SECONDS
         assert living(members) == []
         assert not place.folder.exists()
 
@@ -153,7 +154,7 @@ def test_a_signal_asks_the_main_process_alone(
         "here('main')\nrest()"
     )
     with Shim(place, *python(code, tmp_path)) as it:
-        assert until(lambda: (tmp_path / "main").exists() and (tmp_path / "other").exists())
+        block_until(lambda: (tmp_path / "main").exists() and (tmp_path / "other").exists())
         os.kill(it.pid, number)
         assert it.wait() == 7
         main = (tmp_path / "main").read_text()
@@ -205,7 +206,7 @@ def test_two_hundred_descendants_end(place: RunFolder, tmp_path: Path) -> None:
         "rest()"
     )
     with Shim(place, *python(code, tmp_path)) as it:
-        assert until(lambda: len([p for p in tmp_path.iterdir() if p.suffix != ".new"]) == 200)
+        block_until(lambda: len([p for p in tmp_path.iterdir() if p.suffix != ".new"]) == 200)
         pids = [int(path.read_text()) for path in tmp_path.iterdir()]
         it.cut()
         assert it.wait() == -signal.SIGKILL
@@ -225,7 +226,7 @@ def test_those_that_fork_on_and_on_end(place: RunFolder, tmp_path: Path) -> None
         "rest()"
     )
     with Shim(place, *python(code, tmp_path)) as it:
-        assert until(lambda: (tmp_path / "main").exists())
+        block_until(lambda: (tmp_path / "main").exists())
         time.sleep(0.3)
         it.cut()
         assert it.wait() == -signal.SIGKILL
@@ -250,7 +251,7 @@ def test_shared_memory_goes_with_its_last_user(
     )
     try:
         with Shim(place, *python(code, tmp_path, shared, other)) as it:
-            assert until(lambda: (tmp_path / "b").exists())
+            block_until(lambda: (tmp_path / "b").exists())
             with other.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
                 it.cut()
                 assert it.wait() == -signal.SIGKILL
@@ -272,9 +273,9 @@ def test_shared_memory_goes_although_all_crashed_together(
         )
     )
     with Shim(place, *python(code, tmp_path, shared)) as it:
-        assert until(lambda: (tmp_path / "b").exists())
+        block_until(lambda: (tmp_path / "b").exists())
         record = place.folder / shim.RECORD
-        assert until(lambda: shared.name in record.read_text())  # after its first look
+        block_until(lambda: shared.name in record.read_text())  # after its first look
         os.kill(it.pid, signal.SIGSTOP)
         os.kill(int((tmp_path / "b").read_text()), signal.SIGKILL)
         (main,) = (p for p in shim.look_around().values() if p.parent == it.pid)
@@ -352,7 +353,7 @@ def test_what_cannot_be_killed_is_named_and_stays_on_record(
     driver = DRIVER.format(patches="shim.DIE_SECONDS = 0.5\nshim.kill = lambda process: None")
     code = FAMILY + "child('leader', in_session_of_its_own)\nhere('main')\nrest()"
     with Shim(place, *python(code, tmp_path), driver=driver) as it:
-        assert until(lambda: (tmp_path / "leader").exists() and (tmp_path / "main").exists())
+        block_until(lambda: (tmp_path / "leader").exists() and (tmp_path / "main").exists())
         pid = int((tmp_path / "leader").read_text())
         it.cut()
         assert it.wait() == -signal.SIGKILL
@@ -360,7 +361,7 @@ def test_what_cannot_be_killed_is_named_and_stays_on_record(
         place.clear()  # what a sweep would do: it can kill
         log = it.log()
         assert f"process {pid} (python" in log and "cannot be killed" in log
-        assert until(lambda: not lives(pid))
+        block_until(lambda: not lives(pid))
         assert not place.folder.exists()
 
 
@@ -371,7 +372,7 @@ def test_a_last_word_waits_for_no_reader(place: RunFolder, tmp_path: Path) -> No
         "while True: os.write(2, b'x' * 65536)"
     )
     with Shim(place, *python(code, tmp_path), driver=driver) as it:
-        assert until(lambda: (tmp_path / "leader").exists() and (tmp_path / "main").exists())
+        block_until(lambda: (tmp_path / "leader").exists() and (tmp_path / "main").exists())
         time.sleep(0.3)
         it.cut()
         assert it.wait() == -signal.SIGKILL
@@ -383,11 +384,11 @@ def test_without_proc_and_prctl_the_group_is_ended(place: RunFolder, tmp_path: P
     driver = DRIVER.format(patches="shim.PROC = '/none'\nshim.prctl = lambda option, value: None")
     code = FAMILY + "child('child')\nhere('main')\nrest()"
     with Shim(place, *python(code, tmp_path), driver=driver) as it:
-        assert until(lambda: (tmp_path / "child").exists() and (tmp_path / "main").exists())
+        block_until(lambda: (tmp_path / "child").exists() and (tmp_path / "main").exists())
         pids = [int((tmp_path / name).read_text()) for name in ("child", "main")]
         it.cut()
         assert it.wait() == -signal.SIGKILL
-        assert until(lambda: not any(lives(pid) for pid in pids))
+        block_until(lambda: not any(lives(pid) for pid in pids))
         assert not place.folder.exists()
 
 

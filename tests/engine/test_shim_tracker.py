@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.processes import SECONDS, Shim, lives, runtime, until
+from tests.engine.processes import Shim, lives, runtime
+from tests.waiting import SECONDS, block_until
 from wellspoken.engine import shim
 from wellspoken.engine.run_folder import RunFolder
 
@@ -49,7 +50,7 @@ def test_what_only_the_tracker_knows_goes_too(
     said = tmp_path / "said"
     more = ("crash",) if crash else ()
     with Shim(place, sys.executable, "-c", ENGINE, str(said), *more) as running:
-        assert until(said.exists)
+        block_until(said.exists)
         name, tracker = said.read_text().split()
         if not crash:
             assert (Path("/dev/shm") / name).exists()
@@ -73,7 +74,7 @@ def test_a_tracker_that_does_not_end_is_killed(place: RunFolder, tmp_path: Path)
     """Whatever calls itself so gets a moment only."""
     said = tmp_path / "said"
     with Shim(place, sys.executable, "-c", STUCK, str(said)) as running:
-        assert until(said.exists)
+        block_until(said.exists)
         began = time.monotonic()
         running.cut()
         running.wait()

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.scripted import Host, Scripted, ScriptedKind, SocketServer, until
+from tests.engine.scripted import Host, Scripted, ScriptedKind, SocketServer
+from tests.waiting import until
 from wellspoken.engine import supervisor as module
 from wellspoken.engine.failure import EngineError, NotReady
 from wellspoken.engine.kind import Settings

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.clock import own_time
 from tests.engine.scripted import SocketServer
+from tests.waiting import SECONDS, until
 from wellspoken.engine.unix_http import Client, Silent
 
 
@@ -48,8 +51,9 @@ async def test_no_answer_in_time_leaves_no_thread(short: Path) -> None:
         began = own_time()
         with pytest.raises(Silent):
             await client.request("/health", 0.05)
+        asked = len(server.asked)
         asking = asyncio.create_task(client.request("/health", 60))
-        await asyncio.sleep(0.05)
+        await until(lambda: len(server.asked) > asked)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
@@ -57,6 +61,37 @@ async def test_no_answer_in_time_leaves_no_thread(short: Path) -> None:
         waiting = [thread for thread in threading.enumerate() if "asyncio" in thread.name]
         await asyncio.wait_for(asyncio.to_thread(lambda: None), 60)  # a thread is free again
         assert waiting
+
+
+async def test_a_failure_that_nobody_waits_for_is_not_logged(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a process that ends cancels all its tasks again."""
+    begun, go_on = threading.Event(), threading.Event()
+    logged: list[dict[str, Any]] = []
+
+    def fail(*_: object) -> None:
+        begun.set()
+        go_on.wait(SECONDS)
+        raise ConnectionResetError
+
+    monkeypatch.setattr("wellspoken.engine.unix_http._send_request", fail)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: logged.append(context))
+    before = asyncio.all_tasks()
+    asking = asyncio.create_task(Client(short / "s").request("/health", SECONDS))
+    await until(begun.is_set)
+    (thread,) = asyncio.all_tasks() - before - {asking}
+    asking.cancel()
+    await asyncio.sleep(0)  # it waits for its thread from here on
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    go_on.set()
+    await asyncio.wait({thread})
+    del asking, thread
+    gc.collect()
+    assert logged == []
 
 
 async def test_what_is_no_http(short: Path) -> None:
