@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from coverage import Coverage
 from hypothesis import is_hypothesis_test
 
+from tests.complaints import note_complaints
 from tests.examples import load_profile
 from tests.models.tiny import Tokenizer, write_model
 from tests.postgres import pgbouncer, postgres
@@ -58,6 +60,10 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if WORKER and config.args == config.getini("testpaths"):
         config.args[:0] = _begin_elsewhere()
+    if WORKER and (first := Coverage.current()) is not None:
+        # pytest-cov begins once more in each worker. The first beginning, whose data it forgets,
+        # would go on wherever `no_cover` stops the second.
+        first.stop()
 
 
 def _rank(path: Path) -> tuple[int, tuple[str, ...]]:
@@ -94,6 +100,15 @@ def environment_as_given() -> Iterator[dict[str, str]]:
             if upper.startswith(("OPENAI_", "WELLSPOKEN_")) or upper.endswith("_PROXY"):
                 patch.delenv(name)
         yield given
+
+
+@pytest.fixture(autouse=True)
+def nothing_failed_unseen(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test in which a callback failed, be it a fake's: asyncio logs that and goes on."""
+    with note_complaints() as said:
+        yield
+    if request.node.get_closest_marker("complains") is None:
+        assert not said
 
 
 @pytest.fixture(scope="session")

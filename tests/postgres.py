@@ -15,8 +15,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from itertools import count
@@ -25,6 +24,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import pytest
+
+from tests.ports import free_port
+from tests.waiting import block_until
 
 USER = "keeper"
 PASSWORD = "canary-p%40ss"
@@ -63,12 +65,6 @@ def binaries(environ: Mapping[str, str]) -> Path:
 def _version(path: str) -> tuple[int, str]:
     digits = "".join(each for each in path if each.isdigit())
     return int(digits[-2:] or 0), path
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 class Server:
@@ -152,7 +148,7 @@ class Server:
                 start_new_session=True,  # Ctrl-C in a terminal is for the tests
                 **_as_user(),
             )
-        _wait(self._ready, lambda: f"PostgreSQL does not start:\n{self.log[-2000:]}")
+        block_until(self._ready, lambda: f"PostgreSQL does not start:\n{self.log[-2000:]}")
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
         """Stop it: SIGQUIT at once as a crash does, SIGINT in order, SIGTERM when all are gone."""
@@ -246,7 +242,7 @@ class Pooler:
             **_as_user(),
         )
         try:
-            _wait(self._ready, lambda: f"pgbouncer does not start:\n{self.log[-2000:]}")
+            block_until(self._ready, lambda: f"pgbouncer does not start:\n{self.log[-2000:]}")
         except BaseException:
             self.close()
             raise
@@ -298,14 +294,6 @@ def _as_user() -> dict[str, Any]:
 
 def _option(name: str, value: str) -> tuple[str, str]:
     return "-c", f"{name}={value}"
-
-
-def _wait(ready: Callable[[], bool], trouble: Callable[[], str]) -> None:
-    deadline = time.monotonic() + _WAIT
-    while not ready():
-        if time.monotonic() > deadline:
-            raise RuntimeError(trouble())
-        time.sleep(0.02)
 
 
 @contextmanager

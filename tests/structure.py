@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ class Module:
     name: str
     path: Path
     tree: ast.Module
+    nodes: tuple[ast.AST, ...]  # of the tree, in the order of ast.walk
     lines: int
 
 
@@ -32,19 +33,20 @@ def modules(root: Path) -> dict[str, Module]:
             parts = path.relative_to(root).with_suffix("").parts
             name = ".".join(("wellspoken", *parts)).removesuffix(".__init__")
             text = path.read_text("utf-8")
-            found[name] = Module(name, path, ast.parse(text), text.count("\n"))
+            tree = ast.parse(text)
+            found[name] = Module(name, path, tree, tuple(ast.walk(tree)), text.count("\n"))
     return found
 
 
 def imports(found: Mapping[str, Module]) -> Graph:
     """Return which module imports which, wherever in the file the import stands."""
     return {
-        name: frozenset(_imported(module.tree, found)) - {name} for name, module in found.items()
+        name: frozenset(_imported(module.nodes, found)) - {name} for name, module in found.items()
     }
 
 
-def _imported(tree: ast.Module, known: Mapping[str, Module]) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _imported(nodes: Iterable[ast.AST], known: Mapping[str, Module]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -90,7 +92,7 @@ def functions(
 ) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Return every function and method with its module, but those whose names Python sets."""
     for name, module in found.items():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 if not (node.name.startswith("__") and node.name.endswith("__")):
                     yield name, node
@@ -132,7 +134,7 @@ def doubles(found: Mapping[str, Module]) -> tuple[dict[str, list[str]], dict[str
     files: dict[str, list[str]] = defaultdict(list)
     for name, module in found.items():
         files[module.path.stem].append(name)
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 classes[node.name].append(name)
     return (

@@ -11,6 +11,7 @@ import itertools
 import random
 import struct
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 SIZE: Final = 32_000
@@ -89,7 +90,7 @@ class Source:
 
     def __init__(self, seed: int = SEED) -> None:
         self.rng = random.Random(seed)
-        self.tokens = vocabulary(seed)
+        self.tokens = _tokens(seed)
         self.weights = list(itertools.accumulate(1 / rank for rank in range(1, SIZE + 1)))
 
     def answer(self, size: int, k: int) -> Answer:
@@ -114,6 +115,9 @@ class Source:
         if self.rng.random() >= 1 / 3 or k == 0:
             return 0
         return k if self.rng.random() < 1 / 4 else self.rng.randint(1, max(k - 1, 1))
+
+
+_tokens = cache(vocabulary)  # half a second, for each of many sources
 
 
 def _float32(value: float) -> float:

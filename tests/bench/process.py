@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-START_SECONDS = 20
+START_SECONDS = 120
 _LISTENS = re.compile(r"listens on (http://\S+)")
 _SWITCHES = re.compile(r"ctxt_switches:\s+(\d+)")
 

@@ -271,12 +271,15 @@ async def _outage(
     loop = asyncio.get_running_loop()
     load = Load(running.url, backend.kinds(running.url), CONNECTIONS, rate)
     await load.start()
-    before = min(5.0, max(1.0, seconds))
+    before = min(5.0, seconds)
     await asyncio.sleep(before)
+    await load.until(1, 60)
     gone = loop.time()
     await asyncio.to_thread(engine.stop)
     try:
+        answered = len(load.ledger.acks)
         await asyncio.sleep(seconds)
+        await load.until(answered + 2 * CONNECTIONS, 60)  # so many were asked for without it
         refused = await asked(running.url, b"/readyz")
     finally:
         await asyncio.to_thread(engine.start)

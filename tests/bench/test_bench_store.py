@@ -43,6 +43,13 @@ from wellspoken.proxy.store.rows import Query, Row, row_of
 BODY = b'{"id":"chatcmpl-%b","choices":[{"message":{"content":"%b"}}]}'
 
 
+@pytest.fixture(autouse=True)
+def no_core_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what runs go to any core: other tests keep each of them busy."""
+    for section in (store_loss, store_million, store_speed):
+        monkeypatch.setattr(section, "cores", lambda: None)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     if request.param == "sqlite":
@@ -290,7 +297,7 @@ def test_every_section_runs_at_its_smallest(
 
 def test_postgresql_goes_away_and_comes_back(postgres: Server) -> None:
     engine = Postgres(postgres.url, postgres.stop, postgres.start)
-    lines = store_loss.outage(engine, 1.0)
+    lines = store_loss.outage(engine, 0.1)
     assert exit_code(lines) == 0
     assert any(line.what.startswith("acknowledged while away") for line in lines)
 

@@ -27,6 +27,7 @@ from aiohttp.test_utils import TestClient
 from tests.engine.scripted import ScriptedChild, ScriptedKind, ScriptedPlace
 from tests.fakes.upstream import Script, Upstream
 from tests.proxy.conftest import Proxy, ProxyServer
+from tests.waiting import until
 from wellspoken.engine import supervisor
 from wellspoken.engine.attempt import Running
 from wellspoken.engine.child import Child
@@ -110,15 +111,14 @@ class EngineProxy:
 
     async def state(self, wanted: State) -> None:
         """Wait until the engine has this state."""
-        while self.supervisor.state != wanted:
-            await asyncio.sleep(0.002)
+        await until(lambda: self.supervisor.state == wanted)
 
     async def end(self, code: int = -9) -> None:
-        """End the process as a crash does, and wait until that is seen; the next start waits."""
+        """End the process as a crash does, and wait until it starts again; that start waits."""
         self.gate.clear()
         await self.upstream.refuse()
         self.end_process(code)
-        await self.state("starting")
+        await until(lambda: self.supervisor.phase)
 
     def end_process(self, code: int = -9) -> None:
         """End the process, whose socket is closed already."""
@@ -127,8 +127,8 @@ class EngineProxy:
 
     async def settled(self) -> None:
         """Wait until no request is under way, in the proxy and at the engine."""
-        while self.proxy.service.state.inflight or self.supervisor.open:
-            await asyncio.sleep(0.002)
+        state = self.proxy.service.state
+        await until(lambda: not state.inflight and not self.supervisor.open)
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ The forms are those of llama.cpp b11549's /tokenize, /detokenize, /apply-templat
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tests.conforming import body as chat_body
@@ -60,17 +61,19 @@ class LlamaCpp(Upstream):
     def take(self, target: str) -> Script:
         if target == "/v1/models":
             return whole({"data": [{"id": "fake", "meta": {"n_vocab": BYTE + 256}}]})
-        asked = self.requests[-1].json()
-        probe = target == "/completion" and "logit_bias" in asked
+        asked = json.loads(self.requests[-1].body or b"{}")
+        probe = target == "/completion" and {"logit_bias", "n_probs"} <= asked.keys()
         if probe and self.probes:
             return self.probes.pop(0)
         if target in self.odd and not probe:
             return self.odd[target]
-        return [*(self.held.pop(0) if probe and self.held else []), *self.answer(target, asked)]
+        if probe:
+            return [*(self.held.pop(0) if self.held else []), *whole(self.probed(asked))]
+        return self.answer(target, asked)
 
     def answer(self, target: str, asked: Json) -> Script:
         if target == "/tokenize":
-            begin = [(BEGIN, b"<s>")] if asked["add_special"] else []
+            begin = [(BEGIN, b"<s>")] if asked.get("add_special") else []
             tokens = [
                 {"id": id, "piece": data.decode() if data.isascii() else list(data)}
                 for id, data in begin + split(asked["content"])
@@ -81,8 +84,6 @@ class LlamaCpp(Upstream):
             return whole({"content": data.decode(errors="replace")})
         if target == "/apply-template":
             return whole({"prompt": "".join(x["content"] for x in asked["messages"]) + ">"})
-        if "logit_bias" in asked:
-            return whole(self.probed(asked))
         if target == "/v1/chat/completions":
             return whole(chat_body())
         return whole(native() if target == "/completion" else body(text_choice()))

@@ -18,7 +18,6 @@ import asyncio
 import json
 import socket
 import struct
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,8 @@ from types import TracebackType
 from typing import Any
 
 from tests.clock import own_time
+from tests.ports import hold
+from tests.waiting import SECONDS
 
 _LINGER_NONE = struct.pack("ii", 1, 0)  # close() then sends RST instead of FIN
 
@@ -40,12 +41,11 @@ class Pause:
 class Gate:
     """Wait until the test opens it; `reached` tells the test that the script is here.
 
-    `timeout` seconds later it gives up and resets the connection, so a broken test cannot hang.
+    After minutes it gives up and resets the connection, so a broken test cannot hang.
     """
 
-    def __init__(self, timeout: float = 5.0) -> None:
+    def __init__(self) -> None:
         self.reached = asyncio.Event()
-        self.timeout = timeout
         self._opened = asyncio.Event()
 
     def open(self) -> None:
@@ -55,7 +55,7 @@ class Gate:
     async def wait(self) -> None:
         """Wait for `open`."""
         self.reached.set()
-        async with asyncio.timeout(self.timeout):
+        async with asyncio.timeout(SECONDS):
             await self._opened.wait()
 
 
@@ -154,7 +154,6 @@ class Request:
     headers: list[tuple[str, str]]
     body: bytes
     connection: int
-    received_at: float = field(default_factory=time.monotonic)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     closed_at: float = 0.0
     by_peer: bool = False
@@ -323,6 +322,7 @@ class Upstream:
         self.arrived = asyncio.Event()
         self.port = 0
         self._server: asyncio.Server | None = None
+        self._holder: socket.socket | None = None
 
     @property
     def url(self) -> str:
@@ -340,9 +340,9 @@ class Upstream:
             return NOT_FOUND
         return scripts.pop(0) if len(scripts) > 1 else scripts[0]
 
-    async def request(self, number: int = 0, timeout: float = 5.0) -> Request:
+    async def request(self, number: int = 0) -> Request:
         """Wait until request `number` (from 0) has arrived whole, and return it."""
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(SECONDS):
             while len(self.requests) <= number:
                 self.arrived.clear()
                 await self.arrived.wait()
@@ -358,6 +358,8 @@ class Upstream:
                     connection.transport.abort()
             await self._server.wait_closed()
             self._server = None
+            if self.path is None:
+                self._holder = hold(self.port)  # nobody else gets it meanwhile
 
     async def listen(self) -> None:
         """Start to listen, on the old port if there was one."""
@@ -365,8 +367,10 @@ class Upstream:
         if self.path is not None:
             self._server = await loop.create_unix_server(self._connected, str(self.path))
             return
-        self._server = await loop.create_server(self._connected, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._holder = self._holder or hold(0)
+        self.port = self._holder.getsockname()[1]
+        self._server = await loop.create_server(self._connected, sock=self._holder)
+        self._holder = None
 
     async def __aenter__(self) -> Upstream:
         await self.listen()
@@ -379,6 +383,8 @@ class Upstream:
         trace: TracebackType | None,
     ) -> None:
         await self.refuse()
+        if self._holder is not None:
+            self._holder.close()
         await asyncio.sleep(0)  # lets aborted transports run their connection_lost
 
     def _connected(self) -> _Connection:

@@ -9,6 +9,7 @@ import pytest
 
 from wellspoken.proxy.config import load
 from wellspoken.proxy.lifecycle.build import build
+from wellspoken.proxy.server import Service
 
 
 @pytest.fixture(params=["spm", "bpe"])
@@ -18,11 +19,20 @@ def llamacpp(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(name))
 
 
+def in_front_of(url: str, adapter: str) -> Service:
+    """Return a proxy that waits for the counts of a server that other work keeps from answering."""
+    tables = {
+        "server": {"listen": "127.0.0.1:0"},
+        "timeouts": {"probe": 300},
+        "backend": [{"url": url, "adapter": adapter}],
+    }
+    return build(load(None, tables, {}))
+
+
 @pytest.fixture(params=["llamacpp"])
 async def proxy(llamacpp: str, request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """The base URL of a proxy in front of it; parametrize indirectly for another adapter."""
-    backend = {"url": llamacpp, "adapter": request.param}
-    service = build(load(None, {"server": {"listen": "127.0.0.1:0"}, "backend": [backend]}, {}))
+    service = in_front_of(llamacpp, request.param)
     host, port = await service.start()
     yield f"http://{host}:{port}"
     await service.stop()

@@ -11,19 +11,20 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import openai
 
 from tests.models.tiny_hf import CONTEXT, CONTROLS, Tokens
+from tests.ports import free_port
+from tests.waiting import block_until
 from wellspoken.engine import shim
 
 START_SECONDS = 400.0
@@ -32,7 +33,6 @@ GONE_SECONDS = 120.0
 """In which nothing may be left of an engine whose proxy was killed."""
 MODEL = "tiny"
 EVENTS = 5  # of a stream before something happens to it
-SHARED = Path("/dev/shm")
 
 Json = dict[str, Any]
 
@@ -52,13 +52,11 @@ class Hosting:
         self.work = Path(tempfile.mkdtemp(prefix="wsp-", dir="/tmp"))
         self.places = self.work / "p"
         self.places.mkdir(mode=0o700)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = dict(environment)
-        self._shared = shared()
         self._known: dict[int, int] = {}  # the processes below it: id, start
+        self._memory: set[Path] = set()  # what they have shared; other engines may run meanwhile
         self._process: subprocess.Popen[bytes] | None = None
         settings = {
             "kind": "vllm",
@@ -102,7 +100,7 @@ class Hosting:
     def ready(self) -> None:
         """Start it if it does not run, and return once the engine answers."""
         self.start()
-        until(lambda: self.state() == "ready", START_SECONDS, lambda: self.log[-4000:])
+        block_until(lambda: self.state() == "ready", lambda: self.log[-4000:], START_SECONDS)
         self.processes()
 
     def state(self) -> str:
@@ -157,6 +155,7 @@ class Hosting:
             roots.add(self._process.pid)
         found = shim.below(table, roots, {self._process.pid if self._process is not None else 0})
         self._known.update({process.pid: process.start for process in found})
+        self._memory.update(*(map(shared_memory, (process.pid for process in found))))
         return [process for process in found if process.state != "Z"]
 
     def pid(self, title: str) -> int:
@@ -169,7 +168,7 @@ class Hosting:
     def left(self) -> list[str]:
         """Return what there is of it: processes, shared memory, folders and sockets."""
         found = [f"process {p.pid} {_command(p.pid)}" for p in self.processes()]
-        found += [f"{SHARED}/{name}" for name in shared() - self._shared]
+        found += [str(path) for path in self._memory if path.exists()]
         found += [str(path) for path in self.files() if path.name != "wellspoken"]
         return found
 
@@ -181,7 +180,7 @@ class Hosting:
     def check_gone(self, seconds: float = GONE_SECONDS) -> float:
         """Assert that nothing of it is left soon; return how many seconds that took."""
         began = time.monotonic()
-        until(lambda: not self.left(), seconds, lambda: "left: " + "\n".join(self.left()))
+        block_until(lambda: not self.left(), lambda: "left: " + "\n".join(self.left()), seconds)
         return time.monotonic() - began
 
     def clear(self) -> None:
@@ -200,8 +199,8 @@ class Hosting:
                 self._process.wait()
         for process in self.processes():
             shim.kill(process)
-        for name in shared() - self._shared:
-            (SHARED / name).unlink(missing_ok=True)
+        for path in self._memory:
+            path.unlink(missing_ok=True)
 
 
 class Stream(threading.Thread):
@@ -233,7 +232,9 @@ class Stream(threading.Thread):
 
     def begun(self) -> Stream:
         """Return once some events with text have come."""
-        until(lambda: self.data.count(b'"content"') > EVENTS, START_SECONDS, lambda: repr(self))
+        block_until(
+            lambda: self.data.count(b'"content"') > EVENTS, lambda: repr(self), START_SECONDS
+        )
         assert self.is_alive(), self
         return self
 
@@ -313,7 +314,7 @@ def phases_until_ready(hosting: Hosting) -> list[str]:
     Returns what they said.
     """
     hosting.start()
-    until(lambda: hosting.state() == "starting", 60, lambda: hosting.log[-4000:])
+    block_until(lambda: hosting.state() == "starting", lambda: hosting.log[-4000:])
     phases: list[str] = []
     while hosting.state() == "starting":
         status, headers, body = hosting.post(question())
@@ -337,7 +338,7 @@ def core_killed(hosting: Hosting) -> None:
     stream = Stream(hosting, long()).begun()
     kill(hosting.pid("VLLM::EngineCore"))
     stream.end(60).check_failed()
-    until(lambda: hosting.state() != "ready", 30, lambda: hosting.log[-4000:])
+    block_until(lambda: hosting.state() != "ready", lambda: hosting.log[-4000:])
     status, _, body = hosting.post(question())
     assert status == 200, body
     _, _, metrics = hosting.get("/metrics")
@@ -366,18 +367,13 @@ def ended_in_order(hosting: Hosting) -> None:
     hosting.check_gone(1)
 
 
-def until(holds: Callable[[], object], seconds: float, told: Callable[[], str]) -> None:
-    """Return once something holds; fail with what `told` says if that takes too long."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, f"not within {seconds:g} s: {told()}"
-        time.sleep(0.05)
-
-
-def shared() -> set[str]:
-    """Return the names in /dev/shm that engines' libraries give."""
-    prefixes = ("psm_", "sem.", "nccl-", "torch_", "vllm_")
-    return {name for name in os.listdir(SHARED) if name.startswith(prefixes)}
+def shared_memory(pid: int) -> set[Path]:
+    """Return the files of /dev/shm that a process has mapped; none if it is gone."""
+    try:
+        mapped = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except OSError:
+        return set()
+    return {Path(name) for name in re.findall(r" (/dev/shm/\S+)$", mapped, re.MULTILINE)}
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:

@@ -40,6 +40,7 @@ def parameters(model: str, template: str = "") -> Any:
     for name, value in SETTINGS:
         if hasattr(params, name):
             setattr(params, name, value)
+    params.cpuparams.n_threads = 1  # several would wait for each other, spinning, at each token
     params.model_alias = "tiny" if isinstance(params.model_alias, str) else {"tiny"}
     return params
 

@@ -20,6 +20,7 @@ class Tee:
         self.asked = b""
         self.answered = b""
         self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.Task[object], asyncio.StreamWriter] = {}
 
     async def __aenter__(self) -> Tee:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -34,9 +35,15 @@ class Tee:
     ) -> None:
         assert self._server is not None
         self._server.close()
+        for there in self._open.values():
+            there.close()
+        await asyncio.gather(*self._open, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, there = await asyncio.open_connection(*self._to)
+        this = asyncio.current_task()
+        assert this is not None
+        self._open[this] = there
         up = asyncio.create_task(self._pump(reader, there, up=True))
         try:
             await self._pump(back, writer, up=False)
@@ -44,6 +51,7 @@ class Tee:
             up.cancel()
             there.close()
             writer.close()
+            del self._open[this]
 
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool

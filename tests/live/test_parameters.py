@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
+from tests.live.conftest import in_front_of
 from tests.live.effects import CHAT, EFFECTS, TEXTS, Ask, Effect
 from tests.live.effects_chat import (
     CHAT_EFFECTS,
@@ -16,15 +17,12 @@ from tests.live.effects_chat import (
     formed_without_call,
 )
 from tests.models.tiny import TEXT
-from wellspoken.proxy.config import load
-from wellspoken.proxy.lifecycle.build import build
 
 
 @pytest.fixture(params=["llamacpp", "llamacpp-native"])
 async def proxy(llama_server: str, request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """The base URL of a proxy in front of the newest build."""
-    backend = {"url": llama_server, "adapter": request.param}
-    service = build(load(None, {"server": {"listen": "127.0.0.1:0"}, "backend": [backend]}, {}))
+    service = in_front_of(llama_server, request.param)
     host, port = await service.start()
     yield f"http://{host}:{port}"
     await service.stop()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +77,13 @@ async def judged(proxy: str, folder: Path, document: Document, *options: str) ->
 
 async def test_the_document_is_valid(tmp_path: Path) -> None:
     validator = str(BIN / "openapi-spec-validator")
-    status, said = await run(tmp_path, validator, str(FILE))
-    assert status == 0, said
     broken = described()
     del broken["paths"][CHAT]["post"]["responses"]
     broken["paths"][TEXT]["post"]["parameters"][0] = {"in": "header"}
     (tmp_path / "broken.json").write_text(json.dumps(broken))
-    assert (await run(tmp_path, validator, "broken.json"))[0] != 0
+    _, said = await run(tmp_path, validator, str(FILE), "broken.json")
+    assert f"{FILE}: OK" in said and "broken.json: OK" not in said, said
+    assert "broken.json: Validation Error" in said
 
 
 async def test_the_proxy_does_what_the_document_says(proxy: str, tmp_path: Path) -> None:
@@ -132,31 +131,33 @@ def an_event_of_another_shape(document: Document) -> None:
 def a_bound_too_tight(document: Document) -> None:
     body = document["components"]["schemas"]["CompletionRequest"]
     body["properties"]["n"]["maximum"] = 5
-    body["properties"] = {name: body["properties"][name] for name in ("model", "prompt", "n")}
+    body["properties"] = {name: body["properties"][name] for name in ("model", "n")}
+    body["properties"]["prompt"] = {"type": "string"}  # all that it may be takes long to draw
+    del document["paths"][TEXT]["post"]["parameters"]
     del body["allOf"]
 
 
-@pytest.mark.parametrize(
-    ("break_it", "path", "phases", "said"),
-    [
-        (a_key_too_many, CHAT, "examples", "Response violates schema"),
-        (a_header_that_is_not_there, CHAT, "examples", "x-nowhere"),
-        (an_event_of_another_shape, TEXT, "examples", "SSE event violates schema"),
-        (a_bound_too_tight, TEXT, "coverage", "Schema-violating request accepted"),
-    ],
-)
-async def test_a_wrong_document_is_found_out(
-    proxy: str,
-    tmp_path: Path,
-    break_it: Callable[[Document], None],
-    path: str,
-    phases: str,
-    said: str,
+async def test_what_is_wrong_in_a_document_is_found_out(proxy: str, tmp_path: Path) -> None:
+    """Each fault has words of its own, and one process, which takes seconds to start, says all."""
+    document = described()
+    for break_it in (a_key_too_many, a_header_that_is_not_there, an_event_of_another_shape):
+        break_it(document)
+    status, out = await judged(
+        proxy, tmp_path, document, "--phases", "examples", "--include-path", CHAT,
+        "--include-path", TEXT, "--exclude-checks", "positive_data_acceptance,ignored_auth",
+    )  # fmt: skip
+    assert status == 1, out[-5_000:]
+    for said in ("Response violates schema", "x-nowhere", "SSE event violates schema"):
+        assert said in out, out[-5_000:]
+
+
+async def test_a_bound_that_the_proxy_does_not_hold_is_found_out(
+    proxy: str, tmp_path: Path
 ) -> None:
     document = described()
-    break_it(document)
+    a_bound_too_tight(document)
     status, out = await judged(
-        proxy, tmp_path, document, "--phases", phases, "--include-path", path,
-        "--exclude-checks", "positive_data_acceptance,ignored_auth",
+        proxy, tmp_path, document, "--phases", "coverage", "--include-path", TEXT,
+        "--checks", "negative_data_rejection",
     )  # fmt: skip
-    assert status == 1 and said in out, out[-5_000:]
+    assert status == 1 and "Schema-violating request accepted" in out, out[-5_000:]

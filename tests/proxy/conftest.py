@@ -23,6 +23,7 @@ from wellspoken.proxy.config import load
 from wellspoken.proxy.lifecycle.build import build
 from wellspoken.proxy.lifecycle.signals import ENDS
 from wellspoken.proxy.server import Service
+from wellspoken.proxy.store import completions, failover, queue
 
 SECONDS = 600  # a test that hangs fails after this long
 
@@ -46,6 +47,18 @@ def _limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[No
             await test(*args, **kwargs)
 
     return limited
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_store() -> Iterator[None]:
+    """Let the store wait for a busy machine's disk and database; a test may say less."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "BLOCK_SECONDS", 300.0)
+        for name in ("INSERT_SECONDS", "CAUGHT_UP_SECONDS"):
+            patch.setattr(failover, name, 300.0)
+        for name in ("OPEN_SECONDS", "READY_SECONDS"):
+            patch.setattr(completions, name, 300.0)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -21,9 +21,9 @@ from tests.live.engine_process import (
     ended_in_order,
     phases_until_ready,
     proxy_killed,
-    until,
 )
 from tests.models.tiny_hf import CONTEXT
+from tests.waiting import block_until
 
 SLACK = 64 << 20
 """Bytes of a GPU's memory that a driver may keep."""
@@ -67,7 +67,9 @@ def hosting(executable: Path, model_folder: Path, before: int) -> Iterator[Hosti
 def check_freed(before: int) -> None:
     """Assert that the memory is as before soon, and say how long that took."""
     began = time.monotonic()
-    until(lambda: used() <= before + SLACK, FREED_SECONDS, lambda: f"{used()} of {before} bytes")
+    block_until(
+        lambda: used() <= before + SLACK, lambda: f"{used()} of {before} bytes", FREED_SECONDS
+    )
     print(f"memory as before after {time.monotonic() - began:.1f} s")
 
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import json
 import os
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,18 +43,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every asynchronous test of this folder a time limit, and part the tests in two.
+    """Give every asynchronous test of this folder a time limit, and put those that share last.
 
-    Those that share a server are one worker's, those with servers of their own another's, so that
-    at most two servers run at a time, and one where one process runs all.
+    So at most one server runs at a time in each process; `make live-vllm` starts two of them.
     """
     items.sort(key=lambda item: "vllm" in getattr(item, "fixturenames", ()))
     for item in items:
-        if isinstance(item, pytest.Function) and item.path.is_relative_to(HERE):
-            shares = "vllm" in item.fixturenames
-            item.add_marker(pytest.mark.xdist_group("shared" if shares else "own"))
-            if inspect.iscoroutinefunction(item.obj):
-                item.obj = _limited(item.obj)
+        if (
+            isinstance(item, pytest.Function)
+            and item.path.is_relative_to(HERE)
+            and inspect.iscoroutinefunction(item.obj)
+        ):
+            item.obj = _limited(item.obj)
 
 
 def _limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
@@ -108,20 +106,13 @@ def victim(
 def vllm(
     executable: Path, model_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """The base URL of the vLLM that most tests share; it has answered a logprobs request."""
+    """The base URL of the vLLM that most tests share."""
     if RUNNING is not None:
         yield RUNNING
         return
     server = Server(executable, model_folder, tmp_path_factory.mktemp("vllm"))
     try:
         server.wait()
-        asked = {"model": "tiny", "prompt": "Hello", "max_tokens": 1, "logprobs": 1}
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(
-            f"{server.url}/v1/completions", json.dumps(asked).encode(), headers
-        )
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        opener.open(request, timeout=120).close()  # the first logprobs request takes 15 s
         yield server.url
     finally:
         server.stop()

@@ -29,10 +29,10 @@ from tests.live.engine_process import (
     phases_until_ready,
     proxy_killed,
     question,
-    until,
 )
-from tests.live.vllm.server import MODEL
+from tests.live.vllm.server import CPU, MODEL, quick_environment
 from tests.models.tiny_hf import CONTEXT
+from tests.waiting import block_until
 
 STALL = 20.0
 ARGUMENTS = (
@@ -43,23 +43,18 @@ ARGUMENTS = (
 
 
 def hosting(executable: Path, model: Path, **engine: object) -> Hosting:
-    """Return a proxy with vLLM on the CPU, whose caches lie in its venv as those of Server do."""
-    caches = executable.parent.parent / "cache"
-    environment = {
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_CACHE_ROOT": str(caches),
-        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
-        "XDG_CACHE_HOME": str(caches),
+    """Return a proxy with vLLM on the CPU."""
+    environment = quick_environment(executable) | {
         "VLLM_API_KEY": "would make every request a 401",
         "VLLM_PORT": "tcp://10.0.0.1:8000",
     }
     made = Hosting(model, executable, ARGUMENTS, environment, **engine)
     with made.config.open("a") as config:
-        config.write('[engine.environment]\nVLLM_CPU_KVCACHE_SPACE = "1"\n')
+        config.write("[engine.environment]\n")
+        config.writelines(f"{name} = {json.dumps(value)}\n" for name, value in CPU.items())
     return made
 
 
-# Named as the conftest's is, since such tests come first: then no other vLLM runs beside this one.
 @pytest.fixture(scope="module")
 def victim(executable: Path, model_folder: Path) -> Iterator[Hosting]:
     """A proxy with a vLLM of its own, which a test may kill; not started yet."""
@@ -69,10 +64,13 @@ def victim(executable: Path, model_folder: Path) -> Iterator[Hosting]:
 
 
 def test_a_start_says_how_far_it_is(victim: Hosting) -> None:
-    """Each request meanwhile is a 503 that names the phase, and says when to come again."""
+    """Each request meanwhile is a 503 that names the phase, and says when to come again.
+
+    Of the phases these are the long ones, which somebody who asks five times a second cannot miss.
+    """
     phases = phases_until_ready(victim)
     told = "\n".join(phases)
-    for phase in ("starting the process", "starting its workers", "warming up"):
+    for phase in ("starting the process", "checking the model", "starting its workers"):
         assert phase in told, told
     assert len({phase.partition(",")[0] for phase in phases}) >= 5, told
 
@@ -121,7 +119,7 @@ def test_a_hung_engine_core_is_killed_and_started_again(victim: Hosting) -> None
     began = time.monotonic()
     stream.end(10 * STALL).check_failed()
     assert STALL / 2 < time.monotonic() - began < 3 * STALL
-    until(lambda: "worked on nothing" in victim.log, 30, lambda: victim.log[-4000:])
+    block_until(lambda: "worked on nothing" in victim.log, lambda: victim.log[-4000:])
     victim.ready()
     check_answers(victim)
 
@@ -146,7 +144,7 @@ def unloading(victim: Hosting, executable: Path, model_folder: Path) -> Iterator
 
 def test_it_is_unloaded_and_loaded_again_and_ends_in_order(unloading: Hosting) -> None:
     unloading.ready()
-    until(lambda: unloading.state() == "stopped", 60, lambda: unloading.log[-4000:])
+    block_until(lambda: unloading.state() == "stopped", lambda: unloading.log[-4000:])
     assert unloading.left() == []  # all its memory is given back
     assert unloading.get("/readyz")[0] == 200
     status, _, body = unloading.post(question())

@@ -169,7 +169,8 @@ async def test_what_fails_is_said_in_openais_envelope(
     said: str,
 ) -> None:
     upstream.script("/metrics", script)
-    proxy = await start_proxy(upstream, limits={"response": 1000}, timeouts={"probe": short / 2})
+    probe = short / 2 if any(isinstance(step, Stall) for step in script) else 120
+    proxy = await start_proxy(upstream, limits={"response": 1000}, timeouts={"probe": probe})
     found, error, headers = await failing(proxy)
     assert found == status, error
     assert said in error["message"]
@@ -200,9 +201,12 @@ async def test_a_slow_probe_may_take_its_time(
     monkeypatch.setattr(backend_metrics, "SECONDS", 0.05)
     gate = Gate()
     upstream.script("/metrics", [gate, *whole(METRICS, content_type=TEXT)])
-    proxy = await start_proxy(upstream, timeouts={"probe": 5})
-    asyncio.get_running_loop().call_later(0.2, gate.open)
-    async with proxy.session.get(proxy.url(PATH)) as response:
+    proxy = await start_proxy(upstream, timeouts={"probe": 300})
+    asking = asyncio.create_task(proxy.session.get(proxy.url(PATH)))
+    await gate.reached.wait()
+    await asyncio.sleep(0.2)
+    gate.open()
+    async with await asking as response:
         assert await response.read() == METRICS
 
 

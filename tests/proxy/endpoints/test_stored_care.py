@@ -28,6 +28,7 @@ from tests.proxy.endpoints.stored import (
     storing,
 )
 from tests.proxy.endpoints.test_chat_body import PLAIN
+from tests.waiting import until
 from wellspoken.proxy.endpoints import stored_views
 from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unreadable, Unusable
@@ -281,8 +282,7 @@ async def test_open_requests_are_bounded(upstream: Upstream, storing: Storing) -
 
     proxy.service.state.store.find = waiting  # type: ignore[method-assign]
     first = asyncio.create_task(ids(proxy))
-    while not proxy.service.state.inflight:
-        await asyncio.sleep(0.01)
+    await until(lambda: proxy.service.state.inflight)
     error = await refused(proxy, 429, "GET", CHAT)
     assert error["code"] == "rate_limit_exceeded"
     held.set()

@@ -36,6 +36,8 @@ def connected(protocol: type[RequestHandler], answered: Any = None) -> Any:
 
 
 async def ended(handler: Any) -> None:
+    if handler._task_handler is not None:
+        handler._task_handler.cancel()  # before it begins, without what the connection had
     handler.connection_lost(None)
     await asyncio.sleep(0)
 

@@ -14,6 +14,7 @@ from tests.fakes.upstream import Gate, Stall, Upstream, whole
 from tests.fakes.upstream import stream as stream_script
 from tests.proxy.conftest import CHAT, MESSAGES, StartProxy, envelope, raw
 from tests.proxy.endpoints.test_chat_body import PLAIN
+from tests.waiting import until
 from wellspoken.adapters import translate
 from wellspoken.proxy import server
 from wellspoken.proxy.endpoints import chat
@@ -362,8 +363,7 @@ async def test_a_client_that_leaves_before_a_whole_answer_is_written(
         writer.write(post())
         assert await reader.read() == b""
     writer.close()
-    while proxy.service.state.inflight:
-        await asyncio.sleep(0.01)
+    await until(lambda: not proxy.service.state.inflight)
     assert "Traceback" not in caplog.text
     scraped = await proxy.metrics()
     assert scraped['wellspoken_client_disconnects_total{phase="waiting"}'] == 1
@@ -403,11 +403,9 @@ async def test_a_client_that_leaves_while_sending_costs_nothing(
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(post()[:-10])
     await writer.drain()
-    while not proxy.service.state.inflight:
-        await asyncio.sleep(0.01)
+    await until(lambda: proxy.service.state.inflight)
     writer.close()
-    while proxy.service.state.inflight:
-        await asyncio.sleep(0.01)
+    await until(lambda: not proxy.service.state.inflight)
     scraped = await proxy.metrics()
     assert scraped['wellspoken_client_disconnects_total{phase="request"}'] == 1
     assert upstream.requests == []

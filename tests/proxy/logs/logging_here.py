@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from tests.waiting import until
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
 from wellspoken.proxy.lifecycle.progress import EngineProgress
@@ -61,8 +61,7 @@ def logging_to(path: Path, **settings: Any) -> Iterator[Written]:
 
 async def requests(written: Written, count: int = 1) -> list[Line]:
     """Return the lines of requests once there are so many: a client has its answer before."""
-    async with asyncio.timeout(60):
-        while len(found := written.requests()) < count:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(written.requests()) >= count)
+    found = written.requests()
     assert len(found) == count
     return found

@@ -291,6 +291,7 @@ def test_a_message_that_cannot_be_made_is_told_without_what_it_quotes(written: W
     assert fine["message"] == "fine"
 
 
+@pytest.mark.complains
 async def test_what_asyncio_says_of_a_lost_task_quotes_nothing(written: Written) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(None)

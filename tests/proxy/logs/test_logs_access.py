@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.conforming import MODEL
 from tests.fakes.upstream import (
     DONE,
     Cut,
+    Gate,
     Pause,
     Reset,
     Stall,
@@ -26,8 +28,9 @@ from tests.fakes.upstream import (
 )
 from tests.proxy.conftest import CHAT, Proxy, StartProxy, raw
 from tests.proxy.endpoints.test_chat_body import BROKEN, PLAIN
-from tests.proxy.endpoints.test_chat_stream import EVENTS, WORDS, until
+from tests.proxy.endpoints.test_chat_stream import EVENTS, WORDS, read_until
 from tests.proxy.logs.logging_here import Written, logging_to, requests
+from tests.waiting import until
 from wellspoken.adapters.events import Fault
 from wellspoken.proxy.relay.outcome import level_of, outcome_of
 from wellspoken.proxy.relay.records import Results
@@ -66,24 +69,30 @@ async def test_a_line_says_what_a_request_was(
         "prompt_tokens": 7,
         "completion_tokens": 9,
     }
-    assert 0 < line["overhead"] < line["duration"] < 10
+    assert 0 < line["overhead"] < line["duration"] < 120
     assert "ttft" not in line
 
 
 async def test_a_stream_has_a_first_token_and_repairs_have_names(
     upstream: Upstream, start_proxy: StartProxy, written: Written
 ) -> None:
-    upstream.scripts = [stream(*EVENTS[:2], Pause(0.1), *EVENTS[2:], DONE), whole(BROKEN)]
+    gate = Gate()
+    upstream.scripts = [stream(*EVENTS[:2], gate, *EVENTS[2:], DONE), whole(BROKEN)]
     proxy = await start_proxy(upstream)
     written.observe(proxy.service)
     async with await proxy.chat(stream=True) as response:
+        await read_until(response, WORDS[0])
+        began = perf_counter()
+        await asyncio.sleep(0.1)
+        waited = perf_counter() - began
+        gate.open()
         await response.read()
     async with await proxy.chat() as response:
         named = response.headers["x-wellspoken-repairs"].split(", ")
     first, second = await requests(written, 2)
     assert first["stream"] is True
-    assert 0 < first["ttft"] < 0.1 < first["duration"]
-    assert first["overhead"] < 0.1
+    assert 0 < first["ttft"] <= first["duration"] - waited
+    assert 0 < first["overhead"] <= first["duration"] - waited
     assert list(second["repairs"]) == named and named
     assert all(count >= 1 for count in second["repairs"].values())
 
@@ -202,7 +211,7 @@ async def test_a_client_that_leaves(
     await upstream.request()
     if phase == "streaming":
         response = await task
-        await until(response, WORDS[0])
+        await read_until(response, WORDS[0])
         response.close()
     else:
         task.cancel()
@@ -216,7 +225,7 @@ async def test_a_request_that_the_proxys_end_cuts_off(
     proxy = await start_proxy(upstream)
     written.observe(proxy.service)
     async with await proxy.chat(stream=True) as response:
-        await until(response, WORDS[0])
+        await read_until(response, WORDS[0])
         await proxy.service.stop()
         assert await outcome(written) == "info 499 stopped:streaming"
 
@@ -228,7 +237,7 @@ async def test_a_client_that_leaves_while_the_proxy_drains(
     proxy = await start_proxy(upstream)
     written.observe(proxy.service)
     async with await proxy.chat(stream=True) as response:
-        await until(response, WORDS[0])
+        await read_until(response, WORDS[0])
         proxy.service.state.draining = True
         response.close()
         assert await outcome(written) == "info 499 disconnected:streaming"
@@ -325,7 +334,7 @@ async def test_no_line_where_none_is_wanted(
         written.observe(proxy.service)
         async with await proxy.chat() as response:
             await response.read()
-        await asyncio.sleep(0.05)
+        await until(lambda: not proxy.service.state.inflight)
         assert written.lines() == []
 
 

@@ -50,8 +50,8 @@ async def test_a_stuck_pipe_stops_no_request_and_not_the_end(upstream: Upstream)
         await refused(await base_of(process), 400)
         began = own_time()
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(process.wait, 15) == 0
-        assert own_time() - began < 10
+        assert await asyncio.to_thread(process.wait, 120) == 0
+        assert own_time() - began < 60
         seen = process.stderr.read()
     finally:
         process.kill()
@@ -68,7 +68,7 @@ async def test_a_stderr_that_takes_nothing(upstream: Upstream, where: str) -> No
     try:
         await refused(await base_of(process), 50)
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(process.wait, 15) == 0
+        assert await asyncio.to_thread(process.wait, 120) == 0
     finally:
         process.kill()
         process.communicate()
@@ -81,7 +81,7 @@ async def test_a_log_that_a_full_stop_follows_is_whole(upstream: Upstream, tmp_p
     try:
         await refused(await base_of(process), 20)
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(process.wait, 15) == 0
+        assert await asyncio.to_thread(process.wait, 120) == 0
     finally:
         process.kill()
         process.communicate()
@@ -97,7 +97,7 @@ async def test_on_a_terminal_it_is_text(upstream: Upstream) -> None:
     try:
         await refused(await base_of(process), 3)
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(process.wait, 15) == 0
+        assert await asyncio.to_thread(process.wait, 120) == 0
         seen = os.read(ours, 65_536).decode()
     finally:
         process.kill()
@@ -119,7 +119,7 @@ async def test_with_several_workers_each_line_is_one(upstream: Upstream) -> None
             await asyncio.gather(*(refused(base, 50) for _ in range(8)))
             process.send_signal(signal.SIGTERM)
             lines = [json.loads(line) for line in (await reading).splitlines()]
-            assert await asyncio.to_thread(process.wait, 15) == 0
+            assert await asyncio.to_thread(process.wait, 120) == 0
         finally:
             process.kill()
     asked = [line for line in lines if line.get("event") == "request"]

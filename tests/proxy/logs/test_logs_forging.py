@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy, raw
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.logs.logging_here import Written, logging_to, requests
+from tests.waiting import until
 
 HOSTILE = [
     'x", "outcome": "forged", "y": "',
@@ -50,9 +50,7 @@ async def test_no_name_of_a_model_forges_anything(
         for name in HOSTILE:
             async with await proxy.chat(model=name) as response:
                 assert response.status == 200
-        async with asyncio.timeout(60):
-            while written.text().count("\n") < len(HOSTILE):
-                await asyncio.sleep(0.01)
+        await until(lambda: written.text().count("\n") >= len(HOSTILE))
         text = written.text()
     lines = unforged(text, len(HOSTILE))
     if form == "json":

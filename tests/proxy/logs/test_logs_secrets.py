@@ -20,6 +20,7 @@ from tests.proxy.conftest import CHAT, Proxy, StartProxy, raw
 from tests.proxy.endpoints.test_chat_body import BROKEN, PLAIN
 from tests.proxy.endpoints.test_chat_stream import EVENTS
 from tests.proxy.logs.logging_here import Written, logging_to
+from tests.waiting import until
 from wellspoken.proxy.config.secrets import HIDDEN
 from wellspoken.proxy.relay import bodies as logs_bodies
 
@@ -146,12 +147,12 @@ async def test_a_secret_that_is_logged_would_be_seen(
 
 async def bodies(written: Written, count: int) -> list[dict[str, Any]]:
     """Return the lines of bodies once there are so many."""
-    async with asyncio.timeout(60):
-        while True:
-            found = [x for x in written.lines() if str(x.get("event")).endswith("_body")]
-            if len(found) >= count:
-                return found
-            await asyncio.sleep(0.01)
+
+    def found() -> list[dict[str, Any]]:
+        return [x for x in written.lines() if str(x.get("event")).endswith("_body")]
+
+    await until(lambda: len(found()) >= count)
+    return found()
 
 
 @pytest.fixture
@@ -234,7 +235,5 @@ async def test_bodies_are_at_level_debug_alone(
         written.observe(proxy.service)
         async with await proxy.chat() as response:
             await response.read()
-        async with asyncio.timeout(60):
-            while not written.requests():
-                await asyncio.sleep(0.01)
+        await until(lambda: written.requests())
         assert [line["event"] for line in written.lines()] == ["request"]

@@ -1,8 +1,8 @@
-"""Databases to store in, one engine after the other, and rows to store."""
+"""Databases to store in, one engine after the other, rows to store, and stores on these."""
 
 from __future__ import annotations
 
-import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from msgspec import structs
 
 from tests.fakes.database import row as answered
 from tests.postgres import Server
+from wellspoken.proxy import config
 from wellspoken.proxy.metrics.store_families import StoreMetrics
-from wellspoken.proxy.store import queue
+from wellspoken.proxy.store import completions, failover, queue
+from wellspoken.proxy.store.completions import CompletionStore
 from wellspoken.proxy.store.database import Database, StoreError
 from wellspoken.proxy.store.postgres.pool import PostgresDatabase
 from wellspoken.proxy.store.rows import Position, Query, Row
@@ -21,6 +23,10 @@ from wellspoken.proxy.store.spool import Spool
 from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 
 Connect = Callable[[], Database]
+MakeStore = Callable[..., CompletionStore]
+
+EVERYTHING = Query(owner=None, limit=10_000)
+URL = "postgresql://me:canary@127.0.0.1:1/nowhere"
 
 ENGINES = ("sqlite", "postgres")
 LIMIT = 8 * 1024 * 1024
@@ -155,12 +161,6 @@ def value(metrics: StoreMetrics, name: str, **labels: str) -> float:
     return found or 0.0
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; the test's own time limit ends it."""
-    while not condition():
-        await asyncio.sleep(0.002)
-
-
 @pytest.fixture
 def metrics() -> StoreMetrics:
     return StoreMetrics()
@@ -180,3 +180,26 @@ def before_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Items], 
         monkeypatch.setattr(queue, "_make_rows", looked)
 
     return put
+
+
+@pytest.fixture
+async def make_store(
+    tmp_path: Path, metrics: StoreMetrics, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[MakeStore]:
+    """Make a store, on a SQLite file unless a database is given; keys are those of [store]."""
+    for module in (failover, completions, queue):
+        monkeypatch.setattr(module, "RETRY_SECONDS", (0.01, 0.02))
+    made = []
+
+    def start(database: Database | None = None, **keys: Any) -> CompletionStore:
+        if "url" in keys:
+            keys.setdefault("spool", str(tmp_path / "spool.db"))
+        else:
+            keys.setdefault("path", str(tmp_path / "store.db"))
+        log = logging.getLogger("wellspoken")
+        made.append(CompletionStore(config.Store(**keys), metrics, log, database=database))
+        return made[-1]
+
+    yield start
+    for each in made:
+        await each.close()

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.database import Memory, row
-from tests.proxy.store.conftest import held, names, rows, spool_of, until, value
+from tests.proxy.store.conftest import held, names, rows, spool_of, value
+from tests.waiting import until
 from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store import failover as module
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
@@ -301,8 +302,9 @@ async def test_a_spool_that_fails_does_not_keep_rows_from_the_database(
     database.failure = None
     await until(lambda: not relay.down)
     await relay.write([row(20)])
-    spool.path.unlink()
-    spool.path.write_bytes(kept)
+    mended = spool.path.with_suffix(".mended")
+    mended.write_bytes(kept)
+    mended.replace(spool.path)  # at once: where there is no file it makes an empty one
     await until(lambda: not relay._spool_fails)  # once it was emptied, not once it was read
     await relay.wait_until_empty()
     assert sorted(database.ids) == sorted([*names(0, 3), *names(10, 21)])

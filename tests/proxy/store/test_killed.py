@@ -24,6 +24,7 @@ from tests.conforming import body, finish, role, sse
 from tests.conforming import chunk as part
 from tests.fakes.upstream import Upstream, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES
+from tests.waiting import until
 from wellspoken.proxy.store.rows import Row
 
 CLIENTS = 8
@@ -68,20 +69,26 @@ async def loaded(
 ) -> tuple[Acknowledged, float]:
     """Ask for some seconds, then end the proxy; return what clients had, and when that was.
 
-    Twenty answers at least."""
+    Twenty answers at least. The moment is earlier by what the proxy has waited for a processor."""
     async with Upstream(ANSWERS[streams]) as upstream:
         file = configured(tmp_path, upstream.url, store)
         with await asyncio.to_thread(_started, file) as running:
             clients = Acknowledged(running.url, streams)
             load = asyncio.create_task(clients.run())
-            while len(clients.at) < 20:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(clients.at) >= 20)
+            before = delayed(running.pid)
             await asyncio.sleep(seconds)
+            ended = time.monotonic() - (delayed(running.pid) - before)
             end(running)
-            ended = time.monotonic()
             await running.ended()
             await load
     return clients, ended
+
+
+def delayed(pid: int) -> float:
+    """Return for how many seconds a process's threads could run and got no processor."""
+    told = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(int(each.split()[1]) for each in told) / 1e9
 
 
 class _started:

@@ -18,6 +18,7 @@ from msgspec import structs
 
 from tests.clock import own_time
 from tests.postgres import Pooler, Server
+from tests.waiting import until
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.marks import marks_of
 from wellspoken.proxy.store.migrations import migrations
@@ -207,7 +208,7 @@ async def test_what_was_going_on_at_a_crash_is_done_or_not(
             written = start + 50
 
     task = asyncio.create_task(write())
-    await asyncio.sleep(0.3)
+    await until(lambda: written > 0)
     try:
         await postgres.stop_beside()
         with pytest.raises(Unavailable):

@@ -12,7 +12,8 @@ from urllib.parse import unquote
 import asyncpg
 import pytest
 
-from tests.postgres import PASSWORD, Pooler, Server, free_port
+from tests.ports import free_port
+from tests.postgres import PASSWORD, Pooler, Server
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.postgres import pool as module
 from wellspoken.proxy.store.postgres.pool import PostgresDatabase

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.database import Memory, capture
-from tests.proxy.store.conftest import Before, Items, names, until, value
+from tests.proxy.store.conftest import Before, Items, names, value
+from tests.waiting import until
 from wellspoken.proxy import config
 from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store import queue as module

@@ -6,6 +6,7 @@ test_traceparent_* of github.com/w3c/trace-context).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -24,11 +25,13 @@ from tests.conforming import MODEL, body
 from tests.fakes.engine import engine_proxy
 from tests.fakes.llamacpp import LlamaCpp
 from tests.fakes.upstream import Request, Upstream, whole
-from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, raw
+from tests.proxy.conftest import CHAT, Proxy, StartProxy, raw
 from tests.proxy.posting import post
 from tests.proxy.tracing.traced import StartTraced, Traced, context, is_parent, parent, times, told
+from tests.waiting import until
 from wellspoken.proxy.relay.call import Call
 
+WAIT = 0.1  # seconds, at least
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
 Lines = list[tuple[str, str]]
@@ -261,12 +264,12 @@ async def test_a_request_that_met_no_engine_and_was_sent_again_has_two_spans(
         traced = Traced(running.proxy)
         running.gate.clear()
         await running.upstream.refuse()  # its socket is gone, which nobody has noticed yet
-        asking = running.proxy.session.post(
-            running.proxy.url(CHAT), json={"model": "m", "messages": MESSAGES}
-        )
-        running.proxy.service.state.loop.call_later(0.1, running.end_process)
-        running.proxy.service.state.loop.call_later(0.2, running.gate.set)
-        async with asking as response:
+        asking = asyncio.create_task(running.proxy.chat())
+        await until(lambda: running.supervisor._waiting)
+        running.end_process()
+        await asyncio.sleep(WAIT)
+        running.gate.set()
+        async with await asking as response:
             assert response.status == 200
         spans = traced.one()
         first, second = spans.asked
@@ -277,7 +280,7 @@ async def test_a_request_that_met_no_engine_and_was_sent_again_has_two_spans(
         assert "http.request.resend_count" not in told(first)
         assert told(second)["server.address"] == str(running.upstream.path)
         assert "server.port" not in told(second)
-        assert times(second)[0] - times(first)[1] > 1e8  # the wait is in neither
+        assert times(second)[0] - times(first)[1] > 0.9e9 * WAIT  # the wait is in neither
         assert is_parent(second, running.upstream.requests[0])
 
 
@@ -288,12 +291,15 @@ async def test_the_wait_for_an_engine_is_before_the_backends_span(
         await running.ready()
         await running.end()
         traced = Traced(running.proxy)
-        running.proxy.service.state.loop.call_later(0.1, running.gate.set)
-        async with await running.proxy.chat() as response:
+        asking = asyncio.create_task(running.proxy.chat())
+        await until(lambda: running.supervisor._waiting)
+        await asyncio.sleep(WAIT)
+        running.gate.set()
+        async with await asking as response:
             assert response.status == 200
         spans = traced.one()
-        assert told(spans.server)["wellspoken.waited"] > 0.08
-        assert times(spans.asked[0])[0] - times(spans.server)[0] > 8e7
+        assert told(spans.server)["wellspoken.waited"] > 0.9 * WAIT
+        assert times(spans.asked[0])[0] - times(spans.server)[0] > 0.9e9 * WAIT
 
 
 async def test_a_refused_request_is_below_its_client_too(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+EXPORT = [sys.executable, "-m", "wellspoken.proxy.cli", "export"]
 _MEASURED = """
 import resource, sys
 from wellspoken.proxy.cli.main import main

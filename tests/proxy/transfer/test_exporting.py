@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import signal
 import sqlite3
 import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from tests.proxy.storing import CREATED, Run, fill, row, rows_of, runner
-from tests.proxy.transfer.commands import on_terminal, peak
+from tests.proxy.transfer.commands import EXPORT
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.store.completions import CompletionStore
@@ -27,9 +22,6 @@ from wellspoken.proxy.store.database import Unavailable, Unusable
 from wellspoken.proxy.store.rows import Query, Row
 from wellspoken.proxy.transfer.export_command import moment
 from wellspoken.proxy.transfer.jsonl import UsageError
-
-COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli", "export"]
-MANY = 60_000
 
 
 @pytest.fixture
@@ -235,7 +227,7 @@ def test_it_works_beside_a_writer(db: Path, tmp_path: Path) -> None:
     writer.start()
     try:
         for _ in range(3):
-            done = subprocess.run([*COMMAND, "--store", str(db)], capture_output=True, timeout=120)
+            done = subprocess.run([*EXPORT, "--store", str(db)], capture_output=True, timeout=120)
             assert done.returncode == 0, done.stderr
             found = numbers(done.stdout)
             assert found[:300] == list(range(300))
@@ -269,7 +261,7 @@ def test_a_page_that_fails_is_asked_for_once_more(
 def test_a_disk_that_fills_up_leaves_whole_lines(tmp_path: Path) -> None:
     db, out = tmp_path / "chats.db", tmp_path / "out.jsonl"
     fill(db, [row(n, text=f"{n} " * 900) for n in range(100)])
-    line = f"ulimit -f 64; exec {shlex.join(COMMAND)} --store {db} -o {out}"
+    line = f"ulimit -f 64; exec {shlex.join(EXPORT)} --store {db} -o {out}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
     assert done.returncode == 1
     lines = out.read_bytes().splitlines(keepends=True)
@@ -329,7 +321,7 @@ def test_the_store_of_a_home_is_found_and_spared(
 
 @pytest.mark.parametrize(("closed", "code"), [(">&-", 2), ("2>&-", 0), (">&- 2>&-", 2)])
 def test_a_stream_that_is_closed_is_no_fault(db: Path, closed: str, code: int) -> None:
-    line = f"{shlex.join([*COMMAND, '--store', str(db)])} {closed}"
+    line = f"{shlex.join([*EXPORT, '--store', str(db)])} {closed}"
     done = subprocess.run(["sh", "-c", line], capture_output=True)
     assert done.returncode == code
     assert len(texts(done.stdout)) == (0 if code else 300)
@@ -337,105 +329,10 @@ def test_a_stream_that_is_closed_is_no_fault(db: Path, closed: str, code: int) -
     assert b"Traceback" not in done.stderr
 
 
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of 60,000 completions, which are one but for id and time."""
-    db, one = tmp_path_factory.mktemp("many") / "chats.db", row(0)
-    fill(
-        db,
-        (
-            structs.replace(one, id=f"chatcmpl-{n:024x}", created=CREATED + n // 2)
-            for n in range(MANY)
-        ),
-    )
-    return db
-
-
-def test_memory_does_not_grow_with_the_store(many: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    options = ("--store", str(many), "--format", "full", "-o", str(out))
-    small = peak("export", *options, "--until", "2025-10-09T13:03:20Z")
-    assert out.read_bytes().count(b"\n") == MANY // 2
-    large = peak("export", *options)
-    assert out.read_bytes().count(b"\n") == MANY
-    assert large < 100
-    assert large - small < 4
-
-
-def test_long_rows_come_a_few_at_a_time(tmp_path: Path) -> None:
-    """24 answers of 2 MiB cost a few of them, not a page of them."""
-    db, out = tmp_path / "chats.db", tmp_path / "out.jsonl"
-    fill(db, (row(n, text=os.urandom(1 << 20).hex()) for n in range(24)))
-    size = peak("export", "--store", str(db), "-o", str(out))
-    assert out.stat().st_size > 48 << 20
-    assert size < 75
-
-
-def test_an_interrupt_leaves_whole_lines(many: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    process = subprocess.Popen(
-        [*COMMAND, "--store", str(many), "-o", str(out)], stderr=subprocess.PIPE
-    )
-    while not (out.exists() and out.stat().st_size > 1_000_000):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 130
-    lines = out.read_bytes().splitlines(keepends=True)
-    assert len(lines) < MANY
-    assert lines[-1].endswith(b"\n") and json.loads(lines[-1])
-    text = said.decode()
-    told = re.fullmatch(r"wellspoken: interrupted after \d+ completions, (\d+) lines .*\n", text)
-    assert told is not None and len(lines) - 64 <= int(told[1]) <= len(lines)
-
-
-def test_an_interrupt_ends_it_while_nobody_reads(many: Path) -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "--store", str(many)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.read(10)
-    time.sleep(0.5)  # now the pipe is full
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=120) == 130
-    assert b"Traceback" not in process.stderr.read()
-    process.stdout.close()
-    process.stderr.close()
-
-
-def test_a_reader_that_has_seen_enough_ends_it_quietly(many: Path) -> None:
-    """As `| head` does."""
-    process = subprocess.Popen(
-        [*COMMAND, "--store", str(many)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None and process.stderr is not None
-    assert json.loads(process.stdout.readline())
-    process.stdout.close()
-    assert process.wait(timeout=120) == 141
-    assert process.stderr.read() == b""
-    process.stderr.close()
-
-
 def test_a_full_disk_is_told(run: Run, db: Path) -> None:
     done = run("export", "--store", db, "-o", "/dev/full")
     assert done.returncode == 1
     assert done.stderr.startswith(b"wellspoken: No space left on device; stopped after 0 compl")
-
-
-def test_progress_is_drawn_on_a_terminal_and_wiped_off(many: Path) -> None:
-    code, seen = on_terminal(
-        "export", "--store", str(many), "--format", "evals", stdout=subprocess.DEVNULL
-    )
-    assert code == 0
-    drawn = re.findall(
-        rb"\r\[([#.]{24})\] +(\d+)%  ([\d,]+) completions, ([\d,]+) lines\x1b\[K", seen
-    )
-    assert len(drawn) > 2
-    shares = [int(share) for _, share, _, _ in drawn]
-    assert shares == sorted(shares) and shares[0] < 50 < shares[-1] <= 100
-    left = re.sub(rb"\r\[[^\r]*\x1b\[K", b"", seen)
-    assert left == b"\r\x1b[Kwellspoken: 60000 completions, 60000 lines as evals\r\n"
 
 
 def test_no_progress_where_stderr_is_no_terminal(run: Run, db: Path) -> None:

@@ -20,7 +20,9 @@ from tests.fakes.upstream import (
     stream,
     whole,
 )
+from tests.waiting import until
 from wellspoken.proxy.config.tables import Timeouts
+from wellspoken.proxy.upstream import client as client_module
 from wellspoken.proxy.upstream.client import SETTLE
 from wellspoken.proxy.upstream.client import Upstream as Client
 from wellspoken.proxy.upstream.failures import UpstreamError
@@ -52,8 +54,11 @@ async def test_a_connection_is_used_again(upstream: Upstream) -> None:
     assert len(upstream.requests) == 3
 
 
-async def test_a_stream_that_is_closed_a_moment_later_costs_no_request(upstream: Upstream) -> None:
+async def test_a_stream_that_is_closed_a_moment_later_costs_no_request(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """llama.cpp (b7376, b11549) says keep-alive, ends its stream and closes the connection."""
+    monkeypatch.setattr(client_module, "SETTLE", 1.0)
     upstream.scripts = [[*stream(b"1"), Pause(SETTLE / 10), Reset()], whole(b"2")]
     async with client(upstream.url) as made:
         assert await fetch(made) == b"1"
@@ -78,7 +83,7 @@ async def test_a_connection_that_is_over_is_not_used_again(
     upstream.scripts = [first, whole(b"2")]  # type: ignore[list-item]
     async with client(upstream.url) as made:
         assert await fetch(made) == b"1"
-        await asyncio.sleep(0.05)
+        await until(lambda: not made.busy)
         assert await fetch(made) == b"2"
     assert upstream.opened == 2
 
@@ -106,15 +111,24 @@ async def test_an_end_that_the_loop_has_not_seen_is_noticed(upstream: Upstream) 
 async def test_idle_connections_are_closed_in_time(upstream: Upstream) -> None:
     upstream.scripts = [whole(b"1")]
     async with client(upstream.url, upstream_keep_alive=0.1) as made:
+        began = made.loop.time()
         await asyncio.gather(fetch(made), fetch(made))
-        await asyncio.sleep(0.06)
+        await until(lambda: not upstream.connections)
+        assert made.loop.time() - began >= 0.1
         assert await fetch(made) == b"1"
-        assert len(upstream.connections) == 2
-        await asyncio.sleep(0.08)
-        assert len(upstream.connections) == 1
-        await asyncio.sleep(0.1)
-        assert len(upstream.connections) == 0
+
+
+async def test_of_idle_connections_only_the_old_ones_are_closed(upstream: Upstream) -> None:
+    upstream.scripts = [whole(b"1")]
+    async with client(upstream.url, upstream_keep_alive=3600.0) as made:
+        await asyncio.gather(fetch(made), fetch(made))
+        made._sweep()
+        wire, since = made._idle[0]
+        made._idle[0] = wire, since - 3600.0
+        made._sweep()
+        await until(lambda: len(upstream.connections) == 1)
         assert await fetch(made) == b"1"
+        assert upstream.opened == 2
 
 
 async def test_a_post_that_may_have_run_is_not_repeated(upstream: Upstream) -> None:
@@ -175,12 +189,15 @@ async def test_an_answer_can_be_closed_twice_and_after_its_end(upstream: Upstrea
 
 
 async def test_limits_are_of_waits_not_of_the_reader(upstream: Upstream) -> None:
-    upstream.scripts = [stream(b"1", b"2", Pause(0.05), b"3")]
+    gate, last = Gate(), Gate()
+    upstream.scripts = [stream(b"1", b"2", gate, b"3", last)]
     async with client(upstream.url) as made:
-        answer = await made.open("POST", "/x", between=0.15)
+        answer = await made.open("POST", "/x", between=1.0)
         assert await answer.chunk() == b"12"
-        await asyncio.sleep(0.3)
+        gate.open()
+        await asyncio.sleep(1.5)
         assert await answer.chunk() == b"3"
+        last.open()
         assert await answer.chunk() == b""
 
 
@@ -188,8 +205,9 @@ async def test_a_wait_that_is_too_long_is_named(upstream: Upstream) -> None:
     upstream.scripts = [[Stall()], stream(Stall()), stream(b"1", Stall())]
     async with client(upstream.url) as made:
         for reason in ("first_byte_timeout", "first_byte_timeout", "chunk_timeout"):
+            first, between = (60, 0.1) if reason == "chunk_timeout" else (0.05, 60)
             with pytest.raises(UpstreamError) as caught:
-                await fetch(made, first=0.05, between=0.1)
+                await fetch(made, first=first, between=between)
             assert caught.value.reason == reason
             assert caught.value.fault.status == 504
     for request in upstream.requests:
@@ -221,8 +239,7 @@ async def test_tls_to_a_plain_port_is_named(upstream: Upstream) -> None:
     upstream.scripts = [[b"HTTP/1.1 400 Bad Request\r\n\r\n"]]
     async with client(upstream.url.replace("http:", "https:")) as made:
         task = asyncio.create_task(fetch(made))
-        while not upstream.received:
-            await asyncio.sleep(0.01)
+        await until(lambda: upstream.received)
         for connection in list(upstream.connections):
             assert connection.transport is not None
             connection.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
