@@ -18,6 +18,9 @@ _URL = re.compile(
 _AWAY = ("08", "40", "53", "55", "57", "58")
 """Classes of SQLSTATE that pass: the connection, a deadlock, resources, a lock, an operator's
 intervention, the system (PostgreSQL 18, appendix A)."""
+_LOST = ("08", "57P")
+"""Those of a connection that is gone: broken, or ended by the server (its end, an operator,
+idle_session_timeout)."""
 _READ_ONLY = "25006"
 _ADVICE = {
     "28000": "check the user in store.url and pg_hba.conf",
@@ -28,6 +31,13 @@ _ADVICE = {
     "42P01": "its tables are gone: start wellspoken again to make them anew",
 }
 _STARTUP = "unsupported startup parameter"
+
+
+def is_loss(error: BaseException) -> bool:
+    """Say whether an error is of a connection that is gone, whatever was to be done on it."""
+    if isinstance(error, asyncpg.PostgresError):
+        return str(getattr(error, "sqlstate", None)).startswith(_LOST)
+    return isinstance(error, (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError))
 
 
 class DatabaseAddress:
@@ -70,8 +80,8 @@ class DatabaseAddress:
 
     def _explain_refusal(self, error: asyncpg.PostgresError) -> StoreError:
         state = str(getattr(error, "sqlstate", None) or "")
-        # Not the detail: it may show what is in a row.
-        said = self._line(getattr(error, "message", None) or type(error).__name__)
+        # Not the detail: it may show what is in a row. What asyncpg itself says has neither.
+        said = self._line(getattr(error, "message", None) or error)
         if _STARTUP in said:
             return Unusable(
                 f"{self.place}: {said}: pgbouncer does not pass it on; set it with ALTER ROLE"

@@ -186,17 +186,12 @@ class PostgresDatabase:
             raise Unavailable(f"{self._address.place} is not open")
         try:
             async with asyncio.timeout(seconds or self._timeout):
-                connection = await pool.acquire()
+                connection = await self._begin(pool, begin)
                 try:
-                    await connection.execute(begin)
                     yield connection
                     await connection.execute("COMMIT")
                 except BaseException:
-                    # A new one costs less than to find out what this one is still doing, and
-                    # nobody waits for a server that is gone. One that the pool has lost already
-                    # must not hide why.
-                    with suppress(asyncpg.InterfaceError):
-                        connection.terminate()
+                    _terminate(connection)
                     raise
                 finally:
                     await pool.release(connection)
@@ -212,6 +207,27 @@ class PostgresDatabase:
             # A ValueError quotes the part of the URL that it is about.
             shown = None if isinstance(error, ValueError) else error
             raise self._address.explain_error(error) from shown
+
+    async def _begin(self, pool: asyncpg.Pool[asyncpg.Record], begin: str) -> Connection:
+        """Return a connection with a transaction that has begun.
+
+        One that was lost while nobody used it is left for another, since nothing was done on it:
+        the server's last word may be read, and the end of the connection not yet.
+        """
+        from wellspoken.proxy.store.postgres.address import is_loss
+
+        left = self._connections  # so many can have been lost
+        while True:
+            connection = await pool.acquire()
+            try:
+                await connection.execute(begin)
+                return connection
+            except BaseException as error:
+                _terminate(connection)
+                await pool.release(connection)
+                if not left or not is_loss(error):
+                    raise
+                left -= 1
 
     async def _find_marked(
         self, connection: Connection, query: Query, ends: tuple[int, int, int, int]
@@ -253,6 +269,18 @@ class PostgresDatabase:
             for number, step in steps[version:]:
                 await connection.execute(step)
                 await connection.execute(sql.MIGRATED, number)
+
+
+def _terminate(connection: Connection) -> None:
+    """End a connection at once.
+
+    A new one costs less than to find out what this one is still doing, and nobody waits for a
+    server that is gone. One that the pool has lost already must not hide why.
+    """
+    import asyncpg
+
+    with suppress(asyncpg.InterfaceError):
+        connection.terminate()
 
 
 async def _delete_rows(connection: Connection, locked: Sequence[asyncpg.Record]) -> list[Row]:

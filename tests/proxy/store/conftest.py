@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 
 Connect = Callable[[], Database]
 MakeStore = Callable[..., CompletionStore]
+OpenDatabase = Callable[..., Awaitable[PostgresDatabase]]
 
 EVERYTHING = Query(owner=None, limit=10_000)
 URL = "postgresql://me:canary@127.0.0.1:1/nowhere"
@@ -53,6 +55,20 @@ async def database(connect: Connect) -> AsyncIterator[Database]:
     await made.open()
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def open_database() -> AsyncIterator[OpenDatabase]:
+    """Opens PostgreSQL's databases by their URLs, and closes them when the test ends."""
+    async with AsyncExitStack() as stack:
+
+        async def opened(url: str, **options: Any) -> PostgresDatabase:
+            database = PostgresDatabase(url, **options)
+            stack.push_async_callback(database.close)
+            await database.open()
+            return database
+
+        yield opened
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import asyncpg
@@ -18,6 +17,7 @@ from msgspec import structs
 
 from tests.clock import own_time
 from tests.postgres import Pooler, Server
+from tests.proxy.store.conftest import OpenDatabase
 from tests.waiting import until
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.marks import marks_of
@@ -27,7 +27,6 @@ from wellspoken.proxy.store.postgres import sql
 from wellspoken.proxy.store.postgres.pool import PostgresDatabase
 from wellspoken.proxy.store.rows import Query, Row
 
-Opener = Callable[..., Awaitable[PostgresDatabase]]
 KEEP_TRYING = 20.0
 
 
@@ -40,20 +39,6 @@ def row(number: int, owner: str = "o", model: str = "m", **metadata: str) -> Row
 
 def named(database: str) -> str:
     return database.rsplit("/", 1)[1]
-
-
-@pytest.fixture
-async def opened() -> AsyncIterator[Opener]:
-    """Opens databases, and closes them when the test ends."""
-    async with AsyncExitStack() as stack:
-
-        async def opener(url: str, **options: Any) -> PostgresDatabase:
-            database = PostgresDatabase(url, **options)
-            stack.push_async_callback(database.close)
-            await database.open()
-            return database
-
-        yield opener
 
 
 async def in_time(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -88,12 +73,12 @@ async def counted(postgres: Server, url: str) -> None:
 
 @pytest.mark.parametrize("pooled", [False, True])
 async def test_eight_proxies_migrate_at_once(
-    postgres: Server, opened: Opener, pooled: bool, request: pytest.FixtureRequest
+    postgres: Server, open_database: OpenDatabase, pooled: bool, request: pytest.FixtureRequest
 ) -> None:
     url = postgres.database()
     if pooled:
         url = request.getfixturevalue("pgbouncer").url(url)
-    databases = await asyncio.gather(*(opened(url) for _ in range(8)))
+    databases = await asyncio.gather(*(open_database(url) for _ in range(8)))
     applied = postgres.run("select number from wellspoken_migration", named(url))
     assert applied.split() == [str(number) for number, _ in migrations("postgres")]
     await asyncio.gather(*(each.insert([row(at)]) for at, each in enumerate(databases)))
@@ -101,7 +86,7 @@ async def test_eight_proxies_migrate_at_once(
 
 
 async def test_a_step_that_fails_leaves_nothing(
-    postgres: Server, opened: Opener, monkeypatch: pytest.MonkeyPatch
+    postgres: Server, open_database: OpenDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres.database()
     steps = migrations("postgres")
@@ -109,37 +94,37 @@ async def test_a_step_that_fails_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(module, "migrations", lambda engine: [*steps, broken])
         with pytest.raises(Unusable, match="nothing_of_that_name"):
-            await opened(url)
+            await open_database(url)
     tables = "select count(*) from pg_tables where schemaname = 'public'"
     assert postgres.run(tables, named(url)) == "0"
-    await (await opened(url)).insert([row(1)])
+    await (await open_database(url)).insert([row(1)])
 
 
-async def test_a_schema_of_a_newer_program(postgres: Server, opened: Opener) -> None:
+async def test_a_schema_of_a_newer_program(postgres: Server, open_database: OpenDatabase) -> None:
     url = postgres.database()
-    await opened(url)
+    await open_database(url)
     postgres.run("insert into wellspoken_migration (number) values (99)", named(url))
     with pytest.raises(Unusable, match=r"schema 99.*newer version"):
-        await opened(url)
+        await open_database(url)
 
 
 async def test_schemas_of_one_database_are_stores_of_their_own(
-    postgres: Server, opened: Opener
+    postgres: Server, open_database: OpenDatabase
 ) -> None:
     url = postgres.database()
     postgres.run("create schema one; create schema two", named(url))
-    one = await opened(f"{url}?search_path=one")
-    two = await opened(f"{url}?options=-csearch_path%3Dtwo")
+    one = await open_database(f"{url}?search_path=one")
+    two = await open_database(f"{url}?options=-csearch_path%3Dtwo")
     await one.insert([row(1)])
     assert (await one.size())[0] == 1
     assert (await two.size())[0] == 0
 
 
 async def test_many_clients_share_two_sessions_of_pgbouncer(
-    postgres: Server, pgbouncer: Pooler, opened: Opener
+    postgres: Server, pgbouncer: Pooler, open_database: OpenDatabase
 ) -> None:
     url = postgres.database()
-    databases = [await opened(pgbouncer.url(url)) for _ in range(4)]
+    databases = [await open_database(pgbouncer.url(url)) for _ in range(4)]
 
     async def use(database: PostgresDatabase, at: int) -> None:
         own = row(at, even="yes" if at % 2 else "no", at=str(at))
@@ -157,9 +142,11 @@ async def test_many_clients_share_two_sessions_of_pgbouncer(
     await counted(postgres, url)
 
 
-async def test_the_server_goes_and_comes_back(postgres: Server, opened: Opener) -> None:
+async def test_the_server_goes_and_comes_back(
+    postgres: Server, open_database: OpenDatabase
+) -> None:
     url = postgres.database()
-    database = await opened(url)
+    database = await open_database(url)
     await database.insert([row(1)])
     await postgres.stop_beside()
     try:
@@ -167,7 +154,7 @@ async def test_the_server_goes_and_comes_back(postgres: Server, opened: Opener) 
             with pytest.raises(Unavailable):
                 await work()
         with pytest.raises(Unavailable):
-            await opened(url)
+            await open_database(url)
     finally:
         await postgres.start_beside()
     await in_time(lambda: database.insert([row(1), row(2)]))
@@ -179,10 +166,10 @@ async def test_the_server_goes_and_comes_back(postgres: Server, opened: Opener) 
 
 
 async def test_pgbouncer_stays_while_the_server_goes(
-    postgres: Server, pgbouncer: Pooler, opened: Opener
+    postgres: Server, pgbouncer: Pooler, open_database: OpenDatabase
 ) -> None:
     url = postgres.database()
-    database = await opened(pgbouncer.url(url), timeout=2.0)
+    database = await open_database(pgbouncer.url(url), timeout=2.0)
     await database.insert([row(1)])
     await postgres.stop_beside()
     try:
@@ -195,10 +182,10 @@ async def test_pgbouncer_stays_while_the_server_goes(
 
 
 async def test_what_was_going_on_at_a_crash_is_done_or_not(
-    postgres: Server, opened: Opener
+    postgres: Server, open_database: OpenDatabase
 ) -> None:
     url = postgres.database()
-    database = await opened(url)
+    database = await open_database(url)
     written = 0
 
     async def write() -> None:
@@ -220,9 +207,9 @@ async def test_what_was_going_on_at_a_crash_is_done_or_not(
     await counted(postgres, url)
 
 
-async def test_a_lock_that_somebody_holds(postgres: Server, opened: Opener) -> None:
+async def test_a_lock_that_somebody_holds(postgres: Server, open_database: OpenDatabase) -> None:
     url = postgres.database()
-    database = await opened(url, timeout=0.3, connections=1)
+    database = await open_database(url, timeout=0.3, connections=1)
     other = await asyncpg.connect(url)
     try:
         async with other.transaction():
@@ -241,9 +228,11 @@ async def test_a_lock_that_somebody_holds(postgres: Server, opened: Opener) -> N
     await in_time(lambda: database.insert([row(2)]))  # the one connection was not lost
 
 
-async def test_proxies_write_the_same_rows_at_once(postgres: Server, opened: Opener) -> None:
+async def test_proxies_write_the_same_rows_at_once(
+    postgres: Server, open_database: OpenDatabase
+) -> None:
     url = postgres.database()
-    databases = [await opened(url) for _ in range(3)]
+    databases = [await open_database(url) for _ in range(3)]
     rows = [row(at, kind=str(at % 3)) for at in range(300)]
     await asyncio.gather(
         *(
@@ -256,9 +245,9 @@ async def test_proxies_write_the_same_rows_at_once(postgres: Server, opened: Ope
     await counted(postgres, url)
 
 
-async def test_proxies_prune_at_once(postgres: Server, opened: Opener) -> None:
+async def test_proxies_prune_at_once(postgres: Server, open_database: OpenDatabase) -> None:
     url = postgres.database()
-    databases = [await opened(url) for _ in range(4)]
+    databases = [await open_database(url) for _ in range(4)]
     await databases[0].insert([row(at, kind="a") for at in range(400)])
     gone = await asyncio.gather(
         *(each.prune(before=None, over=250_000, limit=60) for each in databases)
@@ -274,10 +263,10 @@ async def test_proxies_prune_at_once(postgres: Server, opened: Opener) -> None:
 
 
 async def test_metadata_is_set_and_rows_deleted_by_several(
-    postgres: Server, opened: Opener
+    postgres: Server, open_database: OpenDatabase
 ) -> None:
     url = postgres.database()
-    databases = [await opened(url) for _ in range(2)]
+    databases = [await open_database(url) for _ in range(2)]
     await databases[0].insert([row(1, first="1"), row(2)])
     await asyncio.gather(
         *(databases[at % 2].set_metadata("o", row(1).id, {"last": str(at)}) for at in range(20)),
@@ -289,9 +278,11 @@ async def test_metadata_is_set_and_rows_deleted_by_several(
     assert await databases[1].find(Query(owner="o", limit=9, metadata=kept.metadata)) == [kept]
 
 
-async def test_a_database_that_cannot_hold_the_text(postgres: Server, opened: Opener) -> None:
+async def test_a_database_that_cannot_hold_the_text(
+    postgres: Server, open_database: OpenDatabase
+) -> None:
     url = postgres.database(options="encoding 'LATIN1' locale 'C' template template0")
-    database = await opened(url)
+    database = await open_database(url)
     odd = {"nul\0": "a\0b", "語": "🙂", "'; drop table x; --": '"\\'}
     rows = [row(1, "o\0", "m\0語", **odd), row(2, "o\0", "m\0語", **odd | {"nul\0": "a"})]
     await database.insert(rows)
@@ -303,8 +294,10 @@ async def test_a_database_that_cannot_hold_the_text(postgres: Server, opened: Op
     assert await database.get("o\0", "\ud800") is None
 
 
-async def test_numbers_and_ids_beyond_what_an_index_holds(postgres: Server, opened: Opener) -> None:
-    database = await opened(postgres.database())
+async def test_numbers_and_ids_beyond_what_an_index_holds(
+    postgres: Server, open_database: OpenDatabase
+) -> None:
+    database = await open_database(postgres.database())
     far = row(1)
     far.created, far.id = 10**30, "x" * 100_000
     await database.insert([far, row(2)])
@@ -337,11 +330,11 @@ async def test_before_it_is_open_and_behind_its_close(postgres: Server) -> None:
 
 @pytest.mark.parametrize("by", ["delete", "prune"])
 async def test_a_deletion_beside_new_metadata_leaves_no_mark(
-    postgres: Server, opened: Opener, by: str
+    postgres: Server, open_database: OpenDatabase, by: str
 ) -> None:
     """A mark without its row would make pages of that filter short."""
     url = postgres.database()
-    database = await opened(url)
+    database = await open_database(url)
     await database.insert([row(1, k="old")])
     found = await database.get("o", row(1).id)
     assert found is not None
@@ -379,18 +372,3 @@ async def test_a_deletion_beside_new_metadata_leaves_no_mark(
             == "0"
         )
     await counted(postgres, url)
-
-
-async def test_a_lost_connection_is_told_as_what_it_is(postgres: Server, opened: Opener) -> None:
-    url = postgres.database()
-    database = await opened(url, connections=1)
-    end = f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{named(url)}'"
-    for _ in range(5):
-        await database.size()
-        writes = asyncio.gather(
-            *(database.insert([row(at)]) for at in range(50)), return_exceptions=True
-        )
-        await asyncio.sleep(0.01)
-        await asyncio.to_thread(postgres.run, end)
-        for error in await writes:
-            assert "Connection.terminate" not in str(error)
