@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,9 @@ def _send_request(wire: _Wire, method: str, target: str, body: bytes | None) -> 
     if body is not None:
         headers["Content-Type"] = "application/json"
     try:
-        wire.request(method, target, body, headers)
+        # It may have answered, and closed, before it read all of the body.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            wire.request(method, target, body, headers)
         answer = wire.getresponse()
         return answer.status, answer.read(MOST)
     finally:

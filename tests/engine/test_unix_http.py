@@ -31,6 +31,13 @@ async def test_get_post_and_json(short: Path) -> None:
         assert await client.json("/version", 5) == {}
 
 
+async def test_an_answer_that_comes_before_the_body_is_read(short: Path) -> None:
+    async with SocketServer(short / "s") as server:
+        server.answers["/v1/completions"] = (413, b"{}")
+        body = b"x" * 10_000_000  # more than the socket holds
+        assert await Client(server.path).request("/v1/completions", 60, body) == (413, b"{}")
+
+
 async def test_nobody_there(short: Path) -> None:
     client = Client(short / "s")
     with pytest.raises(Silent, match="GET /health") as silent:
