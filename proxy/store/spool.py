@@ -22,7 +22,13 @@ from msgspec import DecodeError, msgpack
 
 from wellspoken.proxy.store.database import Unavailable, Unusable
 from wellspoken.proxy.store.rows import Row
-from wellspoken.proxy.store.sqlite.file import absolute, connect, make_file, transaction
+from wellspoken.proxy.store.sqlite.file import (
+    absolute,
+    connect,
+    make_file,
+    transaction,
+    write_ahead,
+)
 
 T = TypeVar("T")
 
@@ -162,7 +168,7 @@ class Spool:
         db = connect(self.path, self._busy)
         try:
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            db.execute("PRAGMA journal_mode = WAL")
+            write_ahead(db, self._busy)
             db.execute("PRAGMA secure_delete = ON")  # what was deleted in the store is nowhere
             db.execute(f"PRAGMA synchronous = {'FULL' if self._sync else 'NORMAL'}")
             with transaction(db, "IMMEDIATE"):

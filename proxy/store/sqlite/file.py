@@ -173,7 +173,7 @@ class SqliteDatabase:
                 _check(db, self.path)
             # Takes effect before the first table only.
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            if self._journal(db) != "wal":
+            if write_ahead(db, self._busy) != "wal":
                 raise Unusable(
                     f"{self.path}: its file system has no shared memory for SQLite's log: "
                     "configure a path on a local disk"
@@ -190,21 +190,6 @@ class SqliteDatabase:
             raise
         self._writer = db
         self._files = self._identify()
-
-    def _journal(self, db: sqlite3.Connection) -> str:
-        """Let the file have a write-ahead log; return what it has.
-
-        Of a new file that another process does it to in the same moment SQLite says so at once,
-        whatever its timeout.
-        """
-        deadline = time.monotonic() + self._busy
-        while True:
-            try:
-                return str(db.execute("PRAGMA journal_mode = WAL").fetchone()[0])
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.01)
 
     def _bound_log(self, db: sqlite3.Connection) -> None:
         """Have the log moved, and begin it anew where readers, one always there, let it grow."""
@@ -304,6 +289,22 @@ def make_file(path: Path) -> os.stat_result:
 def connect(path: Path, busy: float) -> sqlite3.Connection:
     """Return a connection for any thread that commits by itself; `busy`: seconds for a lock."""
     return sqlite3.connect(path, timeout=busy, isolation_level=None, check_same_thread=False)
+
+
+def write_ahead(db: sqlite3.Connection, busy: float) -> str:
+    """Let the file have a write-ahead log; return what it has.
+
+    Of a new file that another process does it to in the same moment SQLite says so at once,
+    whatever its timeout.
+    """
+    deadline = time.monotonic() + busy
+    while True:
+        try:
+            return str(db.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def _file(path: Path) -> _File:

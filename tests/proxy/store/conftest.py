@@ -13,6 +13,7 @@ from msgspec import structs
 
 from tests.fakes.database import row as answered
 from tests.postgres import Server
+from tests.waiting import SECONDS
 from wellspoken.proxy import config
 from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store import completions, failover, queue
@@ -125,9 +126,9 @@ def rows(first: int, end: int) -> list[Row]:
     return [answered(number) for number in range(first, end)]
 
 
-def spool_of(path: Path, limit: int = LIMIT) -> Spool:
+def spool_of(path: Path, limit: int = LIMIT, *, busy: float = SECONDS) -> Spool:
     """Return a spool in a folder that is not there yet."""
-    return Spool(path / "state" / "spool.db", limit, sync=False, busy=0.2)
+    return Spool(path / "state" / "spool.db", limit, sync=False, busy=busy)
 
 
 @pytest.fixture

@@ -78,6 +78,23 @@ async def test_two_processes_may_share_it(tmp_path: Path, spool: Spool) -> None:
     await other.close()
 
 
+async def test_two_processes_may_make_it_at_once(tmp_path: Path) -> None:
+    """Whoever makes it holds a lock for a moment, for which SQLite itself does not always wait."""
+    spool = spool_of(tmp_path)
+    spool.path.parent.mkdir()
+    other = sqlite3.connect(spool.path, isolation_level=None)
+    other.execute("CREATE TABLE half_made (a)")
+    other.execute("BEGIN IMMEDIATE")
+    opening = asyncio.create_task(spool.open())
+    await asyncio.wait({opening}, timeout=0.3)
+    assert not opening.done()
+    other.execute("ROLLBACK")
+    other.close()
+    await opening
+    await spool.append(rows(0, 1))
+    await spool.close()
+
+
 async def test_what_cannot_be_read_does_not_block_the_rest(spool: Spool) -> None:
     await spool.append(rows(0, 1))
     with sqlite3.connect(spool.path) as db:
@@ -106,7 +123,9 @@ async def test_a_file_that_is_no_spool_is_told(tmp_path: Path, trouble: str) -> 
     await spool.close()
 
 
-async def test_a_lock_that_stays_is_told(tmp_path: Path, spool: Spool) -> None:
+async def test_a_lock_that_stays_is_told(tmp_path: Path) -> None:
+    spool = spool_of(tmp_path, busy=0.2)
+    await spool.open()
     db = sqlite3.connect(spool.path, isolation_level=None)
     db.execute("BEGIN IMMEDIATE")
     with pytest.raises(Unavailable, match="locked"):
@@ -114,6 +133,7 @@ async def test_a_lock_that_stays_is_told(tmp_path: Path, spool: Spool) -> None:
     db.execute("ROLLBACK")
     db.close()
     await spool.append(rows(0, 1))
+    await spool.close()
 
 
 def test_where_a_spool_lies(monkeypatch: pytest.MonkeyPatch) -> None:
