@@ -254,7 +254,7 @@ async def test_an_empty_spool_does_not_mean_that_the_database_is_back(
     relay.hold("not reached at the start")
     database.failure = GONE
     relay.up()
-    await asyncio.sleep(0.05)
+    await until(lambda: relay.down != "not reached at the start")
     assert relay.down == str(GONE)
     database.failure = None
     await until(lambda: not relay.down)
@@ -263,12 +263,13 @@ async def test_an_empty_spool_does_not_mean_that_the_database_is_back(
 async def test_a_long_replay_is_told_to_who_reads(
     make: Make, database: Memory, spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CAUGHT_UP_SECONDS", 0.05)
     await spool.append(rows(0, 5))
     database.gate.clear()
     relay = make()
-    with pytest.raises(Unavailable, match="5 rows of the spool are being replayed"):
-        await relay.wait_until_empty()
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "CAUGHT_UP_SECONDS", 0.05)
+        with pytest.raises(Unavailable, match="5 rows of the spool are being replayed"):
+            await relay.wait_until_empty()
     database.gate.set()
     await relay.wait_until_empty()
 
