@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,6 +18,18 @@ from tests.proxy.storing import CREATED, fill, row
 from tests.proxy.transfer.commands import EXPORT, on_terminal, peak
 
 MANY = 60_000
+_NEVER_DONE = """
+import sys, time
+from wellspoken.proxy.cli.main import main
+from wellspoken.proxy.transfer.export_command import Pages
+read = Pages._read
+def read_most(pages):
+    while pages.tally.lines > 50_000:
+        time.sleep(0.05)
+    return read(pages)
+Pages._read = read_most
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +68,11 @@ def test_long_rows_come_a_few_at_a_time(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_leaves_whole_lines(many: Path, tmp_path: Path) -> None:
+    """However late it comes: what is exported here ends in no other way."""
     out = tmp_path / "out.jsonl"
     process = subprocess.Popen(
-        [*EXPORT, "--store", str(many), "-o", str(out)], stderr=subprocess.PIPE
+        [sys.executable, "-c", _NEVER_DONE, "export", "--store", str(many), "-o", str(out)],
+        stderr=subprocess.PIPE,
     )
     while not (out.exists() and out.stat().st_size > 1_000_000):
         assert process.poll() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import json
 import os
@@ -9,13 +10,16 @@ import shlex
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
+from typing import IO
 
 import msgspec
 import pytest
 
 from tests.postgres import Server
 from tests.proxy.storing import Run, fill, row, rows_of, runner
+from tests.waiting import block_until
 from wellspoken.adapters.answer_schema import ChatCompletion
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.http.auth import owner_of
@@ -236,6 +240,9 @@ def test_an_interrupt_ends_it_and_keeps_what_is_stored(tmp_path: Path) -> None:
     process.stdin.flush()
     while not (db.exists() and _stored(db)):
         assert process.poll() is None
+    process.stdin.write(b" ")
+    process.stdin.flush()
+    block_until(lambda: not _unread(process.stdin))  # it asks for more: what is stored is counted
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=120) == 130
     said = process.stderr.read().decode()
@@ -245,6 +252,12 @@ def test_an_interrupt_ends_it_and_keeps_what_is_stored(tmp_path: Path) -> None:
     process.stdin.close()
     process.stderr.close()
     assert len(rows_of(db)) == 256
+
+
+def _unread(pipe: IO[bytes] | None) -> int:
+    """Return how many bytes of a pipe nobody has read yet."""
+    assert pipe is not None
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _stored(db: Path) -> bool:
