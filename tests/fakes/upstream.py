@@ -358,8 +358,6 @@ class Upstream:
                     connection.transport.abort()
             await self._server.wait_closed()
             self._server = None
-            if self.path is None:
-                self._holder = hold(self.port)  # nobody else gets it meanwhile
 
     async def listen(self) -> None:
         """Start to listen, on the old port if there was one."""
@@ -367,10 +365,10 @@ class Upstream:
         if self.path is not None:
             self._server = await loop.create_unix_server(self._connected, str(self.path))
             return
-        self._holder = self._holder or hold(0)
-        self.port = self._holder.getsockname()[1]
-        self._server = await loop.create_server(self._connected, sock=self._holder)
-        self._holder = None
+        if self._holder is None:
+            self._holder = hold(0)  # to the end, so that nobody else gets the port meanwhile
+            self.port = self._holder.getsockname()[1]
+        self._server = await loop.create_server(self._connected, sock=hold(self.port))
 
     async def __aenter__(self) -> Upstream:
         await self.listen()
