@@ -87,8 +87,11 @@ async def loaded(
 
 def delayed(pid: int) -> float:
     """Return for how many seconds a process's threads could run and got no processor."""
-    told = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
-    return sum(int(each.split()[1]) for each in told) / 1e9
+    total = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with suppress(OSError):  # a thread that has ended meanwhile
+            total += int(path.read_text().split()[1])
+    return total / 1e9
 
 
 class _started:

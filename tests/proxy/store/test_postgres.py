@@ -170,7 +170,7 @@ async def test_pgbouncer_stays_while_the_server_goes(
 ) -> None:
     url = postgres.database()
     database = await open_database(pgbouncer.url(url), timeout=2.0)
-    await database.insert([row(1)])
+    await in_time(lambda: database.insert([row(1)]))
     await postgres.stop_beside()
     try:
         with pytest.raises(Unavailable):
@@ -178,7 +178,7 @@ async def test_pgbouncer_stays_while_the_server_goes(
     finally:
         await postgres.start_beside()
     await in_time(lambda: database.insert([row(2)]))
-    assert (await database.size())[0] == 2
+    assert (await in_time(database.size))[0] == 2
 
 
 async def test_what_was_going_on_at_a_crash_is_done_or_not(
