@@ -31,6 +31,8 @@ BOARD = DEPLOY / "grafana" / "wellspoken.json"
 EVERY = 0.5  # seconds between two scrapes
 STARTS = 120.0  # seconds that a start may take on a busy machine
 
+Series = list[tuple[dict[str, str], float]]
+
 
 def program(name: str, given: dict[str, str]) -> str:
     """Return the path of prometheus or promtool; skip the test, or fail it, where there is none.
@@ -91,9 +93,23 @@ class Prometheus:
         assert answer["status"] == "success", answer
         return answer["data"]
 
-    async def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """Return the labels and the value of each series, now."""
-        data = await self.get("query", query=expression)
+    async def query(self, expression: str) -> Series:
+        """Return the labels and the value of each series, at a time when no scrape had failed.
+
+        One that comes too late takes all of its target's series away until the next.
+        """
+        async with asyncio.timeout(STARTS):
+            while True:
+                at = time.time()
+                # A failure between the two is seen by the second: the next scrape begins after it.
+                if not await self._at(at, "up == 0"):
+                    found = await self._at(at, expression)
+                    if not await self._at(at, "up == 0"):
+                        return found
+                await asyncio.sleep(EVERY / 5)
+
+    async def _at(self, at: float, expression: str) -> Series:
+        data = await self.get("query", query=expression, time=f"{at:.3f}")
         assert data["resultType"] == "vector", data
         return [(one["metric"], float(one["value"][1])) for one in data["result"]]
 
@@ -115,7 +131,7 @@ class Prometheus:
 
     async def _scrapes(self) -> dict[str, int]:
         """Return how many scrapes of each target have succeeded so far."""
-        counted = await self.query("sum_over_time(up[1h])")
+        counted = await self._at(time.time(), "sum_over_time(up[1h])")
         return {labels["instance"]: int(count) for labels, count in counted}
 
 

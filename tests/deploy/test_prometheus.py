@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conforming import MODEL, body
-from tests.deploy.prometheus import Promtool, prometheus, promtool
+from tests.deploy.prometheus import EVERY, Promtool, prometheus, promtool
 from tests.deploy.traffic import (
     REPAIRED,
     installation,
@@ -43,6 +44,16 @@ async def test_promtool_finds_nothing_wrong(
         assert good in text
         code, said = promtool.run("check", "metrics", given=text.replace(good, bad))
         assert code and found in said, said
+
+
+async def test_a_scrape_that_fails_takes_nothing_away(
+    environment_as_given: dict[str, str], upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    proxy = await start_proxy(upstream)
+    async with prometheus(environment_as_given, [f"127.0.0.1:{proxy.port}"]) as server:
+        await server.scraped()
+        time.sleep(3 * EVERY)  # nobody answers, as on a machine that does something else
+        assert await server.value("wellspoken_inflight_requests") == 1
 
 
 async def test_a_server_returns_exactly_what_happened(
