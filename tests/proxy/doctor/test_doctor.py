@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from tests.clock import own_time
+from tests.clock import own_time, skip
 from tests.conforming import CREATED, MODEL, body
 from tests.conforming_completions import body as text_body
 from tests.demo.replay import OLDEST, old_vllm
-from tests.fakes.upstream import Cut, Script, Stall, Upstream, head, whole
+from tests.fakes.upstream import Cut, Gate, Script, Stall, Upstream, head, whole
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.doctor.diagnose import DoctorOptions, diagnose
@@ -30,6 +30,19 @@ LISTED: Script = whole({"object": "list", "data": [{"id": MODEL, "owned_by": "so
 
 async def examined(url: str, *names: str, **more: Any) -> Report:
     return await diagnose(DoctorOptions(url, select_probes(names, ()), **more))
+
+
+async def examined_while_it_hangs(gate: Gate, url: str, *names: str) -> Report:
+    """Examine a server with a limit of 30 s, which are over once a request waits at the gate."""
+    asking = asyncio.create_task(examined(url, *names, limit=30.0))
+    while not asking.done():
+        waiting = asyncio.create_task(gate.reached.wait())
+        await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if gate.reached.is_set():
+            gate.reached.clear()
+            skip(31.0)
+    return await asking
 
 
 def outcomes(report: Report) -> dict[str, str]:
@@ -107,20 +120,24 @@ async def test_a_server_that_hangs(upstream: Upstream) -> None:
     assert report.code == 2
     assert "does not answer a chat request: no answer within 0.3 s" in report.error
     assert "--timeout" in report.error
+    gate = Gate()
+    upstream.scripts = []
     upstream.script(MODELS, LISTED)
-    report = await examined(upstream.url, limit=0.3)
+    upstream.script(CHAT, [gate])
+    report = await examined_while_it_hangs(gate, upstream.url)
     assert "though it lists its models" in report.error
 
 
 async def test_a_server_that_hangs_later_is_given_up(upstream: Upstream) -> None:
     """Three requests in a row wait; the others are not sent, and the report says so."""
     upstream.script(MODELS, LISTED)
-    upstream.script(CHAT, whole(body()), whole(body()), [Stall()])
+    upstream.script(CHAT, whole(body()), whole(body()), [gate := Gate()])
     began = own_time()
-    report = await examined(upstream.url, "created", "n", "seed", "stop", "messages", limit=0.3)
+    names = ("created", "n", "seed", "stop", "messages")
+    report = await examined_while_it_hangs(gate, upstream.url, *names)
     assert own_time() - began < 10
     found = {one.probe.name: (one.outcome, one.backend.said) for one in report.results}
-    assert found["n"] == ("fails", "no answer within 0.3 s")
+    assert found["n"] == ("fails", "no answer within 30 s")
     given_up = "not asked any more: 3 requests in a row were not answered"
     assert found["messages"] == ("skipped", given_up)
     assert report.code == 1

@@ -323,7 +323,7 @@ async def test_heartbeats_come_while_it_takes_long_and_a_later_error_is_an_event
     llamacpp.odd = {"/v1/completions": whole({"error": {"message": "late"}}, status=500)}
     more: Json = {"prompt": "abc", "echo": True, "logprobs": 1, "stream": True}
     async with await post(proxy, **more) as response:
-        assert await response.content.readany() == b": keepalive\n\n"
+        assert await response.content.readuntil(b"\n\n") == b": keepalive\n\n"
         gate.open()
         data = await response.read()
     assert response.status == 200
@@ -331,7 +331,7 @@ async def test_heartbeats_come_while_it_takes_long_and_a_later_error_is_an_event
     llamacpp.held = [[], [gate := Gate()]]
     llamacpp.odd = {}
     async with await post(proxy, **more) as response:
-        assert await response.content.readany() == b": keepalive\n\n"
+        assert await response.content.readuntil(b"\n\n") == b": keepalive\n\n"
         gate.open()
         data = await response.read()
     assert fold_completion(data)["choices"][0]["text"] == "abc!"
@@ -345,7 +345,7 @@ async def test_a_scoring_that_fails_after_a_heartbeat_is_an_event(
     llamacpp.probes = [[gate, *whole(b"[]")]]
     more: Json = {"prompt": "abc", "echo": True, "logprobs": 1, "stream": True}
     async with await post(proxy, **more) as response:
-        assert await response.content.readany() == b": keepalive\n\n"
+        assert await response.content.readuntil(b"\n\n") == b": keepalive\n\n"
         gate.open()
         data = await response.read()
     (event,) = [x for x in data.split(b"\n\n") if x.startswith(b"data")]

@@ -370,7 +370,7 @@ async def test_a_heartbeat_then_a_failure_is_an_error_event(
     upstream.scripts = [[gate, *whole({"error": {"message": "no"}}, status=500)], [Stall()]]
     proxy = await start_proxy(upstream, adapter="llamacpp", timeouts={"heartbeat": 0.05})
     async with await post(proxy, n=2, stream=True) as response:
-        first = await response.content.readany()
+        first = await response.content.readuntil(b"\n\n")
         assert first == b": keepalive\n\n"
         gate.open()
         data = await response.read()

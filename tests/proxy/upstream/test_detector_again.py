@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.clock import own_time
+from tests.clock import own_time, skip
 from tests.fakes.upstream import Cut, Pause, Stall, Upstream, whole
 from tests.ports import free_port
 from tests.proxy.conftest import CHAT, StartProxy
@@ -93,8 +93,11 @@ async def test_an_answer_that_breaks_off_is_a_reason_to_ask_again(
     monkeypatch.setattr(detect, "AGAIN", 0.0)
     play(upstream, "vllm")
     upstream.script(CHAT, [Stall()], [Cut()], whole(PLAIN))
-    proxy = await start_proxy(upstream, adapter="auto", timeouts={"first_token_body": 0.1})
-    await chat(proxy, 504)
+    proxy = await start_proxy(upstream, adapter="auto", timeouts={"first_token_body": 100.0})
+    late = asyncio.create_task(chat(proxy, 504))
+    await until(lambda: upstream.requests and upstream.requests[-1].target == CHAT)
+    skip(110.0)
+    await late
     assert detector_of(proxy).settled
     await chat(proxy, 502)
     assert not detector_of(proxy).settled
