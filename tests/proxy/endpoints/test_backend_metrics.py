@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.clock import skip
 from tests.fakes.upstream import Cut, Gate, Stall, Step, Upstream, head, whole
 from tests.proxy.conftest import Proxy, StartProxy, envelope, raw
 from tests.proxy.metrics.test_engine_metrics import Engine, hosting
@@ -178,11 +179,15 @@ async def test_what_fails_is_said_in_openais_envelope(
 
 
 async def test_a_failure_is_counted_and_its_connection_closed(
-    upstream: Upstream, start_proxy: StartProxy, short: float
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(backend_metrics, "SECONDS", 100.0)
     upstream.script("/metrics", [Stall()])
-    proxy = await start_proxy(upstream, timeouts={"probe": short / 2})
-    assert (await failing(proxy))[0] == 504
+    proxy = await start_proxy(upstream, timeouts={"probe": 50.0})
+    late = asyncio.create_task(failing(proxy))
+    await upstream.request()
+    skip(110.0)
+    assert (await late)[0] == 504
     async with asyncio.timeout(60):
         await upstream.requests[0].closed.wait()
     assert upstream.requests[0].by_peer

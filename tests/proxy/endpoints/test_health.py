@@ -10,6 +10,7 @@ from tests.fakes.upstream import Cut, Pause, Stall, Step, Upstream, whole
 from tests.proxy.conftest import Proxy, StartProxy
 from tests.proxy.metrics.test_engine_metrics import Engine, hosting
 from wellspoken.engine.states import State
+from wellspoken.proxy.upstream import readiness
 
 OK: list[Step] = whole({"status": "ok"})
 
@@ -166,7 +167,10 @@ async def test_not_ready_while_draining(upstream: Upstream, start_proxy: StartPr
     assert (status, answer["reason"]) == (503, "the proxy is shutting down")
 
 
-async def test_probes_are_shared_and_kept(upstream: Upstream, start_proxy: StartProxy) -> None:
+async def test_probes_are_shared_and_kept(
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "PROBE_SECONDS", 3600.0)
     upstream.script("/health", [Pause(0.1), *OK])
     proxy = await start_proxy(upstream)
     await asyncio.gather(*(proxy.get("/readyz") for _ in range(20)))
