@@ -184,7 +184,11 @@ class SocketServer:
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, ConnectionError):  # its time was over before it asked
+            writer.close()
+            return
         target = head.split()[1].decode()
         self.asked.append(target)
         answer = self.answers.get(target, (200, json.dumps({"asked": target}).encode()))

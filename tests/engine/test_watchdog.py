@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.clock import skip
 from tests.engine.scripted import ScriptedKind, SocketServer
 from tests.waiting import SECONDS, until
 from wellspoken.engine import watchdog as module
@@ -42,6 +43,11 @@ class Watched:
         await asyncio.wait_for(self.verdict, 60)
         return self.watchdog.problem
 
+    async def look(self, server: SocketServer) -> None:
+        """Return after a whole look at a server that answers /health, or with a verdict."""
+        wanted = server.asked.count("/health") + 2
+        await until(lambda: server.asked.count("/health") >= wanted or self.verdict.done())
+
     async def lives(self, asked: list[str], more: int) -> None:
         """Fail if there is a verdict while so many more questions come to the engine."""
         wanted = len(asked) + more
@@ -65,8 +71,12 @@ async def test_one_that_answers_lives(server: SocketServer) -> None:
 
 async def test_an_idle_one_that_does_not_answer_is_hung(server: SocketServer) -> None:
     server.answers["/health"] = None
-    problem = await Watched(server.path, stall_timeout=60.0, health_timeout=0.05).ended()
-    assert problem == "did not answer GET /health 3 times in a row"
+    watched = Watched(server.path, stall_timeout=60.0)
+    for count in range(1, 4):
+        await until(lambda: server.asked == ["/health"] * count)  # noqa: B023
+        assert not watched.verdict.done()
+        skip(SECONDS)
+    assert await watched.ended() == "did not answer GET /health 3 times in a row"
     assert server.asked == ["/health"] * 3
 
 
@@ -103,25 +113,39 @@ async def test_a_look_does_not_wait_for_its_turn(server: SocketServer) -> None:
     watched.verdict.cancel()
 
 
+async def stall(watched: Watched, server: SocketServer) -> str:
+    """Let the clock go on for one whose counters stand still; return the problem.
+
+    By the clock it has 15 s for each answer, so that none is late because the machine is.
+    """
+    skip(20)
+    await until(lambda: server.asked.count("/metrics") > 2)
+    skip(60)
+    await until(lambda: COMPLETIONS in server.asked)
+    assert not watched.verdict.done()
+    skip(15)
+    return await watched.ended()
+
+
 async def test_open_requests_and_counters_that_stand_still(server: SocketServer) -> None:
     server.answers["/metrics"] = (200, b"tokens 7")
     server.answers[COMPLETIONS] = None
-    watched = Watched(server.path, stall_timeout=1.0)
+    watched = Watched(server.path, stall_timeout=60.0)
     watched.open = 2
-    problem = await watched.ended()
+    problem = await stall(watched, server)
     assert problem.startswith("worked on nothing for ")
     assert problem.endswith("while 2 requests wait")
-    assert "/metrics" in server.asked and COMPLETIONS in server.asked
+    assert server.asked[-1] == COMPLETIONS
 
 
 async def test_bytes_do_not_outweigh_counters_that_stand_still(server: SocketServer) -> None:
     """vLLM begins answers while its EngineCore hangs, and answers what needs none."""
     server.answers["/metrics"] = (200, b"tokens 7")
     server.answers[COMPLETIONS] = None
-    watched = Watched(server.path, stall_timeout=1.0)
+    watched = Watched(server.path, stall_timeout=60.0)
     watched.open = 1
-    watched.last_byte = asyncio.get_running_loop().time() + 60
-    assert "worked on nothing" in await watched.ended()
+    watched.last_byte = asyncio.get_running_loop().time() + 600
+    assert "worked on nothing" in await stall(watched, server)
 
 
 @pytest.mark.parametrize("how", ["bytes", "counters", "answers metrics", "one token", "refuses"])
@@ -129,18 +153,19 @@ async def test_signs_of_work(server: SocketServer, how: str) -> None:
     loop = asyncio.get_running_loop()
     server.answers["/metrics"] = (200, b"tokens 7") if how != "answers metrics" else (200, b"")
     if how == "bytes":
-        server.answers["/metrics"] = None
+        server.answers["/metrics"] = (99, b"")  # no HTTP
     server.answers[COMPLETIONS] = None
     if how in ("one token", "refuses"):
         server.answers[COMPLETIONS] = (200 if how == "one token" else 400, b"{}")
-    watched = Watched(server.path, stall_timeout=2.0)
+    watched = Watched(server.path, stall_timeout=60.0)
     watched.open = 1
-    for count in range(50):
-        await asyncio.sleep(0.05)
+    for count in range(25):
+        skip(5)
         if how == "bytes":
             watched.last_byte = loop.time()
         if how == "counters":
             server.answers["/metrics"] = (200, b"tokens %d" % count)
+        await watched.look(server)
     assert not watched.verdict.done(), watched.watchdog.problem
     assert "/metrics" in server.asked
     watched.verdict.cancel()
