@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -318,19 +318,27 @@ async def test_restarts_are_asked_for_once(
     ]
 
 
+def open_for_writing(pipe: Path, writers: list[int]) -> bool:
+    """Open a named pipe that somebody reads; say whether one does."""
+    with suppress(OSError):
+        writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    return bool(writers)
+
+
 async def test_what_is_slow_holds_up_nothing(tmp_path: Path) -> None:
     file = tmp_path / "w.toml"
     file.write_text(text("a"))
     async with watched(file) as it:
         await it.look()
         file.unlink()
-        os.mkfifo(file)  # opened, it waits until somebody writes
+        os.mkfifo(file)  # read, it waits until somebody writes
         it.asked.set()
-        await asyncio.sleep(0.1)
+        writers: list[int] = []
+        await until(lambda: open_for_writing(file, writers))
         began = own_time()
         await it.watcher.stop()
         assert own_time() - began < 0.5
-        file.open("w").close()
+        os.close(*writers)
 
 
 async def test_a_failure_of_our_own_does_not_end_the_watching(
