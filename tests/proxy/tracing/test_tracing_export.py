@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from tests.conforming import MODEL, body
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy
 from tests.proxy.tracing.traced import parent
-from tests.waiting import SECONDS, until
+from tests.waiting import SECONDS, block_until, until
 from wellspoken.proxy import tracing
 from wellspoken.proxy.config.tables import Traces
 from wellspoken.proxy.tracing import exporter as tracing_export
@@ -186,7 +187,7 @@ async def test_a_collector_that_fails_costs_a_line_of_the_log(
 ) -> None:
     """And another one after a while, which counts those in between."""
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
-    monkeypatch.setattr(tracing_export, "FLUSH", 0.2)
+    monkeypatch.setattr(tracing_export, "FLUSH", 0.2 if kind == "refused" else SECONDS)
     collector = Collector(500)
     if kind == "refused":
         collector.stop()
@@ -282,7 +283,7 @@ async def test_a_second_signal_ends_the_wait_for_a_collector(
 
 
 HANGING = """
-import asyncio, time
+import asyncio, sys, time
 from wellspoken.proxy import tracing
 from wellspoken.proxy.tracing import exporter as tracing_export
 from wellspoken.proxy.lifecycle.build import build
@@ -298,6 +299,7 @@ async def main():
     made = tracing.begin(Traces(enabled=True), service.hooks)
     with made._tracer.start_as_current_span("x"):
         pass
+    await asyncio.to_thread(sys.stdin.readline)
     await made.close()
     print(time.time(), flush=True)
 
@@ -310,15 +312,21 @@ def test_a_process_ends_though_its_collector_hangs(monkeypatch: pytest.MonkeyPat
     try:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         argv = [sys.executable, "-W", "error", "-c", HANGING]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+        with subprocess.Popen(argv, text=True, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
+            try:
+                block_until(lambda: collector.tried or process.poll() is not None)
+                said, complaint = process.communicate("end\n", timeout=120)
+            finally:
+                process.kill()
         ended = time.time()
     finally:
         collector.stop()
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, complaint
     assert collector.tried == 1
-    assert ended - float(done.stdout) < 20  # the library alone would wait for thirty seconds
+    assert ended - float(said) < 20  # the library alone would wait for thirty seconds
 
 
 async def test_the_command_sends_its_spans_before_it_ends(upstream: Upstream) -> None:
