@@ -21,6 +21,7 @@ import pytest
 
 from tests.clock import own_time
 from tests.fakes.upstream import Upstream, whole
+from tests.ports import free_port
 from tests.proxy.conftest import CHAT, MESSAGES
 from tests.proxy.lifecycle.test_run import Running
 from tests.waiting import until
@@ -160,9 +161,7 @@ async def test_while_it_starts_requests_are_told_what_it_does(
 ) -> None:
     caplog.set_level("INFO")
     slowly(monkeypatch, tiny_model, 2.5)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_port()}"
     running, url = Running(engine_config(tiny_model, listen=listen)), f"http://{listen}"
     await until(lambda: "loading weights" in caplog.text)
     status, headers, answer = await ask(url)
