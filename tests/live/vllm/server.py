@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -12,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from tests.models.tiny_hf import CONTEXT, TEMPLATE
+from tests.ports import free_port
 
 READY_SECONDS = 600
 END_SECONDS = 30
@@ -32,9 +32,7 @@ class Server:
     """`vllm serve FOLDER`, its log in `work`; everything it starts ends with `stop`."""
 
     def __init__(self, executable: Path, folder: Path, work: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = work / "vllm.log"
         template = work / "template.jinja"
