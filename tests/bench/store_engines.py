@@ -130,7 +130,7 @@ class PostgresPlace:
         """Return how many rows there are; none while the server is away or has no table yet."""
         try:
             return int((await self._all("SELECT count(*) FROM wellspoken_completion"))[0][0])
-        except (OSError, asyncpg.CannotConnectNowError):
+        except (OSError, asyncpg.CannotConnectNowError, asyncpg.UndefinedTableError):
             return 0
 
     async def unsound(self) -> str:

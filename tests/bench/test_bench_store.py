@@ -302,6 +302,13 @@ def test_postgresql_goes_away_and_comes_back(postgres: Server) -> None:
     assert any(line.what.startswith("acknowledged while away") for line in lines)
 
 
+def test_a_database_that_no_proxy_has_opened_has_no_rows(postgres: Server, tmp_path: Path) -> None:
+    """As one that went away before the proxy had made its tables, whose rows are in the spool."""
+    engine = Postgres(postgres.url, postgres.stop, postgres.start)
+    with engine.fresh(tmp_path) as place:
+        assert asyncio.run(place.count()) == 0
+
+
 def test_the_command_says_what_it_missed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
