@@ -252,8 +252,11 @@ async def test_a_real_process_that_is_killed_costs_waiting_requests_nothing(
         monkeypatch.setattr(supervisor, "attempt", attempt)
         await running.hosted.supervisor.start()
 
+        begun: list[float] = []
+
         async def asked(seconds: float) -> int:
             await asyncio.sleep(seconds)
+            begun.append(seconds)
             async with await running.proxy.chat() as response:
                 await response.read()
                 return response.status
@@ -262,10 +265,12 @@ async def test_a_real_process_that_is_killed_costs_waiting_requests_nothing(
         await asyncio.sleep(0.2)
         pid = running.supervisor.pid
         assert pid is not None
-        asked_by_now = running.proxy.service.state.inflight
+        answered = sum(task.done() for task in asking)
         os.killpg(pid, signal.SIGKILL)
+        await until(lambda: running.supervisor.pid != pid)  # a slow machine notices it later
+        open_by_then = len(begun) - answered
         statuses = await asyncio.gather(*asking)
         assert set(statuses) <= {200, 502}
-        assert statuses.count(502) <= asked_by_now + 2  # or just before its end is noticed
+        assert statuses.count(502) <= open_by_then
         assert statuses[-1] == 200
         await running.settled()
