@@ -29,7 +29,9 @@ async def test_each_failure_of_a_stream_is_counted_once(
     upstream: Upstream, start_proxy: StartProxy, script: Script, reasons: dict[str, int]
 ) -> None:
     upstream.scripts = [script]
-    proxy = await start_proxy(upstream, timeouts={"between_chunks": 0.2, "first_token_stream": 0.2})
+    names = {"chunk_timeout": "between_chunks", "first_byte_timeout": "first_token_stream"}
+    limits = {name: 0.2 for reason, name in names.items() if reason in reasons}
+    proxy = await start_proxy(upstream, timeouts=limits)
     async with await proxy.chat(stream=True) as response:
         await response.read()
     prefix = 'wellspoken_upstream_errors_total{backend="default",reason="'

@@ -154,7 +154,7 @@ async def test_a_failure_is_an_error_of_whoever_failed(
 ) -> None:
     script, status, error, of_server = FAILURES[name]
     upstream.scripts = [script]
-    late = {"first_token_body": 0.1}
+    late = {"first_token_body": 0.1} if name == "late" else {}
     proxy, traced = await start_traced(upstream, timeouts=late, limits={"response": 2000})
     await proxy.error(status)
     spans = traced.one()
