@@ -156,7 +156,7 @@ class Parent:
             await self._go.wait()
         async with self._hub.steady:
             if self._signals.count:
-                worker.process.kill()  # it has nothing to finish
+                worker.kill()  # it has nothing to finish
                 return
             worker.begin(self._hub.config)
         await worker.listens.wait()
@@ -189,7 +189,7 @@ class Parent:
             await asyncio.sleep(HURRY)
         for worker in self._hub.workers:
             self._log.error("%s does not end, so it is killed", worker.name)
-            worker.process.kill()
+            worker.kill()
 
     async def _look(self) -> None:
         """Kill workers that say nothing any more."""
@@ -206,7 +206,7 @@ class Parent:
                     self._log.error(
                         "%s has said nothing for %g s, so it is killed", worker.name, seconds
                     )
-                    worker.process.kill()
+                    worker.kill()
 
     def _load(self) -> Config:
         """Return the configuration as it is now; where to listen is the same in other words."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import socket
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from msgspec import DecodeError
@@ -87,6 +90,14 @@ class Worker:
             if self.process.returncode is not None:
                 self._hub.remove(self)
 
+    def kill(self) -> None:
+        """End its process at once, unless it has ended by itself."""
+        # Not Process.kill: it polls, and so takes the exit code from under asyncio's own watcher,
+        # which then reports 255 (Python 3.11); and of a process that has ended it fails.
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):  # it ended meanwhile
+                os.kill(self.process.pid, signal.SIGKILL)
+
     async def _hear(self) -> None:
         try:
             while (message := await self._channel.receive()) is not None:
@@ -99,7 +110,7 @@ class Worker:
                 self.name,
                 error,
             )
-            self.process.kill()
+            self.kill()
 
     def _take_in(self, message: ToParent) -> None:
         match message:
@@ -157,8 +168,7 @@ class Hub:
         for task in self.work:
             task.cancel()
         for worker in tuple(self.workers):
-            if worker.process.returncode is None:
-                worker.process.kill()
+            worker.kill()
             await worker.process.wait()
 
     async def sum(self, asker: Worker, number: int) -> None:
@@ -223,7 +233,7 @@ class Hub:
                 logging.getLogger("wellspoken").error(
                     "%s did not take over the configuration, so it is ended", worker.name
                 )
-                worker.process.kill()
+                worker.kill()
         return good[0].warnings
 
 

@@ -127,7 +127,7 @@ class Told(Worker):
         hub.workers.add(self)
 
     def kill(self) -> None:
-        """As a process has it."""
+        """Only remember it."""
         self.killed = True
 
     async def ask(self, question: Callable[[int], Message], seconds: float) -> ToParent | None:

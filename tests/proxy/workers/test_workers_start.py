@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ import msgspec
 import pytest
 
 from tests.proxy.workers.test_workers import children
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 from wellspoken.proxy import workers
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config import Config, load
 from wellspoken.proxy.workers import port as module
+from wellspoken.proxy.workers.hub import Hub, spawn_worker
 from wellspoken.proxy.workers.port import Port
 
 ROOT = Path(__file__).parents[3]
@@ -200,6 +202,25 @@ async def test_a_worker_that_never_answers_is_the_end(
     monkeypatch.setattr(workers, "PAUSES", (0.01, 0.01))
     assert await workers.serve(config_for(), print) == 1
     assert words in caplog.text
+
+
+async def test_one_that_is_killed_when_it_has_just_ended_keeps_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noticed, wait = threading.Event(), os.waitpid
+
+    def wait_later(pid: int, options: int) -> tuple[int, int]:
+        assert noticed.wait(SECONDS)
+        return wait(pid, options)
+
+    monkeypatch.setattr(os, "waitpid", wait_later)
+    monkeypatch.setattr(sys, "executable", program(tmp_path, "exit 3"))
+    worker = await spawn_worker(0, Hub(config_for()))
+    os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOWAIT)
+    worker.kill()
+    noticed.set()
+    assert await worker.wait() == 3
+    worker.kill()  # nor does it fail later
 
 
 async def test_a_program_that_is_not_there_is_the_end(
