@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
 from wellspoken.proxy.lifecycle.progress import EngineProgress
@@ -29,7 +29,7 @@ class Written:
 
     def text(self) -> str:
         """Return everything that was written."""
-        assert self.log.flush(5)
+        assert self.log.flush(SECONDS)
         return self.path.read_text("utf-8")
 
     def lines(self) -> list[Line]:

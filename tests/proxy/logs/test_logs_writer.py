@@ -42,7 +42,7 @@ def writing(descriptor: int) -> Iterator[LogWriter]:
     try:
         yield writer
     finally:
-        if writer.close(5):
+        if writer.close(SECONDS):
             output.close()
 
 
@@ -315,7 +315,7 @@ def test_a_stopped_terminal_holds_nobody_up() -> None:
             termios.tcflow(theirs, termios.TCOON)
             seen = b""
             while b"engine: starts\r\n" not in seen:
-                assert select.select((ours,), (), (), 10)[0]
+                assert select.select((ours,), (), (), SECONDS)[0]
                 seen += os.read(ours, 65_536)
             log.close()
     finally:
