@@ -81,11 +81,14 @@ class Trying:
 
 
 @pytest.mark.parametrize("reports", [False, True])
-async def test_until_it_answers(reports: bool) -> None:
+async def test_until_it_answers(tmp_path: Path, reports: bool) -> None:
     steps = ["report:" + '{"ready": "yes"}'] if reports else []
-    steps += ["say:one", "say:phase loading", "say:phase compiling", "listen:200", "forever"]
-    trying = Trying(Small(*steps, reports=reports))
-    running = await trying.run()
+    steps += ["say:one", "say:phase loading", "say:phase compiling"]
+    trying = Trying(Small(*steps, f"until:{tmp_path}/go", "listen:200", "forever", reports=reports))
+    starting = asyncio.create_task(trying.run())
+    await until(lambda: "compiling" in trying.phases)  # a log may be read later than it answers
+    (tmp_path / "go").touch()
+    running = await starting
     assert trying.phases[:2] == ["checking what it needs", "starting the process"]
     assert trying.phases[2:] == ["loading", "compiling", "warming up"]
     assert trying.host.told == ["up"] and running.facts.version == "one"
