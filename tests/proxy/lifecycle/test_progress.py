@@ -8,16 +8,19 @@ import logging
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.waiting import SECONDS
 from wellspoken.proxy.lifecycle import progress
 from wellspoken.proxy.lifecycle.progress import EngineProgress
 
@@ -203,15 +206,17 @@ from pathlib import Path
 from tests.proxy.lifecycle.test_run_engine import Slow
 from wellspoken.proxy.lifecycle import hosted as engines
 from wellspoken.proxy.cli.main import main
-engines.kind_of = lambda settings, *_: Slow(Path(settings.model), 2.5)
-sys.exit(main(sys.argv[1:]))
+engines.kind_of = lambda settings, *_: Slow(Path(settings.model), Path(sys.argv[1]))
+sys.exit(main(sys.argv[2:]))
 """
+SHOWN = re.compile(rb"\rllamacpp: loading weights, (\d+) s\x1b\[K")
 
 
-def test_the_command_on_a_terminal(tiny_model: Path) -> None:
+def test_the_command_on_a_terminal(tiny_model: Path, tmp_path: Path) -> None:
     """A real llama.cpp that takes its time, from its start to SIGTERM."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", RUN, "serve", "--listen", "127.0.0.1:0"]
+    go = tmp_path / "go"
+    command = [sys.executable, "-c", RUN, str(go), "serve", "--listen", "127.0.0.1:0"]
     process = subprocess.Popen(
         [*command, "--engine", "llamacpp", "--model", str(tiny_model), "--context", "512"],
         stdin=subprocess.DEVNULL,
@@ -223,13 +228,16 @@ def test_the_command_on_a_terminal(tiny_model: Path) -> None:
     os.close(theirs)
     seen = b""
     asked = False
+    end = time.monotonic() + SECONDS
     try:
-        while True:
+        while select.select([ours], [], [], max(end - time.monotonic(), 0))[0]:
             try:
                 piece = os.read(ours, 65_536)
             except OSError:  # Linux says so when the other side is closed
                 break
             seen += piece
+            if len(set(SHOWN.findall(seen))) >= 2:
+                go.touch()
             if b"    -d '" in seen and not asked:
                 process.send_signal(signal.SIGTERM)
                 asked = True
@@ -238,7 +246,7 @@ def test_the_command_on_a_terminal(tiny_model: Path) -> None:
         process.kill()
         os.close(ours)
     written = seen.decode().replace("\r\n", "\n")
-    assert len(set(re.findall(r"\rllamacpp: loading weights, (\d) s\x1b\[K", written))) >= 2
+    assert go.exists()
     lines = screen(written)
     assert any(re.fullmatch(r"wellspoken 0\S+ listens on http://\S+:\d+", x) for x in lines)
     assert any(" is ready, with tiny-spm, after " in line for line in lines)

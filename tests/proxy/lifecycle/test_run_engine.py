@@ -34,29 +34,31 @@ from wellspoken.proxy.lifecycle import hosted as engines
 
 ASKED = {"model": "any", "messages": MESSAGES}
 ENDLESS = [{"role": "user", "content": "@loop"}]
+NEVER = Path("/nowhere/go")
 
-# Says what it does, takes its time, and becomes the engine; or ends.
+# Says what it does, waits for a file, and becomes the engine; or ends.
 SLOW = """
 import os, sys, time
 print("phase: " + sys.argv[2], file=sys.stderr, flush=True)
-time.sleep(float(sys.argv[1]))
 if len(sys.argv) == 3:
     sys.exit(3)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
 os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
 class Slow(LlamaCpp):
-    """llama.cpp, but its process takes some seconds before it begins, or never becomes one."""
+    """llama.cpp, but its process begins when a file is there, or never becomes one."""
 
-    def __init__(self, model: Path, seconds: float, *, fails: bool = False) -> None:
+    def __init__(self, model: Path, go: Path, *, fails: bool = False) -> None:
         super().__init__(model, context=512, parallel=1, threads=1)
-        self.seconds = seconds
+        self.go = go
         self.fails = fails
 
     def command(self, socket: Path, folder: Path, shutdown_timeout: float) -> Command:
         command = super().command(socket, folder, shutdown_timeout)
-        slow = (sys.executable, "-c", SLOW, str(self.seconds), "loading weights")
+        slow = (sys.executable, "-c", SLOW, str(self.go), "loading weights")
         return replace(command, argv=slow if self.fails else (*slow, *command.argv))
 
     def phase(self, line: str) -> str | None:
@@ -81,9 +83,11 @@ def engine_config(
     )
 
 
-def slowly(patch: pytest.MonkeyPatch, model: Path, seconds: float, *, fails: bool = False) -> None:
+def slowly(
+    patch: pytest.MonkeyPatch, model: Path, go: Path = NEVER, *, fails: bool = False
+) -> None:
     """Let the engine that is configured be a slow one."""
-    patch.setattr(engines, "kind_of", lambda *_: Slow(model, seconds, fails=fails))
+    patch.setattr(engines, "kind_of", lambda *_: Slow(model, go, fails=fails))
 
 
 def family(word: bytes = b"llamacpp_child") -> set[int]:
@@ -157,10 +161,13 @@ async def test_an_engine_is_started_proxied_restarted_and_stopped(
 
 
 async def test_while_it_starts_requests_are_told_what_it_does(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    slowly(monkeypatch, tiny_model, 2.5)
+    slowly(monkeypatch, tiny_model, tmp_path / "go")
     listen = f"127.0.0.1:{free_port()}"
     running, url = Running(engine_config(tiny_model, listen=listen)), f"http://{listen}"
     await until(lambda: "loading weights" in caplog.text)
@@ -174,6 +181,7 @@ async def test_while_it_starts_requests_are_told_what_it_does(
     assert (await get(f"{url}/livez"))[0] == 200
     assert not running.said.done()
     assert caplog.text.count("llamacpp: loading weights") == 1
+    (tmp_path / "go").touch()
     assert await running.url() == url
     assert (await ask(url))[0] == 200
     assert (await get(f"{url}/readyz"))[0] == 200
@@ -185,7 +193,7 @@ async def test_a_signal_ends_a_start_at_once(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    slowly(monkeypatch, tiny_model, 60)
+    slowly(monkeypatch, tiny_model)
     running = Running(engine_config(tiny_model))
     await until(lambda: family(b"loading weights"))
     began = own_time()
@@ -199,7 +207,7 @@ async def test_a_signal_ends_a_start_at_once(
 async def test_other_backends_do_not_wait_for_an_engine(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, upstream: Upstream
 ) -> None:
-    slowly(monkeypatch, tiny_model, 60)
+    slowly(monkeypatch, tiny_model)
     upstream.script("/health", whole({}))
     backend = {"url": upstream.url, "adapter": "openai", "models": ["m"], "name": "b"}
     running = Running(engine_config(tiny_model, [backend], alias="own"))
@@ -258,7 +266,7 @@ async def test_an_engine_that_ends_too_often_stays_down_and_the_proxy_up(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(supervisor, "BACKOFF", (0.01, 0.02))
-    slowly(monkeypatch, tiny_model, 0, fails=True)
+    slowly(monkeypatch, tiny_model, fails=True)
     running = Running(engine_config(tiny_model, restarts=2))
     url = await running.url()
     assert "not ready yet: " in await running.said
