@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
+from tests.clock import skip
 from tests.conforming import MODEL, body
 from tests.fakes.upstream import (
     Cut,
+    Gate,
     Pause,
     Reset,
     Stall,
@@ -21,6 +24,7 @@ from tests.fakes.upstream import (
     whole,
 )
 from tests.proxy.conftest import CHAT, MESSAGES, StartProxy, envelope, raw
+from tests.waiting import until
 
 PLAIN = json.dumps(body(), ensure_ascii=False, separators=(",", ":")).encode()
 BROKEN = {
@@ -294,11 +298,26 @@ async def test_a_backend_that_stops_in_the_middle_is_504(
 async def test_a_slow_but_steady_body_is_no_timeout(
     upstream: Upstream, start_proxy: StartProxy
 ) -> None:
-    parts = [PLAIN[at : at + 60] for at in range(0, len(PLAIN), 60)]
-    steps = [step for part in parts for step in (part, Pause(0.2))]
+    """Each wait is shorter than the timeouts, and any two together are longer."""
+    parts = [PLAIN[:1], PLAIN[1:60], PLAIN[60:]]
+    gates = [Gate() for _ in parts]
+    steps = [step for one in zip(gates, parts, strict=True) for step in one]
     upstream.scripts = [[head(length=len(PLAIN)), *steps]]
-    proxy = await start_proxy(upstream, timeouts={"between_chunks": 1, "first_token_body": 1})
-    async with await proxy.chat() as response:
+    timeouts = {"between_chunks": 100.0, "first_token_body": 100.0}
+    proxy = await start_proxy(upstream, timeouts=timeouts)
+    (target,) = proxy.service.state.router.targets
+    backend = target.upstream
+    assert backend is not None
+    asked = asyncio.create_task(proxy.chat())
+    heard = -1.0  # when the proxy had what was sent before
+    for gate in gates:
+        await gate.reached.wait()
+        await until(lambda heard=heard: backend.heard > heard)  # type: ignore[misc]
+        heard = asyncio.get_running_loop().time()
+        skip(60)
+        await asyncio.sleep(0.01)
+        gate.open()
+    async with await asked as response:
         assert await response.read() == PLAIN
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientPayloadError, ClientResponse
 
-from tests.clock import own_time
+from tests.clock import own_time, skip
 from tests.conforming import MODEL, finish, role, sse
 from tests.conforming import chunk as part
 from tests.fakes.upstream import (
@@ -196,11 +196,20 @@ async def test_the_heartbeat_goes_on_between_events(
 
 
 async def test_no_heartbeat_while_events_come(upstream: Upstream, start_proxy: StartProxy) -> None:
-    paced = [step for one in EVENTS for step in (one, Pause(2 / len(EVENTS)))]
-    upstream.scripts = [stream(*paced, DONE)]
+    gates = [Gate() for _ in WORDS]
+    paced = [step for one, gate in zip(EVENTS[1:4], gates, strict=True) for step in (one, gate)]
+    upstream.scripts = [stream(EVENTS[0], *paced, EVENTS[4], DONE)]
     # Shorter than the stream, and much longer than a gap in it, however busy the machine is.
-    proxy = await start_proxy(upstream, timeouts={"heartbeat": 1.8})
-    assert await streamed(proxy) == PLAIN
+    proxy = await start_proxy(upstream, timeouts={"heartbeat": 100.0})
+    async with await proxy.chat(stream=True) as response:
+        got = b""
+        for word, gate in zip(WORDS, gates, strict=True):
+            got += await read_until(response, word)
+            skip(60)
+            await asyncio.sleep(0.01)
+            gate.open()
+        got += await response.read()
+    assert got == PLAIN
 
 
 @pytest.mark.parametrize(
