@@ -33,6 +33,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self.seen = 0  # words and finishes of streams that the client has
 
     def __call__(self) -> float:
         self.now += 1e-6
@@ -56,19 +57,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Gap(Gate):
-    """A step of a script in which time goes by."""
+    """A step of a script in which time goes by, once the client has seen so much."""
 
-    def __init__(self, clock: Clock, seconds: float = GAP) -> None:
+    def __init__(self, clock: Clock, seconds: float = GAP, seen: int = 0) -> None:
         super().__init__()
-        self._clock, self._seconds = clock, seconds
+        self._clock, self._seconds, self._seen = clock, seconds, seen
 
     async def wait(self) -> None:
+        await until(lambda: self._clock.seen >= self._seen)
         await self._clock.pass_by(self._seconds)
 
 
-def spoken(clock: Clock, *end: Step) -> list[Step]:
-    """Return a stream of a role and some words, each after a gap."""
-    words = [step for _ in range(WORDS) for step in (Gap(clock), event(chunk({"content": "a"})))]
+def spoken(clock: Clock, *end: Step, streams: int = 0) -> list[Step]:
+    """Return a stream of a role and some words, each after a gap.
+
+    `streams`: of so many the client has each word before the next gap begins.
+    """
+    words: list[Step] = []
+    for count in range(WORDS):
+        words += [Gap(clock, GAP, count * streams), event(chunk({"content": "a"}))]
     return list(stream(event(role()), *words, *end))
 
 
@@ -76,8 +83,9 @@ async def arrivals(proxy: Proxy, clock: Clock, **more: Any) -> list[float]:
     """Return when each piece of a stream came."""
     found = []
     async with await proxy.chat(stream=True, **more) as response:
-        async for _ in response.content.iter_any():
+        async for piece in response.content.iter_any():
             found.append(clock())
+            clock.seen += piece.count(b'"a"') + piece.count(b'"stop"')
     return found
 
 
@@ -86,8 +94,9 @@ async def test_gaps_are_those_that_a_client_sees(
     upstream: Upstream, start_proxy: StartProxy, clock: Clock, rest: float
 ) -> None:
     """The role comes with the first word, and [DONE] is no token, however late it is."""
-    end = [event(finish()), Gap(clock, rest), DONE] if rest else [event(finish()) + DONE]
-    upstream.scripts = [spoken(clock, Gap(clock), *end)]
+    last = Gap(clock, rest, WORDS + 1)
+    end = [event(finish()), last, DONE] if rest else [event(finish()) + DONE]
+    upstream.scripts = [spoken(clock, Gap(clock, GAP, WORDS), *end, streams=1)]
     proxy = await start_proxy(upstream)
     seen = (await arrivals(proxy, clock))[: WORDS + 1]
     scraped = await proxy.metrics()
@@ -101,7 +110,7 @@ async def test_gaps_are_those_that_a_client_sees(
 async def test_a_first_token_is_when_the_client_sees_it(
     upstream: Upstream, start_proxy: StartProxy, clock: Clock
 ) -> None:
-    upstream.scripts = [[Gap(clock, 0.2), *spoken(clock, event(finish()) + DONE)]]
+    upstream.scripts = [[Gap(clock, 0.2), *spoken(clock, event(finish()) + DONE, streams=1)]]
     proxy = await start_proxy(upstream)
     began = clock()
     seen = await arrivals(proxy, clock)
@@ -168,7 +177,7 @@ async def test_work_on_each_piece_of_a_stream_is_overhead(
     n: int,
 ) -> None:
     """With n=2 the answer is made of two streams; each piece of both is translated."""
-    upstream.scripts = [spoken(clock, event(finish()) + DONE) for _ in range(n)]
+    upstream.scripts = [spoken(clock, event(finish()) + DONE, streams=n) for _ in range(n)]
     proxy = await start_proxy(upstream, adapter="llama.cpp")
     slowed(monkeypatch, clock, translate.StreamTranslator, "feed")
     assert await arrivals(proxy, clock, n=n)
