@@ -34,6 +34,7 @@ from wellspoken.adapters.repairs.tools import Row
 Where = Literal["answer", "choice", "message"]
 
 EMPTY = strict.WireLogprobs()
+LONGEST_REASON = 64  # characters of a backend's finish reason that an error quotes
 OBJECTS = {"annotations": b"[{", "audio": b"{"}
 """OpenAI's own keys of a message that pass as they are, and how their JSON begins."""
 
@@ -67,13 +68,18 @@ class Pieces:
 
     def fail(self, reason: Failure, key: str) -> None:
         """End the answer since `key` gives a reason by which it is not usable."""
-        self.notes.add(f"finish_reason_{reason}")
+        why = FAILURES.get(reason)
+        if why is not None:
+            self.notes.add(f"finish_reason_{reason}")
+        else:
+            self.notes.add("finish_reason_like_failure")
         self.end(
             Fault(
                 502,
-                f'The answer is not usable: {FAILURES[reason]} ({key} "{reason}"). Try again; if '
-                "it repeats, see the backend's log.",
-                code=f"upstream_{reason}",
+                f"The answer is not usable: {why or 'the backend failed'} "
+                f'({key} "{reason[:LONGEST_REASON]}"). Try again; if it repeats, see the '
+                "backend's log.",
+                code=f"upstream_{reason if why else 'failure'}",
                 retry=False if reason == "parse_error" else None,
             )
         )

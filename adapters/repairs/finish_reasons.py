@@ -1,11 +1,13 @@
 """Repairs of finish_reason: every spelling of every server as the contract's five, or a failure.
 
-`REASONS` and `FAILURES` are the spellings; each is a repair named `finish_reason_<spelling>`.
+`REASONS` and `FAILURES` are the spellings; each is a repair named `finish_reason_<spelling>`. One
+that is in neither is read by its words (`LIKE`).
 """
 
 from __future__ import annotations
 
-from typing import Any, get_args
+import re
+from typing import Any, Final, get_args
 
 from wellspoken.adapters.events import Reason
 from wellspoken.adapters.repairs.context import Context
@@ -53,12 +55,67 @@ class Failure(str):
     __slots__ = ()
 
 
+def _words(beginnings: str) -> re.Pattern[str]:
+    """Return what finds a word that begins so, among words that "_" joins."""
+    return re.compile(rf"(?<![a-z0-9])(?:{'|'.join(beginnings.split())})")
+
+
+_DENIED: Final = re.compile(r"(?<![a-z0-9])(?:no|non|not|without)_[a-z0-9]+")
+_CAUSES: Final = _words(
+    "time(?:d_?)?_?out deadline network connection disconnect overload quota rate_?limit "
+    "retr(?:y|ies) unavailable crash preempt memory oom(?![a-z])"
+)
+_FILTERS: Final = _words(
+    "(?:content)?filter safety unsafe sensitiv guardrail refus prohibit recitation toxic moderat "
+    "blocked blocklist policy violat harm(?:ful)?(?![a-z]) spii copyright"
+)
+_LIMITS: Final = _words("length max limit window overflow exceed truncat")
+_ERRORS: Final = _words("error fail abort cancel interrupt exception malformed invalid")
+LIKE: Final = (
+    ("failure", _CAUSES),
+    ("content_filter", _FILTERS),
+    ("length", _LIMITS),
+    ("failure", _ERRORS),
+    ("length", _words("context")),
+)
+"""What a reason that is in no table is like, by its words; the first that has one of them.
+
+First the causes that are no limit of the answer's, though their words say one ("rate_limit",
+"deadline_exceeded", "guardrail_timeout"). What kind of error it was says more than that it was one
+(Cohere's ERROR_TOXIC and ERROR_LIMIT, "safety_check_failed"), but a bare "context" says less than
+that (Go's "context canceled").
+"""
+
+
+def find_like(words: str) -> str:
+    """Return what a reason is like by its words, which "_" joins; "" if none of them is known.
+
+    A word that is denied says nothing ("no_error").
+    """
+    told = _DENIED.sub("", words)
+    return next((kind for kind, pattern in LIKE if pattern.search(told)), "")
+
+
+_HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_GAPS: Final = re.compile(r"[\W_]+")
+
+
+def split_words(text: str) -> str:
+    """Return a text's words in lower case, joined by "_", however they were told apart.
+
+    "MaxTokens", "MAX-TOKENS", "FinishReason.MAX_TOKENS".
+    """
+    return _GAPS.sub("_", _HUMPS.sub("_", text)).strip("_").lower()
+
+
 def finish_reason(value: Any, context: Context) -> Reason | Failure | None:
     """Return the contract's reason for whatever a server put there; None if it gives none.
 
-    Counts `finish_reason_empty`, `finish_reason_object`, `finish_reason_<spelling>` and, for one
-    that nobody knows, `finish_reason_unknown`: the finish stage then decides from the answer.
-    Sources: contract rule 1.
+    Counts `finish_reason_empty`, `finish_reason_object` and `finish_reason_<spelling>`; for one
+    that is in no table by what its words are like `finish_reason_like_content_filter`,
+    `finish_reason_like_length` or `finish_reason_like_failure`; for one that nobody knows
+    `finish_reason_unknown`: the finish stage then decides from the answer. Sources: contract rule
+    1; Gemini's FinishReason, Cohere's finish_reason, Amazon Bedrock's and Anthropic's stop reasons.
     """
     if isinstance(value, dict):  # SGLang /generate: {"type": "stop", "matched": 151645}
         context.note("finish_reason_object")
@@ -70,7 +127,7 @@ def finish_reason(value: Any, context: Context) -> Reason | Failure | None:
         return None
     if value in CONTRACT:
         return value  # type: ignore[return-value]
-    key = value.strip().lower().replace("-", "_").replace(" ", "_")
+    key = split_words(value)
     if key in ("", "null", "none"):  # TGI 1.4.5-3.3, Ollama 0.1.3x, cortex: "" on every chunk
         context.note("finish_reason_empty")
         return None
@@ -82,6 +139,20 @@ def finish_reason(value: Any, context: Context) -> Reason | Failure | None:
     if key in REASONS:
         context.note(f"finish_reason_{key}")
         return REASONS[key]
+    return _reason_like(key, context)
+
+
+def _reason_like(key: str, context: Context) -> Reason | Failure | None:
+    """Return what a reason that is in no table tells by its words."""
+    kind = find_like(key)
+    if kind == "failure":
+        return Failure(key)
+    if kind == "length":
+        context.note("finish_reason_like_length")
+        return "length"
+    if kind == "content_filter":
+        context.note("finish_reason_like_content_filter")
+        return "content_filter"
     context.note("finish_reason_unknown")
     return None
 

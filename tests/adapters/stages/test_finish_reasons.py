@@ -133,6 +133,8 @@ def test_the_deprecated_functions_have_their_own_reason() -> None:
         (" stop ", "finish_reason_case"),
         ("EOS_TOKEN", "finish_reason_eos_token"),
         ("End-Turn", "finish_reason_end_turn"),
+        ("endTurn", "finish_reason_end_turn"),
+        ("StopSequence", "finish_reason_stop_sequence"),
         ("stop sequence", "finish_reason_stop_sequence"),
         ({"type": "stop", "matched": 2}, "finish_reason_object"),
         ({"reason": "stop"}, "finish_reason_object"),
@@ -160,6 +162,56 @@ def test_an_unknown_reason_is_decided_by_the_answer(
         assert said.choice["finish_reason"] == reason
         assert said.repairs["finish_reason_unknown"] == 1
         assert "finish_reason_missing" not in said.repairs
+
+
+LIKE = {
+    "content_filter": (
+        *("guardrail_intervened", "PROHIBITED_CONTENT", "RECITATION", "BLOCKLIST", "sensitive"),
+        *("FinishReason.IMAGE_SAFETY", "ERROR_TOXIC", "refusal", "contentFilterTriggered"),
+        *("safety_check_failed", "aborted-by-filter", "contentfilter", "unsafe content"),
+    ),
+    "length": (
+        *("model_context_window_exceeded", "context_window_exceeded", "modelLengthExceeded"),
+        *("maxPredictedTokensReached", "ERROR_LIMIT", "FinishReason.MAX_TOKENS", "context"),
+        *("context_length_error", "MaximumOutput", "token-limit", "truncated", "time_limit"),
+    ),
+    "failure": (
+        *("network_error", "timed_out", "TimeOut", "ENGINE_ERROR", "USER_CANCEL", "failed"),
+        *("server_overloaded", "rate_limit_exceeded", "context canceled", "deadline_exceeded"),
+        *("guardrail_timeout", "MALFORMED_FUNCTION_CALL", "out_of_memory", "HTTPError"),
+    ),
+}
+"""What a reason that is in no table says by its words: the causes of a failure go before a filter,
+this before a limit, and that before a bare error."""
+
+
+@pytest.mark.parametrize(
+    ("spelling", "kind"), [(s, kind) for kind, all in LIKE.items() for s in all]
+)
+def test_an_unheard_reason_is_read_by_its_words(spelling: str, kind: str) -> None:
+    for said in (
+        body(completion(choice(finish_reason=spelling))),
+        stream([role(), say("Hi"), end(spelling)]),
+    ):
+        assert said.repairs == {f"finish_reason_like_{kind}": 1}
+        if kind == "failure":
+            assert said.error is not None and said.error["code"] == "upstream_failure"
+        else:
+            assert said.error is None and said.choice["finish_reason"] == kind
+
+
+@pytest.mark.parametrize(
+    "spelling", ["NO_ERROR", "unlimited", "climax", "harmony_end", "content_block_stop", "COMPLETE"]
+)
+def test_a_word_within_another_or_denied_says_nothing(spelling: str) -> None:
+    said = body(completion(choice(finish_reason=spelling)))
+    assert said.choice["finish_reason"] == "stop"
+    assert said.repairs == {"finish_reason_unknown": 1}
+
+
+def test_an_error_quotes_no_more_than_the_beginning_of_a_reason() -> None:
+    said = body(completion(choice(finish_reason="error_" * 1000)))
+    assert said.error is not None and len(said.error["message"]) < 250
 
 
 def test_an_unknown_reason_after_a_call_is_tool_calls() -> None:
