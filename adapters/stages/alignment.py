@@ -10,12 +10,14 @@ tells which bytes were whose. After "a" the walk stands at 1; the first "" may o
 at 1 (one part has come) or take the whole emoji and stand at 5. Only one row can take it, and both
 ways reach "b" at 5; that the first part takes it all costs a penalty, since a part alone is no
 whole character. So the second "" owns the four bytes and the first one none. What holds of any
-cover: its pieces ascend and none overlaps another, and together they are the bytes it covers.
+cover: its pieces ascend, together they are the bytes it covers, and two overlap only where both
+have a part of what the content shows as U+FFFD.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -28,13 +30,12 @@ STEPS = 100_000
 LAST_TOKEN = 16  # bytes that an end-of-text token may have behind the content
 _FFFD = "\ufffd".encode()
 _CONTINUING = tuple(bytes([byte]) for byte in range(0x80, 0xC0))
-_UTF8 = re.compile(
-    rb"[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|\xed[\x80-\x9f][\x80-\xbf]|"
-    rb"[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|"
-    rb"\xf4[\x80-\x8f][\x80-\xbf]{2}|.",
+_UTF8 = re.compile(  # a character, or as much of one as there is
+    rb"[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]?|\xed[\x80-\x9f][\x80-\xbf]?|"
+    rb"[\xe1-\xec\xee\xef][\x80-\xbf]{1,2}|\xf0[\x90-\xbf][\x80-\xbf]{0,2}|"
+    rb"[\xf1-\xf3][\x80-\xbf]{1,3}|\xf4[\x80-\x8f][\x80-\xbf]{0,2}|.",
     re.DOTALL,
 )
-_REPLACED = re.compile("\ufffd+")
 
 
 class Option(NamedTuple):
@@ -174,33 +175,50 @@ def _cut(rows: Rows, offset: int, size: int, joined: bytes, whole: bool) -> Cove
 
 
 def _cover_replaced(rows: Rows, joined: bytes, content: bytes) -> Cover | None:
-    """Cover a content whose undecodable bytes were replaced: one U+FFFD or more for each run."""
-    characters = _characters(joined)
-    text = "".join(character for character, _ in characters)
-    wanted = _REPLACED.sub("\ufffd", content.decode())
-    if text.startswith(wanted) or (text and wanted.startswith(text)):
-        first = 0
-    else:
-        first = text.rfind(wanted)
-        if first < 0:
-            return None
-    last = min(first + len(wanted), len(characters))
-    begin = characters[first - 1][1] if first else 0
-    end = characters[last - 1][1] if last else 0
-    complete = last - first == len(wanted)
-    found = _cut(rows, begin, end - begin, joined, complete)
-    return found._replace(covered=len(content) if complete else found.covered)
+    """Cover a content whose undecodable bytes show as U+FFFD.
+
+    One for each maximal part of a character, as decoders do, or as many as may be for each run.
+    """
+    views = [(_characters(joined, runs), _characters(content, runs)) for runs in (False, True)]
+    for at_front in (True, False):
+        for shown, wanted in views:
+            text = "".join(character for character, _ in shown)
+            sought = "".join(character for character, _ in wanted)
+            begins = text.startswith(sought) or (text and sought.startswith(text))
+            first = 0 if begins else -1 if at_front else text.rfind(sought)
+            if first >= 0:
+                begin = shown[first - 1][1] if first else 0
+                ends = [end for _, end in shown[first : first + len(wanted)]]
+                complete = len(ends) == len(wanted)
+                found = _cut(rows, begin, ends[-1] - begin, joined, complete)
+                return _shown(found, [x - begin for x in ends], [end for _, end in wanted])
+    return None
 
 
-def _characters(data: bytes) -> list[tuple[str, int]]:
-    """Return (character, its end in bytes), a run of undecodable bytes being one U+FFFD."""
+def _characters(data: bytes, runs: bool) -> list[tuple[str, int]]:
+    """Return (character, its end in bytes); with `runs` all U+FFFD in a row are one."""
     found: list[tuple[str, int]] = []
     for match in _UTF8.finditer(data):
         character = match[0].decode(errors="replace")
-        if character == "\ufffd" and found and found[-1][0] == "\ufffd":
+        if runs and character == "\ufffd" and found and found[-1][0] == "\ufffd":
             found.pop()
         found.append((character, match.end()))
     return found
+
+
+def _shown(found: Cover, ends: list[int], wanted: list[int]) -> Cover:
+    """Place the pieces in the content: each has all of every character that it has a part of.
+
+    `ends`: where the characters end in the bytes that the pieces are of; `wanted`: in the content.
+    """
+    starts = [0, *wanted]
+    pieces = []
+    for piece in found.pieces:
+        start = starts[bisect_right(ends, piece.start)]
+        empty = piece.start == piece.end
+        end = start if empty else starts[bisect_left(ends, piece.end) + 1]
+        pieces.append(piece._replace(start=start, end=end))
+    return found._replace(pieces=pieces, covered=starts[len(ends)])
 
 
 State = tuple[int, int]

@@ -357,7 +357,9 @@ def _is_spelled(entry: Entry, undo: Undo) -> bool:
 def _first_held(pieces: list[Piece], content: bytes) -> int:
     """Return the first of the last pieces that has to wait: it begins with a whole character."""
     first = len(pieces) - 1
-    while first and content[pieces[first].start] & 0xC0 == 0x80:
+    while first and (
+        content[pieces[first].start] & 0xC0 == 0x80 or pieces[first - 1].end > pieces[first].start
+    ):
         first -= 1
     return first
 

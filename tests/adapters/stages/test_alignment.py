@@ -139,6 +139,21 @@ def test_undecodable_bytes_show_as_replacements(name: str) -> None:
     assert found.covered == len(content.encode())
 
 
+def test_pieces_of_a_replaced_run_stand_within_the_content() -> None:
+    """Mutant: without `_shown` the last piece began at 5, behind the content's end (a 500)."""
+    content = "\ufffda".encode()
+    found = cover(rows(b"\xff\xff\xff", b"\xff\xff", b"ab"), content)
+    assert found is not None and found.covered == len(content)
+    assert all(0 <= piece.start < piece.end <= len(content) for piece in found.pieces)
+
+
+def test_a_replaced_part_is_no_more_than_the_content_shows() -> None:
+    """Mutant: with runs alone the content's one U+FFFD took all four tokens."""
+    assert owned(cover(rows(b"\xff", b"\xff", b"\xffa"), "\ufffd".encode()), "\ufffd") == [
+        (0, "\ufffd".encode())
+    ]
+
+
 def test_replacements_that_are_not_there_do_not_cover() -> None:
     assert cover(rows(b"ab"), "x\ufffd".encode()) is None
 
