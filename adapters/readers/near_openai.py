@@ -17,6 +17,7 @@ from wellspoken.adapters.events import End, Event, Extra, Fault, Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.readers import strict
 from wellspoken.adapters.readers.framing import Framed, is_text
+from wellspoken.adapters.readers.numbering import Numbering
 from wellspoken.adapters.readers.opening import Opening
 from wellspoken.adapters.readers.pieces import Pieces
 from wellspoken.adapters.readers.sse import SSEDecoder
@@ -56,6 +57,8 @@ class NearOpenAI(Framed):
         )
         self.opening = Opening(self.pieces)
         self.begin = self.opening.begin
+        numbering = Numbering(exchange)
+        self.numbering = None if numbering.settled else numbering  # until they number choices
 
     def close(self) -> list[Event]:
         """Return what the end of the backend's bytes tells."""
@@ -63,7 +66,7 @@ class NearOpenAI(Framed):
         if not self.pieces.ended:
             if self.opening.start is not None:
                 self.notes.add("done_missing")
-            self.pieces.end(End(False))
+            self._end(clean=False)
         return self.pieces.take()
 
     def body(self, data: bytes, status: int = 200) -> list[Event]:
@@ -98,10 +101,18 @@ class NearOpenAI(Framed):
 
     def finish(self) -> None:
         """End the answer: the backend said [DONE]."""
-        self.pieces.end(End(True))
+        self._end(clean=True)
+
+    def _end(self, *, clean: bool) -> None:
+        if self.numbering is not None:
+            self.pieces.out += self.numbering.release()
+        self.pieces.end(End(clean))
 
     def data(self, data: bytes) -> None:
         """Read one chunk. Hot."""
+        if self.numbering is not None:
+            self._number(data, self.numbering)
+            return
         if self.context.probabilities or not (data.isascii() or is_text(data)):
             self._tolerant(data, 200)
             return
@@ -135,6 +146,17 @@ class NearOpenAI(Framed):
             raw = None
         for choice in chunk.choices:
             self.emit(choice, raw)
+
+    def _number(self, data: bytes, numbering: Numbering) -> None:
+        """Read one chunk of which it is not known whether its index numbers a choice."""
+        before, self.pieces.out = self.pieces.out, []
+        self.numbering = None
+        self.data(data)
+        found = numbering.read(self.pieces.out)
+        self.pieces.out = before + found
+        self.pieces.ended = self.pieces.ended or any(type(event) is Fault for event in found)
+        if not numbering.settled:
+            self.numbering = numbering
 
     def _usage(self, given: strict.WireUsage) -> Usage | None:
         details = (given.prompt_tokens_details, given.completion_tokens_details)

@@ -3,6 +3,7 @@
 Known deviations of /v1/chat/completions:
 
 - 1.4.0: `logprobs` is a list of numbers, streamed one number, and the end-of-text token is content.
+  To 1.4.3 a stream's `index`, that of a choice and of its call, is the token's number, from 1.
   By 1.4.5 they have OpenAI's form without `bytes` and `refusal`; special tokens have an entry and
   no text.
 - finish_reason is "stop_sequence" where a stop string was met, and "eos_token" before 2.3.
