@@ -147,8 +147,8 @@ def finished(choice: dict[str, Any]) -> dict[str, Any]:
 def comparable(body: dict[str, Any], *, usage: bool = False) -> dict[str, Any]:
     """Return what a stream and a body of one answer must agree on.
 
-    Left out: id, created, fingerprint, usage unless `usage`, made-up ids of calls. The same: no
-    content and "" beside a call or a refusal, no entries at all and null.
+    Left out: id, created, fingerprint, usage unless `usage`, made-up ids of calls, extensions. The
+    same: no content and "" beside a call or a refusal, no entries at all and null.
     """
     out: dict[str, Any] = {key: body[key] for key in ("model", "error") if key in body}
     if usage and body.get("usage") is not None:
@@ -161,7 +161,8 @@ def _comparable_choice(choice: dict[str, Any]) -> dict[str, Any]:
     if "text" in choice:
         logprobs = choice["logprobs"]
         kept = logprobs if logprobs is not None and any(logprobs.values()) else None
-        return {**choice, "logprobs": kept}
+        known = {key: choice[key] for key in ("index", "text", "finish_reason")}
+        return {**known, "logprobs": kept}
     message = {k: v for k, v in choice["message"].items() if v is not None}
     if message.get("content") == "" and message.keys() & {"tool_calls", "refusal", "function_call"}:
         del message["content"]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from msgspec import json
 
-from wellspoken.adapters.events import End, Event, Fault, Finish, Text
+from wellspoken.adapters.events import UNKNOWN, End, Entry, Event, Fault, Finish, Text
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.tokens.table import NULL, token_id
 
@@ -114,23 +114,39 @@ class EchoStage:
 
 def _answer_alone(held: _Held) -> bool:
     """Say whether the tokens that came are those of the answer, and not those of all the text."""
-    tokens = _spell_tokens(held)
+    entries = _entries(held)
+    tokens = "" if _name_ids(entries) else _spell(entries)
     text = "".join(event.text for event in held.events)
     answer = text.lstrip()[len(held.prompt) :]
     return _agree(tokens, _squeeze(answer)) and not _agree(tokens, _squeeze(text))
 
 
 def _begin(held: _Held) -> bool:
-    """Say whether the tokens begin with the prompt that the text lacks (vLLM 0.32 with ids)."""
-    prompt = _squeeze(held.prompt)
-    return bool(prompt) and _spell_tokens(held).startswith(prompt)
+    """Say whether the tokens begin with the prompt that the text lacks.
+
+    So vLLM answers `return_token_ids` (0.11 to 0.32), and with `return_tokens_as_token_ids` beside
+    it no token has a text. Nothing comes before a prompt's first token, so that one alone has no
+    number; it may be a begin of text, which the prompt does not spell.
+    """
+    entries, prompt = _entries(held), _squeeze(held.prompt)
+    unscored = bool(entries) and entries[0].logprob == UNKNOWN
+    if _name_ids(entries):
+        return unscored
+    begins = [entries, entries[1:]] if unscored else [entries]
+    return bool(prompt) and any(_spell(part).startswith(prompt) for part in begins)
 
 
-def _spell_tokens(held: _Held) -> str:
-    """Return what the tokens say, "" where one only names an id."""
-    entries = [entry for event in held.events if event.lp for entry in event.lp.entries]
-    if any(token_id(entry.token) is not None for entry in entries):
-        return ""
+def _entries(held: _Held) -> list[Entry]:
+    return [entry for event in held.events if event.lp for entry in event.lp.entries]
+
+
+def _name_ids(entries: list[Entry]) -> bool:
+    """Say whether a token is told by its id alone, so that their text is not known."""
+    return any(token_id(entry.token) is not None for entry in entries)
+
+
+def _spell(entries: list[Entry]) -> str:
+    """Return what the tokens say, without spaces."""
     known = (
         entry.token.encode() if entry.bytes == NULL else bytes(_ids(entry.bytes))
         for entry in entries

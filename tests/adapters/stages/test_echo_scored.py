@@ -108,3 +108,33 @@ def test_a_held_echo_is_no_order_of_the_backend() -> None:
     raw = "".join(f"data: {one}\n\n" for one in [*written, "[DONE]"]).encode()
     request = {"model": "m", "prompt": ["aa", "b"], "echo": True, "stream": True}
     assert translate_pieces(request, [raw], "completions").repairs == {}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "numbers", "code"),
+    [
+        (["token_id:1", "token_id:2", "token_id:3"], [None, -1.0, -0.5], None),
+        (["token_id:3"], [-0.5], "echo_ignored"),
+        (["<s>", "Say", ":", " ", "Hi"], [None, -1.0, -2.0, -1.0, -0.5], None),
+        (["<s>", "Hi"], [-1.0, -0.5], "echo_ignored"),
+        (["Hi"], [None], "echo_ignored"),
+    ],
+    ids=["ids", "ids of the answer", "after a begin of text", "a begin alone", "the answer's null"],
+)
+def test_logprobs_of_a_prompt_that_the_text_lacks(
+    tokens: list[str], numbers: list[float | None], code: str | None
+) -> None:
+    """vLLM's `return_token_ids`: a token without number is a prompt's first.
+
+    Mutants: `_name_ids` always False; `_begin` without `entries[1:]`, or without the number.
+    """
+    given = arrays(tokens, numbers, [number and {} for number in numbers])
+    raw = json.dumps({**piece("Hi", given, "stop"), "usage": USAGE}).encode()
+    outcome = translate(ECHO, 200, "application/json", raw, "completions")
+    body = json.loads(outcome.body)
+    assert outcome.repairs["echo_missing"] == 1
+    if code is None:
+        assert body["choices"][0]["text"] == "Say: Hi"
+        assert body["choices"][0]["logprobs"]["token_logprobs"] == numbers
+    else:
+        assert (outcome.status, body["error"]["code"]) == (502, code)
