@@ -155,7 +155,8 @@ class LlamaCppNative(Framed):
             self.notes.add("native_answer")
             prefix = PREFIXES[self.exchange.kind]
             name = prefix + self.exchange.new_id()
-            self.pieces.out.append(Start(name, self.exchange.now, self.exchange.model))
+            model = self.exchange.model or event.model
+            self.pieces.out.append(Start(name, self.exchange.now, model))
         index = event.index or 0
         opened = index in self.choices
         choice = self.choices[index]

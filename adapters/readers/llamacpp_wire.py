@@ -35,6 +35,7 @@ class Native(Struct, gc=False):
 
     content: str
     index: Index | None = None
+    model: str = ""
     stop: bool = False
     stop_type: Any = None
     stopped_eos: Any = None
@@ -64,6 +65,7 @@ def event_of(payload: dict[str, Any], context: Context) -> Native:
     return Native(
         text,
         index=_index(payload.get("index")),
+        model=model if isinstance(model := payload.get("model"), str) else "",
         stop=payload.get("stop") is True,
         stop_type=payload.get("stop_type"),
         stopped_eos=payload.get("stopped_eos"),

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from msgspec import DecodeError, Raw, ValidationError, json
 
-from wellspoken.adapters.requests.errors import RequestError, invalid, no_model, wrong_type
+from wellspoken.adapters.requests.errors import RequestError, invalid, wrong_type
 
 Decoded = TypeVar("Decoded")
 
@@ -46,8 +46,10 @@ def parse(
 ) -> tuple[Decoded, dict[str, Raw]]:
     """Return what `decode` makes of `body`, and its top-level values as sent.
 
-    Raises `RequestError` 400 in OpenAI's words; `example` is a body for who sends no object.
+    A `model` of null is none, and left out. Raises `RequestError` 400 in OpenAI's words; `example`
+    is a body for who sends no object.
     """
+    fields: dict[str, Raw] = {}
     try:
         if not body.isascii():
             body.decode()  # the skipping of unread values does not look at their encoding
@@ -60,6 +62,9 @@ def parse(
             )
         return decode(body), fields
     except ValidationError as error:
+        if bytes(fields.get("model", b"")) == b"null":
+            named = {key: value for key, value in fields.items() if key != "model"}
+            return parse(json.encode(named), decode, example)
         raise _explain(str(error), example) from None
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _not_json(body, error) from None
@@ -109,8 +114,6 @@ def _explain(text: str, example: str) -> RequestError:
             f"The body of the request has to be a JSON object, but it is {got}. Send {example}.",
             code="invalid_type",
         )
-    if param == "model" and got == "null":
-        return no_model()
     return wrong_type(param, _spell_types(param, found["expected"]), got)
 
 

@@ -62,6 +62,19 @@ def messages_in(sent: dict[str, Any]) -> Messages:
     return json.decode(_encode(sent["messages"]), type=Messages)
 
 
+def leave_out_nulls(sent: dict[str, Any]) -> None:
+    """`messages`: no key that is null, but for `content`, which some templates look for.
+
+    llama.cpp b11549 answers 500 for a `name`, `reasoning_content` or `tool_call_id` of null, vLLM
+    0.32 400 for a `name`; clients give an answer's message back with all its nulls.
+    """
+    if _NULL in bytes(sent["messages"]):
+        sent["messages"] = [
+            {key: value for key, value in message.items() if _has(message, key) or key == "content"}
+            for message in messages_in(sent)
+        ]
+
+
 def text_in(fields: dict[str, Any], key: str) -> str | None:
     """Return the text of a key, None where it has none."""
     try:

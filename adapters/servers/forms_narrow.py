@@ -74,9 +74,12 @@ def join_texts(sent: dict[str, Any]) -> None:
 
 
 def plain_messages(sent: dict[str, Any]) -> None:
-    """`messages`: joined texts, and no null but a content's, which an assistant's may not be."""
-    messages = _join(messages_in(sent))
-    sent["messages"] = [_without_nulls(message) for message in messages]
+    """`messages`: joined texts, and an assistant's content, which may not be null."""
+    messages = sent["messages"] = _join(messages_in(sent))
+    for message in messages:
+        content = bytes(message.get("content", _NULL))
+        if content == _NULL and json.decode(message.get("role", _NULL)) == "assistant":
+            message["content"] = Raw(b'""')
 
 
 def _join(messages: Messages) -> Messages:
@@ -94,15 +97,6 @@ def _text_of(part: dict[str, Raw]) -> str | None:
     """Return the text of a part that is one, None for any other."""
     kind = text_in(part, "type")
     return text_in(part, kind) if kind in _TEXTS else None
-
-
-def _without_nulls(message: dict[str, Raw]) -> dict[str, Any]:
-    said: dict[str, Any] = {key: value for key, value in message.items() if bytes(value) != _NULL}
-    if json.decode(message.get("role", _NULL)) == "assistant":
-        said.setdefault("content", "")
-    elif "content" in message:
-        said["content"] = message["content"]
-    return said
 
 
 def texts_to_stop(sent: dict[str, Any]) -> None:

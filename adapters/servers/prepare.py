@@ -22,7 +22,7 @@ from wellspoken.adapters.requests.shapes import (
     Prompt,
 )
 from wellspoken.adapters.servers.backend import Backend
-from wellspoken.adapters.servers.forms import messages_in
+from wellspoken.adapters.servers.forms import leave_out_nulls, messages_in
 from wellspoken.adapters.servers.forms_narrow import with_arguments
 from wellspoken.adapters.servers.parameters import OURS, Table, find_rows, refuse
 
@@ -78,6 +78,7 @@ def translate_chat(backend: Backend, request: ChatRequest) -> dict[str, Any]:
             sent[key] = value
         elif value != _RAW_NULL and _is_sent(request, key, table, needed):
             sent[table[key].key or key] = value
+    leave_out_nulls(sent)
     limited = request.max_tokens is not None or request.max_completion_tokens is not None
     if backend.no_limit is not None and not limited:
         sent[table["max_tokens"].key or "max_tokens"] = backend.no_limit

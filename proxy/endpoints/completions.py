@@ -33,6 +33,7 @@ from wellspoken.proxy.relay.counting import Counter
 from wellspoken.proxy.relay.generate import Generation, generate
 from wellspoken.proxy.relay.plan import BackendRequest, Plan
 from wellspoken.proxy.relay.planner import Planner
+from wellspoken.proxy.upstream.listing import name_model
 from wellspoken.proxy.upstream.target import Target
 
 OPENAI_PATH = "/v1/completions"
@@ -78,6 +79,8 @@ async def _plan(planner: Planner[CompletionRequest]) -> Plan:
         planner.found = [await planner.score(prompt) for prompt in given]
     if wanted.limit == 0 and not (wanted.echo and backend.scores == "backend"):
         planner.sizes = [await _size(planner, place, given[place]) for place in range(len(given))]
+        if not exchange.model:  # nor does an answer of the backend's tell it
+            planner.exchange = replace(planner.exchange, model=await name_model(target))
     each = max(wanted.best_of or 1, wanted.n or 1)
     best = each > (wanted.n or 1)
     make = partial(_make_payload, planner, given)

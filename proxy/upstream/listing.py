@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.shapes import Model
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Router, Target
@@ -34,6 +35,20 @@ async def list_models(router: Router) -> dict[str, Model]:
             for name, entry in known.items():
                 found.setdefault(name, entry)
     return found
+
+
+async def name_model(target: Target) -> str:
+    """Return what to call the model of a request that names none: as configured, or as listed.
+
+    A backend that does not tell gives its own name.
+    """
+    configured = (*target.names, target.settings.upstream_model)
+    if name := next(filter(None, configured), ""):
+        return name
+    try:
+        return next(iter(await _ask_models(target, True)), target.name)
+    except (UpstreamError, RequestError):
+        return target.name
 
 
 async def _ask_models(target: Target, only: bool) -> Mapping[str, Model]:

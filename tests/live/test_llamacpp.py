@@ -236,6 +236,19 @@ async def test_every_answer_conforms_and_a_stream_folds_to_its_body(proxy: str) 
             assert comparable(fold(stream)) == comparable(json.loads(body)), (content, more)
 
 
+@pytest.mark.parametrize("proxy", ["llamacpp", "llamacpp-native"], indirect=True)
+async def test_an_answer_given_back_with_its_nulls_is_read(proxy: str) -> None:
+    """b11549 itself answers 500 for a null `name` or `reasoning_content`."""
+    nulls = dict.fromkeys(("name", "reasoning_content", "tool_call_id", "refusal", "tool_calls"))
+    user: dict[str, Any] = {"role": "user", "content": "Hi", **nulls}
+    said = [user, {"role": "assistant", "content": "Yes.", **nulls}, user]
+    async with ClientSession(f"{proxy}/v1/") as session:
+        asked = question(messages=said)
+        async with session.post("chat/completions", json=asked) as answer:
+            body = await answer.json()
+    assert body["choices"][0]["message"]["content"] == TEXT
+
+
 async def test_every_refusal_conforms(proxy: str) -> None:
     async with ClientSession(f"{proxy}/v1/") as session:
         for data, status in [
