@@ -22,6 +22,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from multidict import CIMultiDictProxy
 
 from wellspoken.proxy.config.tables import Timeouts
+from wellspoken.proxy.upstream.connections import Connections
 from wellspoken.proxy.upstream.failures import (
     Peer,
     UpstreamError,
@@ -30,10 +31,9 @@ from wellspoken.proxy.upstream.failures import (
     not_read,
     too_large,
 )
-from wellspoken.proxy.upstream.wire import Address, Wire, take_ready
+from wellspoken.proxy.upstream.wire import NEVER, Address, Wire, take_ready
 
 READ_SIZE = 65_536  # bytes a connection buffers before it stops reading, twice at most
-SETTLE = 0.02  # seconds in which a server may close, unsaid, the connection of a stream it ended
 _SECRETS = 8  # keys of one backend that are remembered, the newest ones
 LINGER = 0.25  # seconds for the last bytes of an answer that is no longer needed
 
@@ -56,7 +56,7 @@ class UpstreamResponse:
     """A backend's answer whose head has come; read it to its end, or close it.
 
     `content_type` is lower-case and without parameters. After the last byte the connection goes
-    back to its pool by itself.
+    back to the idle ones by itself.
 
     One task reads. Beside it run the timer (`_late`), which fails a wait that is too long, and the
     parser, which may give the connection back (`_give_back`) at any wait of the reader's, or before
@@ -95,6 +95,7 @@ class UpstreamResponse:
         except BaseException as error:
             self.close()
             self._raise(error)
+        self._wire.since = NEVER
         self._body = payload
         self.status = message.code
         self.headers = message.headers
@@ -179,11 +180,8 @@ class UpstreamResponse:
             self._watch.end()
         # Perhaps still inside the parser, where what follows the last byte in the same read is not
         # seen yet; it is looked at again (`quiet`) before the connection is used.
-        if self.content_type == "text/event-stream":
-            # llama.cpp says keep-alive, and closes it all the same a moment later (b7376, b11549).
-            self._loop.call_later(SETTLE, self._upstream.release, self._wire)
-        else:
-            self._upstream.release(self._wire)
+        streamed = self.content_type == "text/event-stream" or "Content-Length" not in self.headers
+        self._upstream.connections.give(self._wire, streamed)
 
     def _arm(self, seconds: float) -> None:
         self._stop()
@@ -226,8 +224,8 @@ class Upstream:
     GET answers does not count, since a server whose model hangs still answers those.
     `on_failure` is told of every connection that cannot be made and every answer that breaks off.
 
-    It belongs to the loop's thread, where many requests use it at a time: `_idle` and `_open`
-    change only in steps that await nothing, so each connection has one user.
+    It belongs to the loop's thread, where many requests use it at a time: its `connections` change
+    only in steps that await nothing, so each connection has one user.
     """
 
     def __init__(
@@ -239,14 +237,11 @@ class Upstream:
         self.loop = asyncio.get_running_loop()
         self.heard = 0.0
         self.timeouts = timeouts
-        self._idle: deque[tuple[Wire, float]] = deque()
-        self._open: set[Wire] = set()
-        self._sweeper: asyncio.TimerHandle | None = None
+        self.connections = Connections(self.loop, timeouts.upstream_keep_alive)
         fixed = f"Host: {self._address.host}\r\nUser-Agent: wellspoken\r\n"
         self._fixed = fixed.encode()
         self._key = b""
         self._secrets: deque[bytes] = deque(maxlen=_SECRETS)  # the newest, which is sent, first
-        self._closed = False
         self.on_failure: Callable[[UpstreamError], None] | None = None
         self.use(key)
 
@@ -276,7 +271,7 @@ class Upstream:
         if method == "POST":
             lines.append(b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body))
         request = b"".join((*lines, b"\r\n", body))
-        wire = self._reuse()
+        wire = self.connections.take()
         if wire is None:  # an idle one is false, since it is an empty queue too
             wire = await self._connect()
         wire.set_response_params(
@@ -314,36 +309,22 @@ class Upstream:
             data = data.replace(secret, b"[the key]")
         return data
 
-    def release(self, wire: Wire) -> None:
-        """Take a connection back for the next request, unless one side wants it closed."""
-        if self._closed or wire.should_close or not wire.is_connected():
-            wire.close()
-            return
-        self._idle.append((wire, self.loop.time()))
-        if self._sweeper is None:
-            self._sweeper = self.loop.call_later(self.timeouts.upstream_keep_alive, self._sweep)
-
     @property
     def busy(self) -> bool:
         """Whether a connection is open."""
-        return bool(self._open)
+        return bool(self.connections.open)
 
     def retire(self) -> None:
         """Close what is idle now, and each other connection when its answer has been read.
 
         Requests on their way may still open new ones.
         """
-        self._closed = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        for wire, _ in self._idle:
-            wire.close()
-        self._idle.clear()
+        self.connections.retire()
 
     async def close(self) -> None:
         """Close every connection, also those in use."""
         self.retire()
-        for wire in list(self._open):
+        for wire in list(self.connections.open):
             wire.drop(ClientPayloadError("the proxy closed the connection"))
         await asyncio.sleep(0)  # aborted transports run connection_lost in the next step
 
@@ -363,30 +344,10 @@ class Upstream:
             assert late is not None
             raise self.note_failure(late) from error
 
-    def _reuse(self) -> Wire | None:
-        """Return an idle connection that is still good: the latest used, the least likely stale."""
-        oldest = self.loop.time() - self.timeouts.upstream_keep_alive
-        while self._idle:
-            wire, since = self._idle.pop()
-            if since > oldest and wire.quiet():
-                return wire
-            wire.close()
-        return None
-
-    def _sweep(self) -> None:
-        self._sweeper = None
-        oldest = self.loop.time() - self.timeouts.upstream_keep_alive
-        while self._idle and self._idle[0][1] <= oldest + 0.001:
-            wire, _ = self._idle.popleft()
-            wire.close()
-        if self._idle:
-            again = max(self._idle[0][1] - oldest, 0.001)
-            self._sweeper = self.loop.call_later(again, self._sweep)
-
     async def _connect(self) -> Wire:
         seconds = self.timeouts.connect
         try:
             async with asyncio.timeout(seconds):
-                return await self._address.connect(lambda: Wire(self.loop, self._open))
+                return await self._address.connect(self.connections.make)
         except OSError as error:  # TimeoutError is one
             raise self.note_failure(not_connected(self.peer, error, seconds)) from error

@@ -1,7 +1,8 @@
 """One connection to a backend: how it is opened, over TCP, TLS or a unix socket, and how it ends.
 
-Only client.py, which owns the connections, imports this. What is private in aiohttp's client is
-used here and nowhere else: `ResponseHandler._payload`, `StreamReader._buffer` and `_read_nowait`.
+Only client.py, which owns the connections, and connections.py, which keeps them, import this. What
+is private in aiohttp's client is used here and nowhere else: `ResponseHandler._payload`,
+`StreamReader._buffer` and `_read_nowait`.
 tests/proxy/upstream/test_aiohttp_private.py holds what they have to be.
 """
 
@@ -19,6 +20,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.streams import StreamReader
 
 UNIX = "unix:"
+NEVER = float("-inf")
 PAUSES = (0.001, 0.05)  # seconds between two tries of a full unix socket: the first and the longest
 
 
@@ -26,12 +28,22 @@ class Wire(ResponseHandler):
     """One connection, with those ends made errors that aiohttp does not report.
 
     A body that ends with the connection (no length, no chunks) is complete at FIN, but not at RST.
-    `open_` holds every connection that is made and not lost.
+    `since`: when its last answer ended, by the loop's time; until the next one begins. `streamed`:
+    whether that was a stream. `open_` holds every connection that is made and not lost; `lose` is
+    told of the loss, and whether the server's end was the cause.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, open_: set[Wire]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        open_: set[Wire],
+        lose: Callable[[Wire, bool], None],
+    ) -> None:
         super().__init__(loop)
         self._among = open_
+        self._lose = lose
+        self.since = NEVER
+        self.streamed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -43,6 +55,7 @@ class Wire(ResponseHandler):
         if payload is not None and unread and exc is not None:
             payload.set_exception(ClientPayloadError(f"connection lost: {exc}"))
         self._among.discard(self)
+        self._lose(self, self.transport is not None)  # None: it was closed here
         broken = self.exception()
         super().connection_lost(exc)
         if payload is not None and unread and not payload.is_eof() and not payload.exception():

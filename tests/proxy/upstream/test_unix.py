@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from tests.clock import own_time
+from tests.clock import own_time, skip
 from tests.fakes.upstream import (
     Cut,
     Gate,
@@ -29,8 +29,8 @@ from tests.fakes.upstream import (
 )
 from tests.waiting import until
 from wellspoken.proxy.config.tables import Timeouts
-from wellspoken.proxy.upstream.client import SETTLE
 from wellspoken.proxy.upstream.client import Upstream as Client
+from wellspoken.proxy.upstream.connections import TRIAL
 from wellspoken.proxy.upstream.failures import Reason, UpstreamError
 
 NOBODY = 65534
@@ -89,7 +89,8 @@ async def test_a_connection_is_used_again(place: Path) -> None:
         async with client(place) as made:
             for wanted in (b"1", b"2", b"3"):
                 assert await fetch(made) == wanted
-                await asyncio.sleep(2 * SETTLE)
+                skip(TRIAL)
+                await until(lambda: made.connections.idle)
     assert upstream.opened == 1
     request = upstream.requests[0]
     assert request.target == "/x"

@@ -1,0 +1,123 @@
+"""A backend's connections: which are open, which are idle, and which may be used again.
+
+A request that is sent while the server closes its connection is lost, and nobody can tell whether
+it was read: a server that dies over a request says FIN too, and one that gives up may say RST. So
+it is never sent twice (RFC 9110 9.2.2, POST is not idempotent); what is made sure is the look
+before. Some servers say keep-alive and close a connection all the same, a moment after the stream
+on it has ended (llama.cpp b7376 and b11549); behind a busy thread the moment may be long. Hence:
+
+- Until a server has shown that it keeps connections after streams, each such connection but one is
+  closed. That one is on trial: it is not used, and is kept if it is there after `TRIAL`.
+- A server that ends an idle connection within `TRIAL` of its answer, on trial or not, gets `TRIALS`
+  of them before its connections are used again after such an answer.
+
+After whole bodies servers are trusted until they are seen to do the like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from wellspoken.proxy.upstream.wire import Wire
+
+TRIAL = 1.0  # seconds after an answer; idle connections live longer on every server (gunicorn: 2)
+TRIALS = 16  # trials that a server has to pass which has failed one; it may close only at times
+
+
+class Connections:
+    """The connections of one backend. It belongs to the loop's thread; nothing in it awaits.
+
+    `open`: every connection that is made and not lost. `idle`: those that wait for a request, the
+    one longest there first. `keep_alive`: seconds for which one may wait.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, keep_alive: float) -> None:
+        self.open: set[Wire] = set()
+        self.idle: deque[Wire] = deque()
+        self._loop = loop
+        self._keep_alive = keep_alive
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._trial: Wire | None = None
+        self._judge: asyncio.TimerHandle | None = None
+        self._owed = {False: 0, True: 1}  # trials to pass: after whole bodies, after streams
+
+    def make(self) -> Wire:
+        """Return the protocol of a new connection."""
+        return Wire(self._loop, self.open, self.lose)
+
+    def take(self) -> Wire | None:
+        """Return an idle connection that is still good: the latest used, the least likely stale."""
+        oldest = self._loop.time() - self._keep_alive
+        while self.idle:
+            wire = self.idle.pop()
+            if wire.since > oldest and not self._owed[wire.streamed]:
+                if wire.quiet():
+                    return wire
+                self._note_end(wire)
+            wire.close()
+        return None
+
+    def give(self, wire: Wire, streamed: bool) -> None:
+        """Take a connection back after an answer, which was `streamed`, unless it is to close."""
+        if self._closed or wire.should_close or not wire.is_connected():
+            wire.close()
+            return
+        wire.since = self._loop.time()
+        wire.streamed = streamed
+        if not self._owed[streamed]:
+            self._keep(wire)
+        elif self._trial is None:
+            self._trial = wire
+            self._judge = self._loop.call_later(TRIAL, self._pass_trial)
+        else:
+            wire.close()
+
+    def lose(self, wire: Wire, ended_there: bool) -> None:
+        """Note that a connection is gone; `ended_there`: not by our doing."""
+        if ended_there:
+            self._note_end(wire)
+        if wire is self._trial:
+            self._end_trial()
+
+    def retire(self) -> None:
+        """Close what is idle, now and from now on."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for wire in (*self.idle, *filter(None, [self._end_trial()])):
+            wire.close()
+        self.idle.clear()
+
+    def _note_end(self, wire: Wire) -> None:
+        """Have a server's connections tried that ends one so soon after its last answer."""
+        if self._loop.time() - wire.since < TRIAL:
+            self._owed[wire.streamed] = TRIALS
+
+    def _pass_trial(self) -> None:
+        wire = self._end_trial()
+        assert wire is not None
+        self._owed[wire.streamed] -= 1
+        self._keep(wire)
+
+    def _end_trial(self) -> Wire | None:
+        wire, self._trial = self._trial, None
+        if self._judge is not None:
+            self._judge.cancel()
+        return wire
+
+    def _keep(self, wire: Wire) -> None:
+        self.idle.append(wire)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(self._keep_alive, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what has been idle for long."""
+        self._sweeper = None
+        oldest = self._loop.time() - self._keep_alive
+        while self.idle and self.idle[0].since <= oldest + 0.001:
+            self.idle.popleft().close()
+        if self.idle:
+            again = max(self.idle[0].since - oldest, 0.001)
+            self._sweeper = self._loop.call_later(again, self._sweep)

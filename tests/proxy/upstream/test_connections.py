@@ -1,0 +1,145 @@
+"""Connections that servers close a moment after an answer, though they said they would not.
+
+No request may be sent into one that is being closed, since nothing tells whether it was read. The
+scripted server decides the order: it closes a connection once the next request is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from tests.clock import skip
+from tests.fakes.upstream import Cut, Gate, Reset, Script, Upstream, head, stream, whole
+from tests.waiting import until
+from wellspoken.proxy.config.tables import Timeouts
+from wellspoken.proxy.upstream.client import Upstream as Client
+from wellspoken.proxy.upstream.connections import TRIAL, TRIALS
+from wellspoken.proxy.upstream.failures import UpstreamError
+
+ROUNDS = 20
+
+
+@pytest.fixture
+async def made(upstream: Upstream) -> AsyncIterator[Client]:
+    """A client of the scripted server."""
+    client = Client(upstream.url, Timeouts())
+    yield client
+    await client.close()
+
+
+async def fetch(made: Client) -> bytes:
+    """POST to /x and return the body."""
+    answer = await made.open("POST", "/x", b"{}")
+    return await answer.read(1_000_000)
+
+
+async def pass_trial(made: Client) -> None:
+    """Let the connection that is on trial outlast it."""
+    await asyncio.sleep(0)
+    skip(TRIAL)
+    await until(lambda: made.connections.idle)
+
+
+@pytest.mark.parametrize("after", [0.0, 0.02, 0.05, 0.1, 0.2, 0.9])
+@pytest.mark.parametrize("end", [Cut, Reset])
+@pytest.mark.parametrize("make", [stream, lambda text: stream(text, content_type="text/plain")])
+async def test_no_request_meets_a_connection_that_closes_after_a_stream(
+    upstream: Upstream,
+    made: Client,
+    make: Callable[[bytes], list[bytes]],
+    end: type[Cut | Reset],
+    after: float,
+) -> None:
+    """llama.cpp (b7376, b11549) closes so; `after`: from a stream's end to the next request."""
+    gates = [Gate() for _ in range(ROUNDS)]
+    upstream.scripts = [[*make(b"%d" % n), gate, end()] for n, gate in enumerate(gates)]
+    for number in range(ROUNDS):
+        came, before = len(upstream.received), set(made.connections.open)
+        answer = asyncio.create_task(fetch(made))
+        await until(lambda came=came: len(upstream.received) > came)  # type: ignore[misc]
+        if number:
+            gates[number - 1].open()
+        assert await answer == b"%d" % number
+        await until(lambda before=before: not before & made.connections.open)  # type: ignore[misc]
+        skip(after)
+    gates[-1].open()
+    assert len(upstream.requests) == ROUNDS
+
+
+async def test_a_server_that_keeps_connections_after_streams_is_soon_trusted(
+    upstream: Upstream, made: Client
+) -> None:
+    upstream.scripts = [stream(b"1")]
+    await fetch(made)
+    assert not made.connections.idle  # on trial
+    await fetch(made)
+    await until(lambda: len(upstream.connections) == 1)  # one trial at a time
+    await pass_trial(made)
+    for _ in range(3):
+        await fetch(made)
+    assert upstream.opened == 2
+    assert len(upstream.requests) == 5
+
+
+@pytest.mark.parametrize(
+    "first", [stream(b"1"), whole(b"1"), [head(chunked=True) + b"1\r\n1\r\n0\r\n\r\n"]]
+)
+@pytest.mark.parametrize("end", [Cut, Reset])
+async def test_a_server_that_ends_an_idle_connection_early_loses_trust(
+    upstream: Upstream, made: Client, first: Script, end: type[Cut | Reset]
+) -> None:
+    """It may have been replaced by another, or close some connections and not others."""
+    upstream.scripts = [first]
+    await fetch(made)
+    if not made.connections.idle:
+        await pass_trial(made)
+    gate = Gate()
+    upstream.scripts = [[*first, gate, end()], first]
+    await fetch(made)
+    gate.open()
+    await until(lambda: not made.busy)
+    opened = upstream.opened
+    for number in range(TRIALS):
+        await fetch(made)
+        assert not made.connections.idle
+        await pass_trial(made)
+        assert upstream.opened == opened + number + 1
+    await fetch(made)
+    assert upstream.opened == opened + TRIALS
+
+
+@pytest.mark.parametrize("end", [Cut(), Reset()])
+async def test_a_request_that_may_have_been_read_is_sent_once(
+    upstream: Upstream, made: Client, end: Cut | Reset
+) -> None:
+    """What a server says that reads a request whole and then dies does not tell that it was read.
+
+    The connection had been kept after a stream, and after it there is a new trial.
+    """
+    upstream.scripts = [stream(b"1"), stream(b"2"), [end], stream(b"4")]
+    await fetch(made)
+    await pass_trial(made)
+    await fetch(made)
+    with pytest.raises(UpstreamError) as caught:
+        await fetch(made)
+    assert caught.value.reason == "cut"
+    assert [request.connection for request in upstream.requests] == [1, 1, 1]
+    await fetch(made)
+    assert not made.connections.idle
+
+
+async def test_a_failure_in_an_answer_says_nothing_of_idle_connections(
+    upstream: Upstream, made: Client
+) -> None:
+    upstream.scripts = [stream(b"1"), stream(b"2"), stream(b"3", Cut())]
+    await fetch(made)
+    await pass_trial(made)
+    await fetch(made)
+    with pytest.raises(UpstreamError):
+        await fetch(made)
+    upstream.scripts = [stream(b"4")]
+    await fetch(made)
+    assert made.connections.idle
