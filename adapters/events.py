@@ -112,10 +112,15 @@ class Refusal(Struct, gc=False):
     raw: bytes | None = None
 
 
+FUNCTION_CALL = -1
+"""The `n` of a `function_call` from a reader: OpenAI's older form, of which there is one."""
+
+
 class ToolDelta(Struct, gc=False):
     """A piece of a tool call; `arguments` is JSON text or a piece of it.
 
-    From a reader `n` is the backend's index or None, and `id` and `name` may be absent or repeated.
+    From a reader `n` is the backend's index, `FUNCTION_CALL` or None, and `id` and `name` may be
+    absent or repeated.
     From the calls stage `n` ascends from 0, `id` and `name` are set on a call's first piece alone.
     `opens`: the raw chunk carries the choice's role too.
     """

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Raw, UnsetType
 
 from wellspoken.adapters.events import (
+    FUNCTION_CALL,
     End,
     Entry,
     Event,
@@ -283,11 +284,7 @@ class Pieces:
             self.notes.add("tool_calls_empty")
         if isinstance(part.function_call, strict.WireFunction):
             call = part.function_call
-            if not self.exchange.functions:
-                self.notes.add("function_call_renamed")
-            rows.append(
-                (len(rows) if self.whole else None, None, call.name or None, call.arguments or "")
-            )
+            rows.append((FUNCTION_CALL, None, call.name or None, call.arguments or ""))
         return rows
 
     def _row(self, call: strict.WireToolCall, n: int) -> Row:
@@ -301,7 +298,7 @@ class Pieces:
         head = function.name is not UNSET or call.id is not UNSET or self.whole
         if head and (call.type is UNSET or call.type is None or function.arguments is UNSET):
             self.notes.add("tool_call_incomplete")
-        index = call.index if isinstance(call.index, int) else None
+        index = call.index if isinstance(call.index, int) and call.index >= 0 else None
         if self.whole:
             if index is not None:
                 self.notes.add("tool_call_index_in_body")

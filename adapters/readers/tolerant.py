@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from wellspoken.adapters.events import Logprobs
+from wellspoken.adapters.events import FUNCTION_CALL, Logprobs
 from wellspoken.adapters.readers.legacy import undo_bytes
 from wellspoken.adapters.readers.opening import Opening
 from wellspoken.adapters.readers.pieces import Where
@@ -271,10 +271,7 @@ class Tolerant:
             rows = [(n, *row[1:]) for n, row in enumerate(rows)]
         call = part.get("function_call")
         if isinstance(call, dict):
-            if not self.exchange.functions:
-                self.notes.add("function_call_renamed")
-            row = tool_call({"function": call}, self.context)
-            rows.append((len(rows) if self.whole else None, *row[1:]))
+            rows.append((FUNCTION_CALL, *tool_call({"function": call}, self.context)[1:]))
         return rows
 
     def _message(self, part: dict[str, Any], text: str, called: bool) -> None:

@@ -63,7 +63,7 @@ def tool_call(item: dict[str, Any], context: Context) -> Row:
     if isinstance(call_id, bool):
         call_id = None
     return (
-        index if isinstance(index, int) and not isinstance(index, bool) else None,
+        index if isinstance(index, int) and not isinstance(index, bool) and index >= 0 else None,
         str(call_id) if isinstance(call_id, str | int) and call_id != "" else None,
         name if isinstance(name, str) and name else None,
         arguments(function.get("arguments", function.get("parameters")), context),

@@ -1,10 +1,22 @@
 """Tool calls (contract rule 4): index from 0 ascending, id and name once, arguments in pieces.
 
 A call is *open* once its first piece was written, which needs its name; until then its arguments
-wait. A piece belongs to the call of its index; without an index a name opens a call and anything
-else continues the last. A name at a used index is a new call if it comes with another id (Ollama
-0.5 gives every call index 0), or if the arguments there are complete and it is another name or
-brings arguments of its own.
+wait. A piece is looked up by its index, without one by its id, else it is of the last call. Whether
+it goes on with the call that is found there, or says it again, or begins another is told by the
+name and by whether the arguments so far are whole:
+
+    the piece has      arguments so far not whole      whole
+    another name       another                         another
+    no name            goes on                         goes on (`_next_without_name`)
+    the same name      goes on, whatever its id        another if a JSON value begins, and it is not
+                                                       the same id's once more; else nothing new
+
+So an id that changes opens nothing by itself: vLLM to 0.8 and TensorRT-LLM make a new one for each
+piece of a forced call. Calls that all say index 0 (Ollama 0.5) are as many as there are whole
+arguments. A `function_call` beside `tool_calls` says one of them again (llama-cpp-python).
+
+Arguments that never come are `{}` (`tool_arguments_empty`), unless the limit cut the call before
+them. Since that is known at the end alone, what other calls have waits until then.
 
 Where the request allows one call at a time, the first of a choice is kept and the others are
 dropped (`tool_calls_parallel`): llama.cpp and others ignore `parallel_tool_calls: false`. A limit
@@ -14,12 +26,16 @@ that is met in one of those did not cut what is kept.
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import DecodeError, Struct, field, json
 
-from wellspoken.adapters.events import End, Event, Fault, Finish, ToolDelta
+from wellspoken.adapters.events import FUNCTION_CALL, End, Event, Fault, Finish, ToolDelta
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs.tools import Unfilled
+
+Ending = Finish | End | Fault
+_OPENING = ("{", "[", '"')  # what a call's arguments begin with; the last, if encoded twice
 
 
 class _Json(Struct, eq=False):
@@ -32,17 +48,19 @@ class _Json(Struct, eq=False):
     quoted: bool = False
     slash: bool = False
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing came yet."""
-        return not self.pieces
-
     def complete(self) -> bool:
-        """Say whether what came is a whole JSON object or array."""
+        """Say whether what came is a whole JSON object, array or text."""
         for piece in self.pieces[self.looked :]:
             self._look(piece)
         self.looked = len(self.pieces)
         return self.began and self.depth <= 0 and not self.quoted
+
+    def equals(self, text: str) -> bool:
+        """Say whether a text is the same JSON."""
+        try:
+            return bool(json.decode("".join(self.pieces)) == json.decode(text))
+        except DecodeError:
+            return False
 
     def _look(self, piece: str) -> None:
         for mark in piece:
@@ -52,6 +70,7 @@ class _Json(Struct, eq=False):
                 self.slash = self.quoted
             elif mark == '"':
                 self.quoted = not self.quoted
+                self.began = True
             elif self.quoted:
                 continue
             elif mark in "{[":
@@ -64,9 +83,11 @@ class _Json(Struct, eq=False):
 class _ToolCall(Struct, eq=False):
     """One call: what the backend said of it, and what of that was written.
 
-    `n` is our index, -1 until it is open; `given` the backend's own id; `waiting` the arguments
-    until then. `unfilled`: its arguments were an empty object, and nothing followed yet. `dropped`:
-    the client does not get it.
+    `n` is our index, -1 until it is open; `index` and `given` are the backend's own index and id;
+    `waiting` the arguments until then. `blank`: no arguments came yet; `unfilled`: an empty object
+    did. `bare`: a piece of it came without a name. `behind`: its name once more, with no arguments,
+    when its own were whole. `dropped`: the client does not get it, since it is one too many or says
+    another again.
     """
 
     index: int | None
@@ -74,38 +95,64 @@ class _ToolCall(Struct, eq=False):
     name: str | None = None
     n: int = -1
     waiting: list[str] = []
+    blank: bool = True
     unfilled: bool = False
-    dropped: bool = False
+    bare: bool = False
+    behind: ToolDelta | None = None
+    dropped: Literal["", "parallel", "again"] = ""
     arguments: _Json = field(default_factory=_Json)
 
-    def take(self, text: str) -> str:
-        """Return what these arguments add, and remember them."""
+    def take(self, event: ToolDelta) -> str:
+        """Return what a piece adds to the arguments, and remember it."""
+        self.given = self.given or event.id
+        self.name = self.name or event.name
+        self.bare = self.bare or event.name is None
+        text = event.arguments
         if isinstance(text, Unfilled):
-            self.unfilled = self.unfilled or self.arguments.empty
+            self.unfilled = self.blank
             return ""
         if text:
-            self.unfilled = False
+            self.blank = self.blank and not text.strip()
+            self.unfilled = self.unfilled and self.blank
             self.arguments.pieces.append(text)
         return text
 
 
 class _ChoiceCalls(Struct, eq=False):
-    """The calls of one choice: `by_index` the last of each index, `size` how many there are."""
+    """The calls of one choice, by the backend's index and id (the last of each).
+
+    `size`: how many there are; `opened`: of them written. `last`: the last of `tool_calls`;
+    `latest`: of all that are no other one again; `again`: whether one is. `blank`: those written
+    that have no arguments yet, by number; `held`: what those behind them have. `ended`: a reason
+    came; `cut`: that the limit was met.
+    """
 
     size: int = 0
-    unfilled: list[_ToolCall] = []
-    by_index: dict[int, _ToolCall] = {}
-    ids: set[str] = set()
-    last: _ToolCall | None = None
     opened: int = 0
+    by_index: dict[int, _ToolCall] = {}
+    by_id: dict[str, _ToolCall] = {}
+    ids: set[str] = set()
+    names: set[str | None] = set()
+    last: _ToolCall | None = None
+    latest: _ToolCall | None = None
+    again: bool = False
+    blank: dict[int, _ToolCall] = {}
+    held: list[ToolDelta] = []
+    ended: bool = False
+    cut: bool = False
 
-    def new(self, index: int | None) -> _ToolCall:
-        """Return a call that was not known before."""
-        call = self.last = _ToolCall(index)
-        self.size += 1
-        if index is not None:
-            self.by_index[index] = call
-        return call
+    def write(self, event: ToolDelta, out: list[Event]) -> None:
+        """Write a piece, or hold it while a call before it has no arguments."""
+        if self.blank and (event.n or 0) > next(iter(self.blank)):
+            self.held.append(event)
+        else:
+            out.append(event)
+
+    def release(self, out: list[Event]) -> None:
+        """Write what was held behind a call that has arguments now."""
+        first = next(iter(self.blank), self.opened)
+        out += [piece for piece in self.held if (piece.n or 0) <= first]
+        self.held = [piece for piece in self.held if (piece.n or 0) > first]
 
 
 _NAMELESS = Fault(
@@ -137,85 +184,147 @@ class ToolCallStage:
             if type(event) is ToolDelta:
                 self._call(event, out)
                 continue
-            if type(event) is Finish or type(event) is End:
+            if type(event) is Finish or type(event) is End or type(event) is Fault:
                 ending = [event.choice] if type(event) is Finish else self.choices
                 choices = [choice for choice in ending if choice in self.choices]
-                if any(self.choices[x].opened < self.choices[x].size for x in choices):
-                    out.append(_NAMELESS)
-                    return out
-                if not isinstance(event, Finish) or event.alone:
-                    for choice in choices:
-                        self._fill(choice, out)
-                if isinstance(event, Finish) and event.reason == "length":
-                    event = self._end_at_limit(event)
+                nameless = any(self.choices[x].opened < self.choices[x].size for x in choices)
+                if nameless and type(event) is not Fault:
+                    return [*out, _NAMELESS]
+                for choice in choices:
+                    event = self._end(choice, event, out)
             out.append(event)
         return out
 
-    def _end_at_limit(self, event: Finish) -> Finish:
-        """Return the end of a choice whose limit was met; not in what the client gets of it."""
-        known = self.choices.get(event.choice)
-        if known is None or known.last is None or not known.last.dropped:
-            return event
-        return Finish(event.choice, "tool_calls", event.alone)
-
-    def _fill(self, choice: int, out: list[Event]) -> None:
-        """Write the empty object of the calls that got nothing else."""
+    def _end(self, choice: int, event: Ending, out: list[Event]) -> Ending:
+        """Write what waits for a choice's end; return that, changed if it was not the client's."""
         known = self.choices[choice]
-        for call in known.unfilled:
-            if call.unfilled and call.n >= 0:
-                out.append(ToolDelta(choice, call.n, None, None, call.take("{}")))
-        known.unfilled = [call for call in known.unfilled if call.unfilled]
+        if isinstance(event, Finish):
+            known.ended = True
+            if event.reason == "length" and known.latest and known.latest.dropped:
+                event = Finish(choice, "tool_calls", event.alone)
+            known.cut = event.reason == "length"
+            if not event.alone:
+                return event
+        elif not known.ended and not (isinstance(event, End) and event.clean):
+            known.cut = True
+        rest, known.held = known.held, []
+        for n, call in known.blank.items():
+            if call.unfilled or not (known.cut and call is known.latest):
+                if not call.unfilled:
+                    self.notes.add("tool_arguments_empty")
+                rest.append(ToolDelta(choice, n, None, None, "{}"))
+        known.blank = {}
+        rest.sort(key=lambda piece: piece.n or 0)
+        out += rest
+        return event
 
     def _call(self, event: ToolDelta, out: list[Event]) -> None:
         known = self.choices[event.choice]
         call = self._find(event, known)
+        again = call is not None and _says_again(event, call)
         if call is None:
-            call = known.new(event.n)
-            if known.size > 1 and not self.exchange.parallel_calls:
-                self.notes.add("tool_calls_parallel")
-                call.dropped = True
-                known.size -= 1
-        known.last = call
+            call = self._begin(event, known)
+        if event.n != FUNCTION_CALL:
+            known.last = call
+        if call.dropped != "again":
+            known.latest = call
+        if again:
+            self.notes.add("tool_call_repeated")
+            return
+        added = call.take(event)
+        if call.given is not None:
+            known.by_id[call.given] = call
         if call.dropped:
-            call.given = call.given or event.id
-            call.name = call.name or event.name
-            call.take(event.arguments)  # which tell where the next one begins
             return
-        added = call.take(event.arguments)
-        if call.unfilled and call not in known.unfilled:
-            known.unfilled.append(call)
         if call.n >= 0:
-            self._continue(call, event, added, out)
+            self._continue(call, event, added, known, out)
             return
-        call.given = call.given or event.id
-        call.name = call.name or event.name
         call.waiting.append(added)
         if call.name is None and len(self.exchange.tools) == 1:
             self.notes.add("tool_call_name_missing")
             call.name = self.exchange.tools[0]
         if call.name is not None:
-            self._fill(event.choice, out)  # the calls before it are over, as far as one can tell
             self._open(call, event, known, out)
 
     def _find(self, event: ToolDelta, known: _ChoiceCalls) -> _ToolCall | None:
         """Return the call that a piece belongs to, None if it begins one."""
-        if event.n is None:
-            last = known.last
-            if last is None:
-                return None
-            self.notes.add("tool_call_index_missing")
-            if event.name is None:
-                return last
-            same = event.id is not None and last.given == event.id
-            return last if same and not _another(event, last) else None
-        found = known.by_index.get(event.n)
-        if found is None or event.name is None:
-            return found
-        other = event.id and found.given and event.id != found.given
-        if other or (found.name is not None and _another(event, found)):
+        if event.n is not None:
+            call = known.by_index.get(event.n)
+            other = known.by_id.get(event.id or "")
+            if other is not None and other.index == event.n:
+                call = other
+        else:
+            if known.last is not None:
+                self.notes.add("tool_call_index_missing")
+            call = known.by_id.get(event.id or "", known.last)
+        if call is None or not self._begins_another(event, call):
+            return call
+        if event.n is not None:
             self.notes.add("tool_call_index_repeated")
-            return None
-        return found
+        return None
+
+    def _begins_another(self, event: ToolDelta, call: _ToolCall) -> bool:
+        """Say whether a piece where a call is known is of another one (the table above)."""
+        other = bool(event.id and call.given and event.id != call.given)
+        if event.name and call.name and event.name != call.name:
+            return True
+        if call.unfilled and event.name and (other or not event.id):
+            return _Json([event.arguments]).complete()  # an object, as the empty one before it
+        if not call.arguments.complete():
+            return False
+        if event.name is None:
+            return self._next_without_name(event, call, other)
+        text = event.arguments.lstrip()
+        if not text or (isinstance(event.arguments, Unfilled) and not other and event.id):
+            call.behind = event
+            return other and call.bare  # whose names are heads alone
+        return text.startswith(_OPENING) and not _says_again(event, call)
+
+    def _next_without_name(self, event: ToolDelta, call: _ToolCall, other: bool) -> bool:
+        """Say whether a piece without a name behind whole arguments begins another call.
+
+        It does if the name came before it, or if another id comes with it where one tool is known.
+        """
+        known = call.behind or (other and len(self.exchange.tools) == 1)
+        if not known or not event.arguments.lstrip().startswith(_OPENING):
+            return False
+        event.name, event.raw = call.name, None
+        if call.behind is not None and call.behind.id != call.given:
+            event.id = event.id or call.behind.id
+        return True
+
+    def _begin(self, event: ToolDelta, known: _ChoiceCalls) -> _ToolCall:
+        """Return a call that was not known before, which may be one too many."""
+        call = _ToolCall(event.n)
+        if self._is_other_form(event, known):
+            self.notes.add("function_call_repeated")
+            known.again = True
+            call.dropped = "again"
+        else:
+            if event.n == FUNCTION_CALL and not self.exchange.functions:
+                self.notes.add("function_call_renamed")
+            if known.size and not self.exchange.parallel_calls:
+                self.notes.add("tool_calls_parallel")
+                call.dropped = "parallel"
+            else:
+                known.size += 1
+            known.names.add(event.name)
+        if event.n is not None:
+            known.by_index[event.n] = call
+        return call
+
+    def _is_other_form(self, event: ToolDelta, known: _ChoiceCalls) -> bool:
+        """Say whether a call is one that OpenAI's other form of calls told before.
+
+        The `function_call` may have a name that no tool has: llama-cpp-python's, of a single call
+        that the model chose, has what the model wrote behind it.
+        """
+        legacy = known.by_index.get(FUNCTION_CALL)
+        if known.again or known.latest is None or (legacy is None) != (event.n == FUNCTION_CALL):
+            return False
+        if legacy is not None:
+            return event.name in (None, legacy.name)
+        return event.name not in self.exchange.tools or bool(known.names & {event.name, None})
 
     def _open(
         self, call: _ToolCall, event: ToolDelta, known: _ChoiceCalls, out: list[Event]
@@ -232,26 +341,35 @@ class ToolCallStage:
         arguments = "".join(call.waiting)
         call.waiting = []
         if (event.n, event.id, event.name, event.arguments) != (call.n, own, call.name, arguments):
-            if event.n is not None and event.n != call.n:
+            if event.n is not None and event.n not in (call.n, FUNCTION_CALL):
                 self.notes.add("tool_call_index_renumbered")
             event = ToolDelta(event.choice, call.n, own, call.name, arguments)
-        out.append(event)
+        known.write(event, out)
+        if call.blank:
+            known.blank[call.n] = call
 
-    def _continue(self, call: _ToolCall, event: ToolDelta, added: str, out: list[Event]) -> None:
+    def _continue(
+        self, call: _ToolCall, event: ToolDelta, added: str, known: _ChoiceCalls, out: list[Event]
+    ) -> None:
         if event.id or event.name:
             self.notes.add("tool_call_head_repeated")
-        elif event.n == call.n and added:
-            out.append(event)
+        if not added:
             return
-        if added:
-            out.append(ToolDelta(event.choice, call.n, None, None, added))
+        if event.id or event.name or event.n != call.n:
+            event = ToolDelta(event.choice, call.n, None, None, added)
+        if call.blank or call.n not in known.blank:
+            known.write(event, out)
+            return
+        del known.blank[call.n]
+        known.write(event, out)
+        known.release(out)
 
 
-def _another(event: ToolDelta, call: _ToolCall) -> bool:
-    """Say whether a second name is that of another call, since the first one's arguments are whole.
-
-    With the same id and name it is the same call's head once more.
-    """
-    if event.name == call.name and (not event.arguments or (event.id and event.id == call.given)):
+def _says_again(event: ToolDelta, call: _ToolCall) -> bool:
+    """Say whether a piece is all of a call once more, such as in a message that closes a stream."""
+    same = event.id == call.given if event.id else call.given is not None
+    if not same or event.name is None or event.name != call.name:
         return False
-    return call.arguments.complete()
+    if not event.arguments.lstrip().startswith(_OPENING) or isinstance(event.arguments, Unfilled):
+        return False
+    return call.arguments.complete() and call.arguments.equals(event.arguments)

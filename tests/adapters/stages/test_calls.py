@@ -166,9 +166,11 @@ def test_a_function_call_with_an_object_and_unknown_keys() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"x": 1}], ids=["strict", "tolerant"])
-def test_no_arguments_are_none(more: Json) -> None:
-    said = whole(call(arguments=None, **more))
-    assert calls(said) == [("call_1", "f", "")]
+@pytest.mark.parametrize("none", [None, "", " "])
+def test_no_arguments_are_an_empty_object(none: str | None, more: Json) -> None:
+    said = whole(call(arguments=none, **more))
+    assert [(name, json.loads(given)) for _, name, given in calls(said)] == [("f", {})]
+    assert said.repairs["tool_arguments_empty"] == 1
 
 
 def test_a_streamed_function_call() -> None:
@@ -325,7 +327,7 @@ def test_the_role_waits_for_what_opens_the_choice() -> None:
 def test_null_content_beside_a_call() -> None:
     parts = [chunk(message(None)), chunk({"content": None, "tool_calls": [HEAD]})]
     said = stream([*parts, end("tool_calls")], ONE)
-    assert calls(said) == [("call_1", "f", "")]
+    assert calls(said) == [("call_1", "f", "{}")]
 
 
 def test_text_before_a_call() -> None:

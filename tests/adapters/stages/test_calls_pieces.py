@@ -24,7 +24,7 @@ from tests.answers import (
 )
 from tests.linear import linear
 from tests.replay import exchange
-from wellspoken.adapters.events import End, Event, Finish, ToolDelta
+from wellspoken.adapters.events import End, Event, Fault, Finish, ToolDelta
 from wellspoken.adapters.stages.tool_calls import ToolCallStage
 
 
@@ -147,3 +147,79 @@ def test_a_function_call_is_not_counted_as_a_bad_tool_call() -> None:
     told = message(None, function_call={"name": "f", "arguments": "{}"})
     said = body(completion(choice(message=told)), ask(functions=[{"name": "f"}]))
     assert said.repairs.keys() <= {"finish_reason_stop_after_call", "finish_reason_call_kind"}
+
+
+def test_a_call_in_both_forms_is_one_and_its_own_id_stays() -> None:
+    """llama-cpp-python with a forced tool; the mutant that takes both makes two calls."""
+    both = {"function_call": {"name": "f", "arguments": '{"a":1}'}}
+    item = {"index": 0, **call("f", '{"a":1}', id="call__0_f_cmpl-1")}
+    said = stream([role(), chunk({**both, "tool_calls": [item]}), end("tool_calls")], TWO)
+    assert calls(said) == [("call__0_f_cmpl-1", "f", '{"a":1}')]
+    assert said.repairs["function_call_repeated"] == 1
+    assert "function_call_renamed" not in said.repairs
+
+
+def test_a_function_call_of_another_tool_stays_a_call() -> None:
+    told = message(None, tool_calls=[call("f")], function_call={"name": "g", "arguments": "{}"})
+    said = body(completion(choice(message=told, finish_reason="tool_calls")), TWO)
+    assert [x[1] for x in calls(said)] == ["f", "g"]
+
+
+def test_a_new_id_with_each_piece_is_one_call_with_the_first() -> None:
+    """vLLM to 0.8, TensorRT-LLM; the mutant that a new id opens a call makes six."""
+    texts = ['{"a"', ":", "1", "}", "\n", ""]
+    for index in ({}, {"index": 0}):
+        pieces = [call("f", text, id=f"id_{n}", **index) for n, text in enumerate(texts)]
+        said = streamed(*[[x] for x in pieces])
+        assert calls(said) == [("id_0", "f", '{"a":1}\n')]
+        assert said.repairs["tool_call_head_repeated"] == 5
+
+
+def test_a_head_like_the_call_before_it_begins_one_when_arguments_follow() -> None:
+    """It comes with another id and no arguments, like a last blank piece, which begins none."""
+    first, head = [call("f", "{}", id="a")], [call("f", "", id="b")]
+    assert calls(streamed(first, head)) == [("a", "f", "{}")]
+    assert calls(streamed(first, head, [{"function": {"arguments": '{"a":1}'}}])) == [
+        ("a", "f", "{}"),
+        ("b", "f", '{"a":1}'),
+    ]
+
+
+def test_a_head_with_a_new_id_after_pieces_without_a_name_begins_a_call() -> None:
+    deltas = [[bare("f", "", id="a")], [piece("{}")], [bare("f", "", id="b")]]
+    assert calls(streamed(*deltas)) == [("a", "f", "{}"), ("b", "f", "{}")]
+
+
+def test_calls_without_arguments_in_order() -> None:
+    """What other calls have waits, so that their indexes ascend; the mutant that writes the empty
+    object at the end breaks rule 4.index."""
+    heads = [[bare(name, "", id=name, index=n)] for n, name in enumerate("fgf")]
+    last = [[piece('{"a"', 2)], [piece(":1}", 2)]]
+    said = streamed(*heads[:2], [bare("f", "", id="h", index=2)], *last)
+    assert calls(said) == [("f", "f", "{}"), ("g", "g", "{}"), ("h", "f", '{"a":1}')]
+    assert said.repairs == {"tool_arguments_empty": 2}
+
+
+def test_heads_before_all_arguments() -> None:
+    """The mutant that fills a call when the next one begins writes `{}{"a":1}`."""
+    heads = [[bare(name, "", id=name, index=n)] for n, name in enumerate("fg")]
+    said = streamed(*heads, [piece('{"a":1}', 0)], [piece('{"b":2}', 1)])
+    assert calls(said) == [("f", "f", '{"a":1}'), ("g", "g", '{"b":2}')]
+    assert said.repairs == {}
+
+
+def test_a_limit_before_the_arguments_leaves_the_last_call_open() -> None:
+    """What the model would have said is not known; the mutant that fills all calls has `{}`."""
+    heads = [chunk({"tool_calls": [bare(x, "", id=x, index=n)]}) for n, x in enumerate("fg")]
+    said = stream([role(), *heads, end("length")], TWO)
+    assert calls(said) == [("f", "f", "{}"), ("g", "g", "")]
+    part = message(None, tool_calls=[call("f", "")])
+    cut = body(completion(choice(message=part, finish_reason="length")), TWO)
+    assert calls(cut) == [("call_1", "f", "")]
+
+
+def test_what_waits_goes_out_before_a_failure() -> None:
+    heads: list[Event] = [ToolDelta(0, 0, "a", "f", ""), ToolDelta(0, 1, "b", "g", "{")]
+    out = through([*heads, Fault(502, "gone")])
+    assert [x.name for x in out if type(x) is ToolDelta and x.name] == ["f", "g"]
+    assert type(out[-1]) is Fault

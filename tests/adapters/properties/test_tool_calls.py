@@ -1,0 +1,282 @@
+"""Whatever calls a backend makes, however it cuts and labels them, come out as exactly those."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.answers import (
+    TWO,
+    Json,
+    Said,
+    body,
+    choice,
+    chunk,
+    completion,
+    end,
+    message,
+    role,
+    stream,
+)
+
+Calls = list[tuple[str, str]]
+"""Names, and arguments as JSON text."""
+Cuts = list[list[str]]
+"""Each call's arguments in pieces."""
+
+VALUES = st.one_of(
+    st.integers(-9, 9), st.text(st.sampled_from('a"\\}{][ é😀'), max_size=4), st.booleans()
+)
+ARGUMENTS = st.dictionaries(
+    st.sampled_from("xyz"), st.one_of(VALUES, st.lists(VALUES, max_size=2)), max_size=2
+)
+
+
+def texts(least: int = 0) -> st.SearchStrategy[str]:
+    """Return arguments of at least so many keys as JSON text, spaced either way."""
+    found = ARGUMENTS.filter(lambda given: len(given) >= least)
+    spaces = st.sampled_from([(",", ":"), (", ", ": ")])
+    return st.builds(lambda given, how: json.dumps(given, separators=how), found, spaces)
+
+
+@st.composite
+def cut_calls(draw: st.DrawFn, most: int) -> tuple[Calls, Cuts]:
+    """Return up to `most` calls, and pieces of their arguments; some pieces are empty."""
+    calls = draw(st.lists(st.tuples(st.sampled_from("fg"), texts()), min_size=1, max_size=most))
+    cuts = []
+    for _, text in calls:
+        ends = sorted(draw(st.lists(st.integers(0, len(text)), max_size=4)))
+        bounds = [0, *ends, len(text)]
+        cuts.append([text[a:b] for a, b in itertools.pairwise(bounds)])
+    return calls, cuts
+
+
+def piece(arguments: Any, name: str | None = None, id: str | None = None, **more: Any) -> Json:
+    """Return an item of a delta's `tool_calls`."""
+    function = {"arguments": arguments} | ({"name": name} if name else {})
+    head = {"id": id, "type": "function"} if id else {}
+    return {**head, "function": function, **more}
+
+
+def fresh() -> Iterator[str]:
+    """Return ids, each another."""
+    return (f"chatcmpl-tool-{n:08}" for n in range(1000))
+
+
+Deltas = list[Json]
+
+
+def as_openai(calls: Calls, cuts: Cuts) -> Deltas:
+    """Index, id and name on a head without arguments; pieces with the index."""
+    return [
+        {"tool_calls": [item]}
+        for n, (name, _) in enumerate(calls)
+        for item in [
+            piece("", name, f"call_{n}", index=n),
+            *(piece(part, index=n) for part in cuts[n]),
+        ]
+    ]
+
+
+def interleaved(calls: Calls, cuts: Cuts) -> Deltas:
+    """All heads first, then the pieces of all in turn."""
+    heads = [piece("", name, f"call_{n}", index=n) for n, (name, _) in enumerate(calls)]
+    rest = [
+        piece(cut[at], index=n)
+        for at in range(max(map(len, cuts)))
+        for n, cut in enumerate(cuts)
+        if at < len(cut)
+    ]
+    return [{"tool_calls": [item]} for item in [*heads, *rest]]
+
+
+def id_of_each_piece(calls: Calls, cuts: Cuts) -> Deltas:
+    """Name and a new id on each piece, no index, a blank one last: TensorRT-LLM, vLLM to 0.5."""
+    ids = fresh()
+    return [
+        {"tool_calls": [piece(part, name, next(ids))]}
+        for (name, _), cut in zip(calls, cuts, strict=True)
+        for part in [*cut, ""]
+    ]
+
+
+def id_of_each_piece_at_0(calls: Calls, cuts: Cuts) -> Deltas:
+    """The same at index 0: vLLM 0.6 to 0.8 with a named tool."""
+    found = id_of_each_piece(calls, cuts)
+    return [{"tool_calls": [{**delta["tool_calls"][0], "index": 0}]} for delta in found]
+
+
+def id_of_each_piece_indexed(calls: Calls, cuts: Cuts) -> Deltas:
+    """The index right, a new id on each piece, the name once: vLLM's `required` to 0.8."""
+    ids = fresh()
+    return [
+        {"tool_calls": [piece(part, None if at else name, next(ids), index=n)]}
+        for n, (name, _) in enumerate(calls)
+        for at, part in enumerate(["", *cuts[n], ""])
+    ]
+
+
+def head_on_each_piece(calls: Calls, cuts: Cuts) -> Deltas:
+    """Id and name on each piece, no index, and once more at the end."""
+    return [
+        {"tool_calls": [piece(part, name, f"call_{n}")]}
+        for n, (name, _) in enumerate(calls)
+        for part in [*cuts[n], ""]
+    ]
+
+
+def heads_without_index(calls: Calls, cuts: Cuts) -> Deltas:
+    """A head without arguments, then pieces with nothing else."""
+    return [
+        {"tool_calls": [item]}
+        for n, (name, _) in enumerate(calls)
+        for item in [piece("", name, f"call_{n}"), *map(piece, cuts[n])]
+    ]
+
+
+def whole_at_0(calls: Calls, cuts: Cuts) -> Deltas:
+    """Whole calls that all say index 0, with ids: Ollama 0.5."""
+    return [
+        {"tool_calls": [piece(text, name, f"call_{n}", index=0)]}
+        for n, (name, text) in enumerate(calls)
+    ]
+
+
+def objects_at_0(calls: Calls, cuts: Cuts) -> Deltas:
+    """The same with the arguments as objects."""
+    return [
+        {"tool_calls": [piece(json.loads(text), name, f"call_{n}", index=0)]}
+        for n, (name, text) in enumerate(calls)
+    ]
+
+
+def objects_at_once(calls: Calls, cuts: Cuts) -> Deltas:
+    """All calls in one delta, without index."""
+    items = [piece(json.loads(text), name, f"call_{n}") for n, (name, text) in enumerate(calls)]
+    return [{"tool_calls": items}]
+
+
+def whole_of_one_id(calls: Calls, cuts: Cuts) -> Deltas:
+    """Whole calls, each with its index and the same id: TGI 2.x."""
+    return [
+        {"tool_calls": [piece(text, name, "0", index=n)]} for n, (name, text) in enumerate(calls)
+    ]
+
+
+def told_again_at_the_end(calls: Calls, cuts: Cuts) -> Deltas:
+    """A last delta has all calls whole, as a message would."""
+    items = [piece(text, name, f"call_{n}", index=n) for n, (name, text) in enumerate(calls)]
+    return [*as_openai(calls, cuts), {"tool_calls": items}]
+
+
+def told_again_without_index(calls: Calls, cuts: Cuts) -> Deltas:
+    """The same, without index."""
+    items = [piece(text, name, f"call_{n}") for n, (name, text) in enumerate(calls)]
+    return [*as_openai(calls, cuts), {"tool_calls": items}]
+
+
+def in_both_forms(calls: Calls, cuts: Cuts) -> Deltas:
+    """`function_call` beside `tool_calls` in each delta: llama-cpp-python with a forced tool."""
+    name = calls[0][0]
+    return [
+        {
+            "function_call": {"name": name, "arguments": part},
+            "tool_calls": [piece(part, name, f"call__0_{name}_cmpl-1", index=0)],
+        }
+        for part in cuts[0]
+    ]
+
+
+def in_both_forms_apart(calls: Calls, cuts: Cuts) -> Deltas:
+    """The same, each form in deltas of its own; a name at the beginning alone."""
+    name = calls[0][0]
+    forms = [
+        (
+            {"function_call": {"arguments": part} | ({} if at else {"name": name})},
+            {"tool_calls": [piece(part, None if at else name, None if at else "call_0", index=0)]},
+        )
+        for at, part in enumerate(cuts[0])
+    ]
+    return [delta for pair in forms for delta in pair]
+
+
+def the_older_form_last(calls: Calls, cuts: Cuts) -> Deltas:
+    """All of `tool_calls`, then the call as `function_call`."""
+    name, text = calls[0]
+    return [*as_openai(calls, cuts), {"function_call": {"name": name, "arguments": text}}]
+
+
+def the_older_form_first(calls: Calls, cuts: Cuts) -> Deltas:
+    """The first call as `function_call`, then all of `tool_calls`, without index."""
+    name, text = calls[0]
+    first = {"function_call": {"name": name, "arguments": text}}
+    return [first, *heads_without_index(calls, cuts)]
+
+
+Dialect = Callable[[Calls, Cuts], Deltas]
+PARALLEL: list[Dialect] = [
+    as_openai,
+    interleaved,
+    id_of_each_piece,
+    id_of_each_piece_at_0,
+    id_of_each_piece_indexed,
+    head_on_each_piece,
+    heads_without_index,
+    whole_at_0,
+    objects_at_0,
+    objects_at_once,
+    whole_of_one_id,
+    told_again_at_the_end,
+    told_again_without_index,
+    the_older_form_first,
+]
+SINGLE: list[Dialect] = [in_both_forms, in_both_forms_apart, the_older_form_last]
+
+
+def calls_of(said: Said) -> list[tuple[str, Any]]:
+    """Return the calls that the client got, the arguments read."""
+    functions = [x["function"] for x in said.message["tool_calls"]]
+    ids = [x["id"] for x in said.message["tool_calls"]]
+    assert len({*ids}) == len(ids)
+    return [(function["name"], json.loads(function["arguments"])) for function in functions]
+
+
+def check_stream(calls: Calls, deltas: Deltas, waived: tuple[str, ...] = ()) -> None:
+    """Check that these deltas come out as these calls."""
+    parts = [role(), *map(chunk, deltas), end("tool_calls")]
+    said = stream(parts, TWO, waived=waived)
+    assert calls_of(said) == [(name, json.loads(text)) for name, text in calls]
+    assert said.choice["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("dialect", PARALLEL, ids=lambda dialect: dialect.__name__)
+@given(made=cut_calls(3))
+def test_parallel_calls_stay_what_they_are(dialect: Dialect, made: tuple[Calls, Cuts]) -> None:
+    calls, cuts = made
+    in_turn = ("4.index",) if dialect is interleaved else ()  # which passes as it comes
+    check_stream(calls, dialect(calls, cuts), in_turn)
+
+
+@pytest.mark.parametrize("dialect", SINGLE, ids=lambda dialect: dialect.__name__)
+@given(made=cut_calls(1))
+def test_a_call_in_both_forms_is_one(dialect: Dialect, made: tuple[Calls, Cuts]) -> None:
+    calls, cuts = made
+    check_stream(calls, dialect(calls, cuts))
+
+
+@given(made=cut_calls(3), older=st.sampled_from(["", "f", "g", "<|im_end|>", None]))
+def test_a_body_has_each_call_once(made: tuple[Calls, Cuts], older: str | None) -> None:
+    calls, _ = made
+    items = [piece(text, name, f"call_{n}") for n, (name, text) in enumerate(calls)]
+    called = {name for name, _ in calls}
+    beside = {"name": older, "arguments": calls[0][1]}
+    told = message(None, tool_calls=items, function_call=beside)
+    said = body(completion(choice(message=told, finish_reason="tool_calls")), TWO)
+    more = [(older, json.loads(calls[0][1]))] if older in {"f", "g"} - called else []
+    assert calls_of(said) == [*((name, json.loads(text)) for name, text in calls), *more]
