@@ -116,13 +116,23 @@ def _make_payload(
         wanted,
         model=target.model_for(wanted.model),
         prompt=prompt,
-        n=None if place is None else 1,
+        n=_count_choices(wanted) if place is None else 1,
         seed=seed,
         enforced=exchange.enforced,
         stream=stream,
         logprobs=k,
         without=COMPUTED if target.backend.scores == "proxy" else frozenset(),
     )
+
+
+def _count_choices(wanted: CompletionRequest) -> int | None:
+    """Return how many choices of one computation are asked for, None for the client's `n`.
+
+    A search gives its best first, so those above `n` go; `best_of` was the width of vLLM's beams up
+    to 0.11, `n` is since.
+    """
+    best_of = wanted.best_of or 1
+    return best_of if best_of > (wanted.n or 1) else None
 
 
 async def _size(planner: Planner[CompletionRequest], place: int, prompt: Prompt) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from msgspec import structs
 from wellspoken.adapters.events import Event
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.merge import Best, Merge, entries_in
+from wellspoken.adapters.requests.joint import cannot_join, joins_choices
 from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest, Prompt
 from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.servers.backend import Endpoint
@@ -84,11 +85,13 @@ class Planner(Generic[Wanted]):
     def plan(self, make: Make, prompts: int, each: int, *, takes: bool, best: bool = False) -> Plan:
         """Return what to ask for `each` choices of every prompt.
 
-        `takes`: the backend takes several at once. `best`: the best of them are the answer.
+        `takes`: the backend takes several at once. `best`: the best of them are the answer. Raises
+        RequestError 400 for choices that are one computation and cannot be asked for at once.
         """
         exchange, target, dialect = self.exchange, self.target, self.endpoint.dialect
-        tops_up = target.backend.tops_up
-        together = each * prompts == 1
+        joint = each > 1 and self._joins(takes, best and prompts > 1)
+        tops_up = target.backend.tops_up and not joint
+        together = joint or each * prompts == 1
         if takes and not together:
             # A choice that has met its stop is cancelled by itself, so each has its own request;
             # and whether a server that was not recognised takes several prompts is not known.
@@ -125,6 +128,19 @@ class Planner(Generic[Wanted]):
         if best:
             merge = Best(exchange, parts, each, [len(entries_in(x.prelude)) for x in sources])
         return Plan(exchange, dialect, asks, sources, merge)
+
+    def _joins(self, takes: bool, mixed: bool) -> bool:
+        """Say whether a prompt's choices are one computation; raise RequestError 400 for one apart.
+
+        `mixed`: the best choices of several prompts would lie between the others.
+        """
+        exchange, target = self.exchange, self.target
+        if not joins_choices(exchange.switches, self.wanted.fields):
+            return False
+        apart = not takes or target.lone or exchange.enforced or bool(self.found)
+        if not self.sizes and (apart or mixed):
+            raise cannot_join(target.backend.title)
+        return True
 
     def _choices(
         self, make: Make, place: int, samples: range, **facts: Any

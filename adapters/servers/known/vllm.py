@@ -37,7 +37,8 @@ if named (#5032), 0.6.0 with parsers (#5649), `tool_choice` none 0.6.4, required
 (#26233). `reasoning_effort` from 0.10.1 for gpt-oss alone (#22342), then for templates (#31956,
 2026-01; "none" #36238; enable_thinking #43401, 2026-05). A template that does not know the role
 developer gets system from 0.28 at the latest (#43590); before, most of them dropped the message.
-`best_of` and `guided_*` went in 0.12 (#29090, #29326), and are ignored since.
+`best_of` and `guided_*` went in 0.12 (#29090, #29326), and are ignored since. `use_beam_search`
+gives `n` beams in every version, the best first, and no stream of completions.
 
 Known deviations of /v1/completions, 0.32:
 
@@ -172,6 +173,7 @@ VLLM: Final = Backend(
     ),
     tokenize=TOKENIZE,
     greedy_alone=True,  # "n must be 1 when using greedy sampling", in every version
-    unstreamed=frozenset({"prompt_logprobs", "echo"}),  # a 400; with n an error in mid-stream
+    # a 400, the last for completions alone; echo with n an error in mid-stream
+    unstreamed=frozenset({"prompt_logprobs", "echo", "use_beam_search"}),
     versions="0.2 to 0.33",
 )
