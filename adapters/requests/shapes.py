@@ -55,6 +55,8 @@ class Message(Struct, gc=False):
     function_call: FunctionCall | None = None
     refusal: str | None = None
     audio: Any = None
+    reasoning_content: Any = None  # of a past answer, as our own answers call it
+    reasoning: Any = None  # as vLLM and Ollama do
 
 
 class Function(Struct, gc=False):

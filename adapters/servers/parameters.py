@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from wellspoken.adapters.requests.errors import short, unsupported
 from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest
-from wellspoken.adapters.servers import forms
+from wellspoken.adapters.servers import forms, forms_reasoning
 
 How = Literal["native", "emulated", "answered", "accepted", "refused"]
 """native: the server does it, in its own form. emulated: the proxy does it. answered: the proxy
@@ -57,6 +57,7 @@ PARTS: Final = ("image_url", "input_audio", "file")
 CHAT_VARIANTS: Final = (
     "messages.developer",
     *(f"messages.{kind}" for kind in PARTS),
+    "messages.reasoning_content",
     "response_format.json_object",
     "response_format.json_schema",
     "tool_choice.none",
@@ -88,6 +89,10 @@ FIRST_CALL: Final = Support("emulated", note="the calls after the first are drop
 WITHOUT_TOOLS: Final = Support("emulated", note="without the tools", form=forms.no_tools)
 ONLY_ALLOWED: Final = Support("emulated", note="only these are offered", form=forms.offer_allowed)
 AS_SYSTEM: Final = Support("emulated", note="as system", form=forms.developer_as_system)
+AS_REASONING_CONTENT: Final = Support(form=forms_reasoning.as_reasoning_content)
+AS_REASONING: Final = Support(key="reasoning", form=forms_reasoning.as_reasoning)
+AS_BOTH: Final = Support(note="also as `reasoning`", form=forms_reasoning.as_both)
+WITHOUT_REASONING: Final = Support("accepted", form=forms_reasoning.without_reasoning)
 USAGE_ALONE: Final = Support(form=forms.usage_alone)
 IGNORED: Final = Support("accepted")
 
@@ -102,9 +107,19 @@ CHAT: Final = (
         "tool_choice.allowed_tools": ONLY_ALLOWED,
         "parallel_tool_calls": FIRST_CALL,
         "messages.developer": AS_SYSTEM,
+        "messages.reasoning_content": AS_REASONING_CONTENT,
     }
 )
 """What becomes of these in front of most servers; a server's table says the rest and its own."""
+
+PastReasoning = Literal["auto", "pass", "drop", "reasoning_content", "reasoning"]
+PAST_REASONING: Final[Mapping[PastReasoning, Support]] = {
+    "pass": Support(),
+    "drop": WITHOUT_REASONING,
+    "reasoning_content": AS_REASONING_CONTENT,
+    "reasoning": AS_REASONING,
+}
+"""What a route may say of past reasoning in the place of the table's row."""
 
 COMPLETIONS: Final = {
     "n": ONE_EACH,
@@ -238,6 +253,8 @@ def _message_variants(request: ChatRequest, found: dict[str, str]) -> None:
     for place, message in enumerate(request.messages):
         if message.role == "developer":
             found["messages.developer"] = f"messages[{place}].role"
+        if message.reasoning_content is not None or message.reasoning is not None:
+            found.setdefault("messages.reasoning_content", f"messages[{place}].reasoning_content")
         if message.audio is not None:
             found["audio"] = f"messages[{place}].audio"
         for at, call in enumerate(message.tool_calls or ()):

@@ -34,6 +34,7 @@ CHAT: Final = (
     | rows("tool_choice.function tool_choice.allowed_tools parallel_tool_calls reasoning_effort")
     | rows("response_format response_format.json_object response_format.json_schema verbosity")
     | rows("messages.developer messages.image_url messages.input_audio messages.file")
+    | rows("messages.reasoning_content", note="as the client sends it; `past_reasoning` names it")
     | rows("modalities audio web_search_options")
     | OURS
     | rows("user safety_identifier prediction")

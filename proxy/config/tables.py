@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from wellspoken.adapters.exchange import Extensions
 from wellspoken.adapters.requests.caps import Caps
 from wellspoken.adapters.requests.vendor import Policy
+from wellspoken.adapters.servers.parameters import PastReasoning
 
 # At most some 30 years: an infinite time cannot be handed on as a number of seconds.
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
@@ -93,6 +94,7 @@ class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keep: tuple[Name, ...] = ()
     bounds: Literal["openai", "backend"] = "openai"
     vendor: Policy = "pass"
+    past_reasoning: PastReasoning = "auto"
     streams: Streams = "both"
     endpoints: Endpoints | None = None
     caps: Caps = Caps()
@@ -140,6 +142,7 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keep: tuple[Name, ...] = ()
     bounds: Literal["openai", "backend"] = "openai"
     vendor: Policy = "pass"
+    past_reasoning: PastReasoning = "auto"
     endpoints: Endpoints | None = None
     caps: Caps = Caps()
 

@@ -103,12 +103,14 @@ def target_of(part: Backend | Engine, found: Outside, timeouts: Timeouts) -> Tar
         bounds=part.bounds,
         tokenizer=found.tokenizer,
         vendor=part.vendor,
+        past_reasoning=part.past_reasoning,
         endpoints=part.endpoints,
         caps=part.caps,
     )
+    adapter = settings.fit(found.adapter)
     if isinstance(part, Engine):  # its upstream comes when the engine has an address
         models = names_of_models(part)
-        return Target(part.name, found.adapter, None, models=models, settings=settings)
+        return Target(part.name, adapter, None, models=models, settings=settings)
     settings = structs.replace(
         settings,
         aliases=part.aliases,
@@ -120,7 +122,7 @@ def target_of(part: Backend | Engine, found: Outside, timeouts: Timeouts) -> Tar
         streams=part.streams,
     )
     upstream = Upstream(normal_url(part.url), timeouts, key=found.key)
-    target = Target(part.name, found.adapter, upstream, models=part.models, settings=settings)
+    target = Target(part.name, adapter, upstream, models=part.models, settings=settings)
     if part.adapter.strip().lower() == "auto":
         log = logging.getLogger("wellspoken")
         target.detector = Detector(target.name, upstream, target.recognise, log)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from wellspoken.adapters.exchange import Extensions
 from wellspoken.adapters.requests.caps import Caps
@@ -16,6 +16,7 @@ from wellspoken.adapters.requests.shapes import Bounds, Model
 from wellspoken.adapters.requests.vendor import Policy
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.detection import Found
+from wellspoken.adapters.servers.parameters import PAST_REASONING, PastReasoning
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.proxy.config.tables import Streams
 from wellspoken.proxy.metrics.service import OTHER
@@ -46,9 +47,18 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
     tokenizer: Tokenizer | None = None
     ui: bool = False
     vendor: Policy = "pass"
+    past_reasoning: PastReasoning = "auto"
     streams: Streams = "both"
     endpoints: Sequence[str] | None = None
     caps: Caps = Caps()
+
+    def fit(self, backend: Backend) -> Backend:
+        """Return the backend with the configuration's word on past reasoning in its chat table."""
+        row = PAST_REASONING.get(self.past_reasoning)
+        if row is None:
+            return backend
+        table = {**backend.chat_table, "messages.reasoning_content": row}
+        return structs.replace(backend, chat_table=table)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -89,7 +99,7 @@ class Target:
 
     def recognise(self, backend: Backend) -> None:
         """Take over what the server was found to be; what was seen of another one is forgotten."""
-        self.backend = backend
+        self.backend = self.settings.fit(backend)
         self.lone = False
 
     def host(self, engine: Supervisor, look: Callable[[], None]) -> None:

@@ -53,6 +53,7 @@ PULLS = (
 
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}"
+    "{% if message.reasoning_content %}{{ '[' + message.reasoning_content + ']' }}{% endif %}"
     "{{ message.content or '' }}{{ '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )

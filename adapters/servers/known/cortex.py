@@ -56,6 +56,7 @@ CHAT: Final = (
     | rows("response_format.json_object response_format.json_schema", note="since 2024-12 (0.1.40)")
     | usual.CHAT
     | {
+        "messages.reasoning_content": usual.WITHOUT_REASONING,
         "messages": Support(note="texts joined", form=narrow.join_texts),
         "stop": Support(form=narrow.texts_to_stop),
         "seed": Support(note="its lowest 31 bits", form=narrow.small_seed),

@@ -51,6 +51,7 @@ CHAT: Final = (
     | usual.CHAT
     | rows("tool_choice tool_choice.none")
     | {
+        "messages.reasoning_content": usual.AS_BOTH,
         "top_p": Support(form=narrow.above_zero),
         "reasoning_effort": Support(
             note="low, medium or high for gpt-oss, else a variable of the template",

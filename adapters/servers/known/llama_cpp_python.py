@@ -55,6 +55,7 @@ CHAT: Final = (
     | rows("logprobs top_logprobs", note="with --logits_all true")
     | usual.CHAT
     | {
+        "messages.reasoning_content": usual.WITHOUT_REASONING,
         "messages": Support(note="texts joined", form=narrow.plain_messages),
         "stop": Support(form=narrow.texts_to_stop),
         "seed": SEED,

@@ -71,6 +71,7 @@ CHAT: Final = (
         "tool_choice.none": usual.WITHOUT_TOOLS,
         "parallel_tool_calls": Support("accepted", note="there are no calls"),
         "messages.developer": usual.AS_SYSTEM,
+        "messages.reasoning_content": usual.AS_REASONING_CONTENT,
         "reasoning_effort": Support(form=forms.effort_for_template),
     }
     | rows("tools tool_choice tool_choice.required tool_choice.function", "refused", note=_CALLS)

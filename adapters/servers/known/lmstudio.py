@@ -39,6 +39,7 @@ CHAT: Final = (
     | usual.CHAT
     | rows("tool_choice.none tool_choice.required response_format.json_schema")
     | {
+        "messages.reasoning_content": usual.AS_BOTH,
         "seed": SEED,
         "response_format": Support(form=forms.object_by_schema),
         "response_format.json_object": Support("emulated", note="as a schema of any object"),

@@ -44,6 +44,7 @@ CHAT: Final = (
     rows("model messages stream stop max_tokens temperature top_p logit_bias logprobs tool_choice")
     | usual.CHAT
     | {
+        "messages.reasoning_content": usual.AS_BOTH,
         "seed": SEED,
         "frequency_penalty": PENALTY,
         "presence_penalty": PENALTY,

@@ -22,7 +22,8 @@ Known deviations of /v1/completions:
 - a stream with `include_usage` has a usage of zeros on every chunk; no chunk before 0.5.2.
 
 Of the request it does not read n, best_of, logit_bias, user, tool_choice, parallel_tool_calls,
-max_completion_tokens, nor what is newer. `reasoning_effort` is read from 0.11.5, `json_schema` from
+max_completion_tokens, nor what is newer; of a message it reads `reasoning`, no `reasoning_content`
+(issue #18534). `reasoning_effort` is read from 0.11.5, `json_schema` from
 0.5.0, `tools` from 0.2.6 and `suffix` too, `input_audio` from 0.20.0; images are data: URLs alone.
 To 0.3.9 the temperature and the frequency penalty count twice and `presence_penalty` is misspelt;
 from 0.6 to 0.29 Ollama's own engine (gemma3, gpt-oss, qwen3 and others) ignores both penalties.
@@ -36,6 +37,8 @@ llm/llama_server.go, runner/ and sample/ of the repository from v0.1.24 to v0.33
 from __future__ import annotations
 
 from typing import Final
+
+from msgspec import structs
 
 from wellspoken.adapters.servers import forms
 from wellspoken.adapters.servers import parameters as usual
@@ -66,6 +69,9 @@ CHAT: Final = (
         "tools": Support(form=forms.describe_tools, since="0.2.6"),
         "tool_choice": Support(note='"auto" is what it does, whatever it is told'),
         "tool_choice.allowed_tools": Support("emulated", form=forms.offer_allowed_if_auto),
+        "messages.reasoning_content": structs.replace(
+            usual.AS_REASONING, since="0.11.1", older=usual.WITHOUT_REASONING
+        ),
         "messages.image_url": Support(note="data: URLs of jpeg, png or webp alone", since="0.2.6"),
         "messages.input_audio": Support(since="0.20.0"),
     }

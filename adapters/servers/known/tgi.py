@@ -61,6 +61,7 @@ CHAT: Final = (
     rows("model stream temperature logprobs tool_choice tool_choice.function")
     | usual.CHAT
     | {
+        "messages.reasoning_content": usual.WITHOUT_REASONING,
         "messages": Support(form=forms.calls_alone),
         "seed": SEED,
         "stop": STOP,

@@ -37,6 +37,8 @@ if named (#5032), 0.6.0 with parsers (#5649), `tool_choice` none 0.6.4, required
 (#26233). `reasoning_effort` from 0.10.1 for gpt-oss alone (#22342), then for templates (#31956,
 2026-01; "none" #36238; enable_thinking #43401, 2026-05). A template that does not know the role
 developer gets system from 0.28 at the latest (#43590); before, most of them dropped the message.
+Past `reasoning_content` is read from 0.12 (#28531), from 0.16 as `reasoning` alone (#27752,
+#33402), later by both names (#42664).
 `best_of` and `guided_*` went in 0.12 (#29090, #29326), and are ignored since. `use_beam_search`
 gives `n` beams in every version, the best first, and no stream of completions.
 
@@ -59,6 +61,8 @@ all that says 0.32.
 from __future__ import annotations
 
 from typing import Final
+
+from msgspec import structs
 
 from wellspoken.adapters.servers import forms
 from wellspoken.adapters.servers import parameters as usual
@@ -134,6 +138,9 @@ CHAT: Final = (
             note="as system, for a template that does not know it",
             since="0.28.0",
             older=usual.AS_SYSTEM,
+        ),
+        "messages.reasoning_content": structs.replace(
+            usual.AS_REASONING, since="0.16.0", older=usual.AS_REASONING_CONTENT
         ),
     }
     | rows("messages.file tools.custom verbosity modalities audio web_search_options", "refused")

@@ -80,6 +80,10 @@ SENT: dict[str, tuple[Json, Json]] = {
     ),
     # C asks for it in words
     "parallel_tool_calls": ({"tools": [F], "parallel_tool_calls": False}, {"tools": [F]}),
+    "messages.reasoning_content": (
+        {"messages": [{"role": "assistant", "content": "a", "reasoning_content": "b"}, USER]},
+        {"messages": [{"role": "assistant", "content": "a"}, USER]},
+    ),
     # E: an unknown role is written into the prompt as it is
     "messages.developer": (
         {"messages": [{"role": "developer", "content": "x"}, USER]},

@@ -99,6 +99,15 @@ CHAT_SENT: dict[str, tuple[Json, Json]] = {
         {"reasoning_effort": "minimal"},
         {"chat_template_kwargs": {"reasoning_effort": "minimal"}, "reasoning_effort": "low"},
     ),
+    "messages.reasoning_content": (
+        {"messages": [{"role": "assistant", "content": "a", "reasoning_content": "b"}, USER]},
+        {
+            "messages": [
+                {"role": "assistant", "content": "a", "reasoning_content": "b", "reasoning": "b"},
+                USER,
+            ]
+        },
+    ),
     # chat_utils.py hands the role to the template, of which many skip what they do not know
     "messages.developer": (
         {"messages": [{"role": "developer", "content": "x"}, USER]},

@@ -105,6 +105,10 @@ CHAT_SENT: dict[str, tuple[Json, Json]] = {
         {"tools": [F], "parallel_tool_calls": False},
         {"tools": [F], "tool_choice": "auto"},
     ),
+    "messages.reasoning_content": (
+        {"messages": [{"role": "assistant", "content": "a", "reasoning_content": "b"}, USER]},
+        {"messages": [{"role": "assistant", "content": "a"}, USER]},
+    ),
     # llama_types.py: roles system, user, assistant, tool, function
     "messages.developer": (
         {"messages": [{"role": "developer", "content": "x"}, USER]},

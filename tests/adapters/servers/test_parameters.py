@@ -49,6 +49,10 @@ CHAT_VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "messages.file": ({"messages": [USER, part("file")]}, "messages[1].content[1]"),
     "messages.image_url": ({"messages": [part("image_url")]}, "messages[0].content[1]"),
     "messages.input_audio": ({"messages": [part("input_audio")]}, "messages[0].content[1]"),
+    "messages.reasoning_content": (
+        {"messages": [{"role": "assistant", "content": "a", "reasoning": "b"}, USER]},
+        "messages[0].reasoning_content",
+    ),
     "modalities": ({"modalities": ["text", "audio"]}, "modalities"),
     "moderation": ({"moderation": {"model": "m"}}, "moderation"),
     "n": ({"n": 2}, "n"),

@@ -157,6 +157,20 @@ async def test_older_rows_tell_developer_and_effort(vllm: str, older: tuple[str,
             assert told in prompt and "<|im_start|>system\nBe brief<|im_end|>" in prompt
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+async def test_past_reasoning_reaches_the_template(
+    vllm: str, start_proxy: StartProxy, name: str
+) -> None:
+    """0.32 takes both names again; what is sent to those between is in test_past_reasoning.py."""
+    asked_first = {"role": "user", "content": "Hello"}
+    said = {"role": "assistant", "content": "Hi", name: "I thought"}
+    asked = question(messages=[asked_first, said, asked_first])
+    async with ClientSession() as session:
+        for version in ("0.32.0", "0.12.0"):
+            ask = Asking(session, vllm, await start_proxy(vllm, version=version))
+            assert "assistant\n[I thought]Hi" in await prompt_of(ask, asked)
+
+
 @BOTH_WAYS
 async def test_what_an_older_version_lacks_is_a_400(
     vllm: str, start_proxy: StartProxy, stream: bool
