@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from msgspec import UNSET
 
 from wellspoken.adapters.requests.caps import DANGEROUS, Caps
+from wellspoken.proxy.config.backend_headers import header_rules
 from wellspoken.proxy.config.engine_keys import engine_rules, names_of_models
 from wellspoken.proxy.config.places import Path
 from wellspoken.proxy.config.problems import Problem, path_text, suggestion
@@ -54,6 +55,7 @@ def check_rules(config: Config) -> Iterator[Problem]:
     if config.engine is not UNSET:
         yield from _caps(config.engine.caps, ("engine",))
         yield from engine_rules(config.engine)
+        yield from header_rules(config.engine, ("engine",))
         if config.server.workers > 1:
             yield Problem(
                 ("server", "workers"),
@@ -176,6 +178,7 @@ def _backend(backend: Backend, at: int, several: bool, listen: str) -> Iterator[
     path: Path = ("backend", at)
     where = path_text(path)
     yield from _caps(backend.caps, path)
+    yield from header_rules(backend, path)
     if backend.ui and backend.vendor != "pass":
         yield Problem(
             (*path, "vendor"),

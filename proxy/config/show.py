@@ -16,6 +16,7 @@ from wellspoken.proxy.config.places import Path
 from wellspoken.proxy.config.problems import Origin, path_text
 from wellspoken.proxy.config.secrets import HIDDEN
 from wellspoken.proxy.config.tables import Engine
+from wellspoken.proxy.config.values import is_reference
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _SECRET: Final = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
@@ -25,7 +26,6 @@ _FLAG: Final = re.compile(
 """What a flag is called that takes a secret; --tokenizer and --max-num-batched-tokens take none."""
 
 _PAIR: Final = re.compile(_FLAG.pattern + r"[\"']?\s*[:=]", re.IGNORECASE)
-_REFERENCE: Final = ("env:", "file:")
 
 
 class Setting(NamedTuple):
@@ -120,14 +120,12 @@ def visible(path: Path, value: Any) -> Any:
 
     References (env:NAME, file:PATH) are shown: they are where a secret is, not the secret.
     """
-    if path == ("engine", "environment"):
-        return {
-            name: text if text.startswith(_REFERENCE) else HIDDEN for name, text in value.items()
-        }
+    if path == ("engine", "environment") or path[-1] == "headers":
+        return {name: text if is_reference(text) else HIDDEN for name, text in value.items()}
     if path == ("engine", "arguments"):
         return _arguments(value)
     if path == ("store", "url") and value is not None:
-        return value if value.strip().startswith(_REFERENCE) else _url(value)
+        return value if is_reference(value.strip()) else _url(value)
     return value
 
 

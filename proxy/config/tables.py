@@ -74,7 +74,15 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 Endpoints = Annotated[tuple[Name, ...], Meta(max_length=64)]
+Headers = Annotated[tuple[Name, ...], Meta(max_length=64)]
 Streams = Literal["both", "always", "never"]
+
+FORWARDED: Final = (
+    *("x-session-id", "x-session-affinity", "session_id", "x-data-parallel-rank"),
+    *("x-request-priority", "baggage"),
+)
+"""A client's headers that go on by default: by which a router in front of several replicas finds
+the one that has a session's cache, and by which vLLM and gateways choose a rank and an order."""
 
 
 class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,6 +105,8 @@ class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     past_reasoning: PastReasoning = "auto"
     streams: Streams = "both"
     endpoints: Endpoints | None = None
+    forward_headers: Headers = FORWARDED
+    headers: dict[Name, str] = {}
     caps: Caps = Caps()
     ui: bool = False
 
@@ -144,6 +154,7 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     vendor: Policy = "pass"
     past_reasoning: PastReasoning = "auto"
     endpoints: Endpoints | None = None
+    forward_headers: Headers = FORWARDED
     caps: Caps = Caps()
 
 

@@ -142,6 +142,26 @@ def read_key(text: str, environ: Mapping[str, str] | None = None) -> str:
     return secret
 
 
+def is_reference(text: str) -> bool:
+    """Say whether a value is not the value itself, but where it stands."""
+    return text.startswith(("env:", "file:"))
+
+
+def resolve_references(given: Mapping[str, str], where: str) -> dict[str, str]:
+    """Return the values of a table, read from where they stand; raise ConfigError as `read_key`.
+
+    `where`: the table, as messages name it.
+    """
+    found = {}
+    for name, value in given.items():
+        try:
+            found[name] = read_key(value) if is_reference(value) else value
+        except ConfigError as error:
+            text = str(error).removeprefix("key: ").replace("change key", "change this")
+            raise ConfigError(f"{where}.{name}: {text}") from None
+    return found
+
+
 def store_url(store: Store) -> str:
     """Return the URL of the store's PostgreSQL, read from where `store.url` says it is.
 

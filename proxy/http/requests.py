@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import re
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from itertools import chain
 from typing import Final
 
@@ -18,6 +18,7 @@ from wellspoken.adapters.requests.errors import RequestError
 
 TRACE_PARENT: Final = "traceparent"
 TRACE_STATE: Final = "tracestate"
+TRACE: Final = (TRACE_PARENT, TRACE_STATE)
 JSON: Final = "application/json"
 EXTENSIONS: tuple[Extensions, ...] = ("none", "known", "all")
 
@@ -199,15 +200,17 @@ def keep_of(request: BaseRequest, default: frozenset[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def context_lines(headers: CIMultiDictProxy[str], names: Iterable[str]) -> bytes:
+def client_lines(headers: CIMultiDictProxy[str], names: Collection[str]) -> bytes:
     """Return a client's header lines of these names, as many and in the order in which they came.
 
     Who takes no part in a trace passes it on as it is (W3C Trace Context, "Mutating the tracestate
-    Field"); several lines of a state mean what one with commas would. Their values were parsed by
-    aiohttp and are ASCII (`refuse`), so no line can be smuggled in.
+    Field"); several lines of a state mean what one with commas would. What `Connection` lists is
+    for the proxy alone (RFC 9110, 7.6.1). Their values were parsed by aiohttp and are ASCII
+    (`refuse`), so no line can be smuggled in.
     """
-    lines = ""
-    for name in names:
-        for value in headers.getall(name) if name in headers else ():
-            lines += f"{name}: {value}\r\n"
-    return lines.encode("ascii")
+    if headers.keys().isdisjoint(names):  # the usual request has none
+        return b""
+    listed = ",".join(headers.getall("Connection", ())).lower().split(",")
+    kept = {name for name in names if name in headers}.difference(map(str.strip, listed))
+    lines = [f"{name}: {x}\r\n" for name in names if name in kept for x in headers.getall(name)]
+    return "".join(lines).encode("ascii")

@@ -10,6 +10,7 @@ from msgspec import UNSET, structs
 
 from wellspoken.adapters.servers import registry
 from wellspoken.adapters.servers.backend import Backend as Adapter
+from wellspoken.proxy.config.backend_headers import StaticHeaders, client_headers, read_headers
 from wellspoken.proxy.config.checks import refuse_endpoints
 from wellspoken.proxy.config.engine_keys import names_of_models
 from wellspoken.proxy.config.tables import Backend, Config, Engine, Timeouts
@@ -34,6 +35,7 @@ class Outside(NamedTuple):
     """What belongs to a backend or engine and does not stand in the configuration itself."""
 
     key: str | None
+    headers: StaticHeaders
     adapter: Adapter
     tokenizer: Tokenizer | None
 
@@ -76,16 +78,18 @@ def outside(part: Backend | Engine, where: str) -> Outside:
     `where`: its table, as messages name it. Raises ConfigError as `build` does.
     """
     key = tokenizer = None
+    headers = StaticHeaders()
     try:
-        if isinstance(part, Backend) and part.key is not None:
-            key = read_key(part.key)
+        if isinstance(part, Backend):
+            key = read_key(part.key) if part.key is not None else None
+            headers = read_headers(part.headers)
         refuse_endpoints(part.endpoints or (), ROUTES)
         adapter = _adapter(part.kind if isinstance(part, Engine) else part.adapter)
         if part.tokenizer is not None:
             tokenizer = Tokenizer(part.tokenizer, download=part.tokenizer_download)
     except ConfigError as error:
         raise ConfigError(f"{where}.{error}") from error
-    return Outside(key, adapter, tokenizer)
+    return Outside(key, headers, adapter, tokenizer)
 
 
 def _adapter(name: str) -> Adapter:
@@ -105,6 +109,7 @@ def target_of(part: Backend | Engine, found: Outside, timeouts: Timeouts) -> Tar
         vendor=part.vendor,
         past_reasoning=part.past_reasoning,
         endpoints=part.endpoints,
+        forwards=client_headers(part),
         caps=part.caps,
     )
     adapter = settings.fit(found.adapter)
@@ -121,7 +126,7 @@ def target_of(part: Backend | Engine, found: Outside, timeouts: Timeouts) -> Tar
         ui=part.ui,
         streams=part.streams,
     )
-    upstream = Upstream(normal_url(part.url), timeouts, key=found.key)
+    upstream = Upstream(normal_url(part.url), timeouts, key=found.key, headers=found.headers)
     target = Target(part.name, adapter, upstream, models=part.models, settings=settings)
     if part.adapter.strip().lower() == "auto":
         log = logging.getLogger("wellspoken")

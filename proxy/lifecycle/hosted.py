@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,7 @@ from wellspoken.adapters.servers.versions import for_version
 from wellspoken.engine.kind import Settings
 from wellspoken.engine.supervisor import Supervisor
 from wellspoken.proxy.config.tables import Auth, Config, Engine
-from wellspoken.proxy.config.values import ConfigError, read_key
+from wellspoken.proxy.config.values import resolve_references
 from wellspoken.proxy.metrics.engine_families import EngineMetrics
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.upstream.client import Upstream
@@ -50,7 +50,7 @@ def kind_of(settings: Engine, own: Iterable[str] = ()) -> Kind:
     both: dict[str, Any] = {
         "alias": settings.alias,
         "inherit": settings.inherit,
-        "environment": _resolve_references(settings.environment),
+        "environment": resolve_references(settings.environment, "engine.environment"),
         "own": tuple(own),
     }
     # The other kind is not loaded.
@@ -73,22 +73,11 @@ def kind_of(settings: Engine, own: Iterable[str] = ()) -> Kind:
     )
 
 
-def _resolve_references(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with what env:NAME and file:PATH refer to."""
-    found = {}
-    for name, value in environment.items():
-        try:
-            found[name] = read_key(value) if value.startswith(("env:", "file:")) else value
-        except ConfigError as error:
-            text = str(error).removeprefix("key: ").replace("change key", "change this")
-            raise ConfigError(f"engine.environment.{name}: {text}") from None
-    return found
-
-
 def _own(config: Config) -> Iterator[str]:
     """Name the variables that hold what only the proxy may know."""
     keys = config.auth.keys if isinstance(config.auth, Auth) else ()
-    for reference in (*keys, *(backend.key for backend in config.backend), config.store.url):
+    backends = (each for one in config.backend for each in (one.key, *one.headers.values()))
+    for reference in (*keys, *backends, config.store.url):
         kind, _, name = (reference or "").strip().partition(":")
         if kind == "env":
             yield name

@@ -16,6 +16,7 @@ from msgspec import UNSET
 
 from wellspoken.adapters.servers import registry
 from wellspoken.engine.failure import EngineError
+from wellspoken.proxy.config.backend_headers import read_headers
 from wellspoken.proxy.config.checks import refuse_endpoints
 from wellspoken.proxy.config.places import Path
 from wellspoken.proxy.config.problems import Problem, path_text
@@ -66,7 +67,8 @@ def _failing(path: Path, work: Callable[[], Any]) -> Iterator[Problem]:
     except (ConfigError, EngineError, StoreError, ValueError) as error:
         text = str(error)
         name = next(part for part in reversed(path) if isinstance(part, str))
-        for known in (f"{path_text(path)}: ", f"{path[0]}.keys: ", f"{name}: "):
+        inner = path_text(path[2:])
+        for known in (f"{path_text(path)}: ", f"{inner}: ", f"{path[0]}.keys: ", f"{name}: "):
             text = text.removeprefix(known)
         text = text if text.endswith(".") else f"{text}."
         yield Problem(path, f"{path_text(path)}: {text}")
@@ -75,6 +77,9 @@ def _failing(path: Path, work: Callable[[], Any]) -> Iterator[Problem]:
 def _of_backend(path: Path, backend: Backend) -> Iterator[Problem]:
     if backend.key is not None:
         yield from _failing((*path, "key"), partial(read_key, backend.key))
+    for name, value in backend.headers.items():
+        one = {name: value}
+        yield from _failing((*path, "headers", name), partial(read_headers, one))
     yield from _failing((*path, "adapter"), partial(registry.find, backend.adapter))
     yield from _of_model(path, backend)
 

@@ -87,7 +87,7 @@ class Reloader:
             if target is None or old != backend:
                 target = target_of(backend, found, change.config.timeouts)
             elif target.upstream is not None:
-                target.upstream.use(found.key)
+                target.upstream.use(found.key, found.headers)
             targets.append(target)
         targets += present[len(before) :]  # the engine's, which stays
         self.described = _describe(service, change, targets)

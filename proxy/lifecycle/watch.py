@@ -128,7 +128,8 @@ class Watcher:
         watched = [self.file] if self.file is not None and self._watches_itself() else []
         auth = self.config.auth
         references = [*(auth.keys if isinstance(auth, Auth) else ())]
-        references += [backend.key for backend in self.config.backend if backend.key is not None]
+        for backend in self.config.backend:
+            references += [*filter(None, (backend.key,)), *backend.headers.values()]
         watched += [Path(r.removeprefix("file:")) for r in references if r.startswith("file:")]
         return {path: digest for path in watched if (digest := _digest(path)) is not None}
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from wellspoken.adapters.events import Fault
 from wellspoken.engine.failure import NotReady
-from wellspoken.proxy.http.requests import TRACE_PARENT, TRACE_STATE, context_lines
+from wellspoken.proxy.http.requests import TRACE, client_lines
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.plan import BackendRequest
 from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
@@ -86,7 +86,7 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> U
             "POST",
             request.path,
             request.payload,
-            extra=forward_headers(call, kind, context) + request.extra,
+            extra=forward_headers(call, target, kind, context) + request.extra,
             authorization=authorization,
             first=timeouts.first_token_stream if request.stream else timeouts.first_token_body,
             between=timeouts.between_chunks,
@@ -113,15 +113,16 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> U
     return response
 
 
-def forward_headers(call: Call, accept: str, context: bytes | None = None) -> bytes:
+def forward_headers(call: Call, target: Target, accept: str, context: bytes | None = None) -> bytes:
     """Return the header lines that a backend gets because of the client's request.
 
     `context`: those of a trace in which the proxy takes part; without, the client's go on.
     """
     lines = f"Accept: {accept}\r\nx-request-id: {call.id}\r\n".encode("ascii")
+    names = target.settings.forwards
     if context is None:
-        context = context_lines(call.request.headers, (TRACE_PARENT, TRACE_STATE))
-    return lines + context
+        return lines + client_lines(call.request.headers, (*TRACE, *names))
+    return lines + context + client_lines(call.request.headers, names)
 
 
 async def reach(call: Call, target: Target, send: Send) -> UpstreamResponse:

@@ -27,7 +27,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from wellspoken.proxy.http.requests import TRACE_STATE, context_lines
+from wellspoken.proxy.http.requests import TRACE_STATE, client_lines
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.outcome import QUIET
 from wellspoken.proxy.relay.plan import BackendRequest
@@ -156,7 +156,7 @@ class RequestTracing:
         trace = cast("RequestTrace | None", call.results.trace)  # nobody else sets it
         if trace is None:
             headers = call.request.headers
-            trace = self._begin(call, context_lines(headers, (TRACE_STATE,)))
+            trace = self._begin(call, client_lines(headers, (TRACE_STATE,)))
         trace.count += 1
         if trace.count > MOST:
             return Asked(trace.span, trace.lines(trace.span), request)

@@ -21,6 +21,7 @@ from aiohttp import ClientPayloadError
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from multidict import CIMultiDictProxy
 
+from wellspoken.proxy.config.backend_headers import StaticHeaders
 from wellspoken.proxy.config.tables import Timeouts
 from wellspoken.proxy.upstream.connections import Connections
 from wellspoken.proxy.upstream.failures import (
@@ -34,7 +35,8 @@ from wellspoken.proxy.upstream.failures import (
 from wellspoken.proxy.upstream.wire import NEVER, Address, Wire, take_ready
 
 READ_SIZE = 65_536  # bytes a connection buffers before it stops reading, twice at most
-_SECRETS = 8  # keys of one backend that are remembered, the newest ones
+_SECRETS = 64  # keys and headers of one backend that are remembered, the newest ones
+NO_HEADERS = StaticHeaders()
 LINGER = 0.25  # seconds for the last bytes of an answer that is no longer needed
 
 
@@ -229,7 +231,13 @@ class Upstream:
     """
 
     def __init__(
-        self, url: str, timeouts: Timeouts, *, key: str | None = None, title: str = ""
+        self,
+        url: str,
+        timeouts: Timeouts,
+        *,
+        key: str | None = None,
+        headers: StaticHeaders = NO_HEADERS,
+        title: str = "",
     ) -> None:
         self.url = url
         self._address = Address(url)
@@ -238,12 +246,11 @@ class Upstream:
         self.heard = 0.0
         self.timeouts = timeouts
         self.connections = Connections(self.loop, timeouts.upstream_keep_alive)
-        fixed = f"Host: {self._address.host}\r\nUser-Agent: wellspoken\r\n"
-        self._fixed = fixed.encode()
+        self._fixed = b""
         self._key = b""
         self._secrets: deque[bytes] = deque(maxlen=_SECRETS)  # the newest, which is sent, first
         self.on_failure: Callable[[UpstreamError], None] | None = None
-        self.use(key)
+        self.use(key, headers)
 
     async def open(
         self,
@@ -288,11 +295,15 @@ class Upstream:
         await answer.head()
         return answer
 
-    def use(self, key: str | None) -> None:
-        """Send this key from now on; those that were sent before are still hidden from clients."""
+    def use(self, key: str | None, headers: StaticHeaders = NO_HEADERS) -> None:
+        """Send this key and these headers with every request from now on.
+
+        What was sent before is still hidden from clients.
+        """
+        fixed = f"Host: {self._address.host}\r\nUser-Agent: wellspoken\r\n".encode()
+        self._fixed = fixed + headers.lines
         self._key = f"Authorization: Bearer {key}\r\n".encode() if key else b""
-        if key:
-            secret = key.encode()
+        for secret in map(str.encode, (*headers.secrets, *filter(None, (key,)))):
             if secret in self._secrets:
                 self._secrets.remove(secret)
             self._secrets.appendleft(secret)

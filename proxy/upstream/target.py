@@ -34,8 +34,9 @@ _LISTED = 20  # model names that an error message lists at most
 class TargetSettings(Struct, frozen=True, kw_only=True):
     """What the configuration says of one backend, as requests need it.
 
-    `endpoints` are the paths that pass through, None for the backend's own list. `auth_pass`: the
-    client's key goes on to the backend. `tokenizer` gives a vocabulary that the backend does not.
+    `endpoints` are the paths that pass through, None for the backend's own list. `forwards` are the
+    client's headers that go on; with `auth_pass` its key does, too. `tokenizer` gives a vocabulary
+    that the backend does not.
     """
 
     aliases: Mapping[str, str] = {}
@@ -50,6 +51,7 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
     past_reasoning: PastReasoning = "auto"
     streams: Streams = "both"
     endpoints: Sequence[str] | None = None
+    forwards: tuple[str, ...] = ()
     caps: Caps = Caps()
 
     def fit(self, backend: Backend) -> Backend:

@@ -62,7 +62,7 @@ def test_the_examples_comments_are_a_configuration_too(
     shown = {"kind", "model", "alias", "chat_template", "mmproj", "arguments", "environment"}
     shown |= {"inherit", "tokenizer", "caps"}
     defaults = Engine(kind="vllm", model="m")
-    for name in set(Engine.__struct_fields__) - shown - {"endpoints"}:
+    for name in set(Engine.__struct_fields__) - shown - {"endpoints", "forward_headers"}:
         assert getattr(config.engine, name) == getattr(defaults, name), name
 
 

@@ -46,10 +46,14 @@ async def test_key_files_are_watched_without_watch(
     assert "sk-" not in caplog.text
 
 
-async def test_a_backends_key_file_is_watched(upstream: Upstream, tmp_path: Path) -> None:
-    key = tmp_path / "key"
+@pytest.mark.parametrize("name", ["Authorization", "x-gateway-key"])
+async def test_a_backends_key_file_is_watched(
+    upstream: Upstream, tmp_path: Path, name: str
+) -> None:
+    key, where = tmp_path / "key", f"file:{tmp_path / 'key'}"
     key.write_text("sk-1")
-    backend = {"url": upstream.url, "adapter": "openai", "key": f"file:{key}"}
+    own = {"key": where} if name == "Authorization" else {"headers": {name: where}}
+    backend = {"url": upstream.url, "adapter": "openai", **own}
     async with watched(None, {"backend": [backend]}) as it:
         (target,) = it.service.state.router.targets
         assert target.upstream is not None
@@ -57,7 +61,8 @@ async def test_a_backends_key_file_is_watched(upstream: Upstream, tmp_path: Path
         replaced(key, KEY)
         await until(lambda: len(it.applied) == 2)
         await target.upstream.probe("/health")
-        assert upstream.requests[-1].header("Authorization") == f"Bearer {KEY}"
+        sent = upstream.requests[-1].header(name) or ""
+        assert sent.removeprefix("Bearer ") == KEY
         assert it.service.state.router.targets == (target,)
 
 
