@@ -1,16 +1,24 @@
 """The logprobs of a prompt's tokens on llama.cpp, which gives none (its issue #27174).
 
+A grammar may name tokens by id (llama.cpp's pull request #17816, 2025-12), so one request makes the
+model answer a whole run of the prompt: `root ::= <[15043]> <[3186]>`. The probabilities that
+llama.cpp reports are those before the grammar. But where a literal cannot be followed, b7376 ends
+and b11549 answers 500: at a token that is a part of a character, that ends a text, or that is
+empty. So a run holds only tokens of whole characters that plain text is split into, which control
+tokens never are. The others, and all on builds that do not read literals, are told by probes.
+
 A probe is a request for one token after a prefix of the prompt, with the token that follows in the
-prompt forced by an overwhelming `logit_bias`. The probabilities that llama.cpp reports are those
-before the bias, so the probe tells the forced token's own logprob and the best `k` there. Probes
-of a prompt go out in order: each finds all but one token of its prefix in the slot's cache.
+prompt forced by an overwhelming `logit_bias`. The probabilities are those before the bias too, so
+the probe tells the forced token's own logprob and the best `k` there. Runs and probes of a prompt
+go out in order: each finds all but one token of its prefix in the slot's cache.
 
 A token that only begins a character has no probabilities in an answer. Then another one is forced,
 of whole characters, and it is looked up among the most likely tokens of its place, ever more of
 them. Which token is forced does not change what is reported, so any will do; the prefix alone does.
 
-Example. For the tokens [1, 15043, 3186] the probes are [1] with 15043 forced, and [1, 15043] with
-3186 forced: the first token has none, since nothing comes before it.
+Example. For the tokens [1, 15043, 3186] the run follows [1] by the grammar above, or the probes are
+[1] with 15043 forced, and [1, 15043] with 3186 forced: the first token has none, since nothing
+comes before it.
 """
 
 from __future__ import annotations
@@ -31,17 +39,23 @@ PROBE: Final = "/completion"
 FORCING: Final = 10_000.0
 DEEPER: Final = (0, 256, 8_192, 10_000_000)
 """Alternatives asked for where a probe does not tell its token's logprob, one after the other."""
+RUN: Final = 1024
+"""Tokens that one request forces at most: at 2 a second, an answer within 10 minutes."""
+ROWS: Final = 50_000
+"""Entries and alternatives that it answers at most: about 7 MB."""
 
 _encode = json.Encoder().encode
 
 
-def tokenize_request(prompt: str, *, alone: bool = False) -> bytes:
+def tokenize_request(prompt: str, *, alone: bool = False, plain: bool = False) -> bytes:
     """Return the body of POST /tokenize that splits a prompt as /completion does.
 
-    `alone`: a text without the tokens that begin or end a prompt.
+    `alone`: a text without the tokens that begin or end a prompt. `plain`: nor with any other
+    control token, whatever the text spells.
     """
+    special = not (alone or plain)
     return _encode(
-        {"content": prompt, "add_special": not alone, "parse_special": True, "with_pieces": True}
+        {"content": prompt, "add_special": special, "parse_special": not plain, "with_pieces": True}
     )
 
 
@@ -85,6 +99,65 @@ def read_whole(data: bytes) -> int:
         if piece and "\ufffd" not in piece.decode(errors="replace"):
             return token
     raise ValueError("a token of whole characters")
+
+
+def read_literals(data: bytes) -> frozenset[int]:
+    """Return the tokens of a plain split that a grammar may name: those of whole characters.
+
+    None that looks like a control token, whatever type a model's file says it has (`</s>`). Raises
+    ValueError for what is no answer of /tokenize.
+    """
+    return frozenset(
+        token
+        for token, piece in read_tokens(data)
+        if piece[:1] > b"\0"
+        and not (piece.startswith(b"<") and piece.endswith(b">"))
+        and piece.decode(errors="ignore").encode() == piece
+    )
+
+
+def run_at(ids: list[int], place: int, literals: frozenset[int], k: int) -> list[int]:
+    """Return the tokens from `place` on that one request may force, none where that saves none."""
+    most = place + max(min(RUN, ROWS // (k + 1)), 2)
+    end = place
+    while end < min(len(ids), most) and ids[end] in literals:
+        end += 1
+    return ids[place:end] if end - place > 1 else []
+
+
+def force_request(prefix: list[int], run: list[int], k: int) -> bytes:
+    """Return the body of POST /completion that answers `run` after `prefix`, with the best `k`."""
+    return _encode(
+        {
+            "prompt": prefix,
+            "n_predict": len(run),
+            "n_probs": max(k, 1),
+            "temperature": 0,
+            "cache_prompt": True,
+            "stream": False,
+            "grammar": "root ::= " + " ".join(f"<[{token}]>" for token in run),
+        }
+    )
+
+
+def read_forced(data: bytes, run: list[int], context: Context) -> tuple[list[Entry], bool]:
+    """Return the entries of `run`, from its beginning on, and whether the answer is nothing else.
+
+    It may be shorter (`--n-predict`, the context's end). Without the whole context behind it
+    (`truncated`), or with no alternatives (a draft's token), a number is none that can be told.
+    Raises ValueError for what is no answer of /completion.
+    """
+    answer = _completion(data)
+    if answer.get("truncated"):
+        return [], True
+    found = logprobs(answer.get("completion_probabilities"), "", context)
+    given = found[0] if found is not None else []
+    entries: list[Entry] = []
+    for entry, token in zip(given, run, strict=False):
+        if entry.id != token or not entry.top_logprobs:
+            break
+        entries.append(entry)
+    return entries, bool(entries) and len(entries) == len(given)
 
 
 def detokenize_request(ids: list[int], model: str = "") -> bytes:
@@ -132,13 +205,7 @@ def read_probe(data: bytes, token: int, context: Context) -> Entry | None:
 
     Raises ValueError for what is no answer of /completion.
     """
-    try:
-        answer = parse(data)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict) or "content" not in answer:
-        raise ValueError("an object with content and completion_probabilities")
-    found = logprobs(answer.get("completion_probabilities"), "", context)
+    found = logprobs(_completion(data).get("completion_probabilities"), "", context)
     if found is None or not found[0]:
         return None
     entry = found[0][0]
@@ -148,6 +215,16 @@ def read_probe(data: bytes, token: int, context: Context) -> Entry | None:
         if row.id == token:
             return Entry(row.token, row.logprob, row.bytes, entry.top_logprobs, token)
     return None
+
+
+def _completion(data: bytes) -> dict[str, Any]:
+    try:
+        answer = parse(data)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict) or "content" not in answer:
+        raise ValueError("an object with content and completion_probabilities")
+    return answer
 
 
 def prompt_logprobs_computed(notes: Notes) -> None:

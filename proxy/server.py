@@ -120,7 +120,7 @@ class Service:
         known = [target.name for target in targets if target in state.router.targets]
         keep = config.limits.scoring == state.config.limits.scoring
         state.scoring = {
-            name: bound for name, bound in state.scoring.items() if keep and name in known
+            name: scorer for name, scorer in state.scoring.items() if keep and name in known
         }
         state.config = config
         state.router = Router(targets)

@@ -24,12 +24,23 @@ def new_id() -> str:
     return secrets.token_hex(12)
 
 
+@dataclass(slots=True, eq=False)
+class Scorer:
+    """A backend that scores prompts: `bound` holds how many at a time.
+
+    `forces`: as far as is known, a grammar of its may name tokens (adapters/prompt_scores.py).
+    """
+
+    bound: asyncio.Semaphore
+    forces: bool = True
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class State:
     """The present state of one service; what a reload replaces is replaced in one step of the loop.
 
-    `expose` gives the metrics in Prometheus' text format. `scoring` bounds, by a backend's name,
-    how many prompts it scores at a time. `stopping`: what is still open is cut off.
+    `expose` gives the metrics in Prometheus' text format. `scoring`: a backend's name -> what
+    is known of its scoring of prompts. `stopping`: what is still open is cut off.
     """
 
     config: Config
@@ -42,7 +53,7 @@ class State:
     loop: asyncio.AbstractEventLoop
     log: logging.Logger
     new_id: Callable[[], str] = new_id
-    scoring: dict[str, asyncio.Semaphore] = field(default_factory=dict)
+    scoring: dict[str, Scorer] = field(default_factory=dict)
     inflight: int = 0
     draining: bool = False
     stopping: bool = False

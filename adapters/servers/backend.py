@@ -45,7 +45,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     `counting` then lets every chunk tell the counts so far.
     `detokenize`: where it tells the text of token ids; `tokenize`: where it counts them; `sizes`:
     where it tells how many token ids its models have (`data[].meta.n_vocab`).
-    `computes`: its endpoints let the proxy compute a prompt's logprobs (`probes.py`).
+    `computes`: its endpoints let the proxy compute a prompt's logprobs (`prompt_scores.py`).
     `passes`: the paths that pass through to it (POST alone), as it spells them.
     `ui`: the paths of its web page and of what that may read (GET alone).
     """

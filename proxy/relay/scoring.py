@@ -1,4 +1,4 @@
-"""Computes a prompt's logprobs with many small requests to a backend that does not give them.
+"""Computes a prompt's logprobs with requests of its own to a backend that does not give them.
 
 Bounded in the prompt's length (`limits.scored_tokens`) and in how many prompts a backend scores at
 a time (`limits.scoring`); a client that leaves ends it.
@@ -26,7 +26,7 @@ from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import delays
 from wellspoken.proxy.relay.plan import BackendRequest
 from wellspoken.proxy.relay.send import send_request
-from wellspoken.proxy.state import State
+from wellspoken.proxy.state import Scorer, State
 from wellspoken.proxy.upstream.target import Target
 
 _T = TypeVar("_T")
@@ -144,27 +144,73 @@ async def score(
     most = call.state.config.limits.scored_tokens
     if len(found.ids) > most:
         raise RequestError(
-            f"'{param}' on this backend is computed with a request for each token of the prompt, "
-            f"which has {len(found.ids)}; the most is {most}. Send a shorter prompt, or raise "
+            f"'{param}' on this backend is computed from each token of the prompt, which has "
+            f"{len(found.ids)}; the most is {most}. Send a shorter prompt, or raise "
             "limits.scored_tokens.",
             param=param,
             code="prompt_too_long",
         )
     prompt_scores.prompt_logprobs_computed(exchange.notes)
-    async with bound_of(call.state, target):
-        for place in range(1, len(found.ids)):
-            found.entries[place] = await _probe(call, target, exchange, found, place, k)
+    scorer = scorer_of(call.state, target)
+    async with scorer.bound:
+        await _score_tokens(call, target, exchange, found, k, scorer)
         if not isinstance(prompt, str):
             await _spell_controls(call, target, exchange, found)
     return found
 
 
-def bound_of(state: State, target: Target) -> asyncio.Semaphore:
-    """Return what bounds how many prompts a backend scores at a time."""
-    bound = state.scoring.get(target.name)
-    if bound is None:
-        bound = state.scoring[target.name] = asyncio.Semaphore(state.config.limits.scoring)
-    return bound
+def scorer_of(state: State, target: Target) -> Scorer:
+    """Return what is known of a backend that scores prompts."""
+    scorer = state.scoring.get(target.name)
+    if scorer is None:
+        bound = asyncio.Semaphore(state.config.limits.scoring)
+        scorer = state.scoring[target.name] = Scorer(bound)
+    return scorer
+
+
+async def _score_tokens(
+    call: Call, target: Target, exchange: Exchange, found: Scored, k: int, scorer: Scorer
+) -> None:
+    """Set the entries of all tokens but the first: of runs at once, else one by one."""
+    literals: frozenset[int] = frozenset()
+    if scorer.forces and len(found.ids) > 2:
+        path = prompt_scores.TOKENIZE
+        request = prompt_scores.tokenize_request(found.text, plain=True)
+        data = await ask_backend(call, target, exchange, path, request)
+        literals = _understood(path, prompt_scores.read_literals, data)
+    place = 1
+    while place < len(found.ids):
+        entries: list[Entry] = []
+        run = prompt_scores.run_at(found.ids, place, literals, k)
+        if run:
+            entries, scorer.forces = await _force(call, target, exchange, found.ids[:place], run, k)
+            if not entries or not scorer.forces:
+                literals = frozenset()
+            if not entries and scorer.forces:  # the context was full: its refusal, if it is one
+                await _probe(call, target, exchange, found, len(found.ids) - 1, k)
+        if not entries:
+            entries = [await _probe(call, target, exchange, found, place, k)]
+        found.entries[place : place + len(entries)] = entries
+        place += len(entries)
+
+
+async def _force(
+    call: Call, target: Target, exchange: Exchange, prefix: list[int], run: list[int], k: int
+) -> tuple[list[Entry], bool]:
+    """Return the entries of a run that one request tells, and whether the backend forces at all."""
+    path = prompt_scores.PROBE
+    payload = prompt_scores.force_request(prefix, run, k)
+    try:
+        data = await ask_backend(call, target, exchange, path, payload)
+    except RequestError as error:
+        if "grammar" in error.message.lower():  # one that it does not read, or cannot follow
+            return [], False
+        raise
+    context = Context(exchange.apart())
+    entries, forces = _understood(path, prompt_scores.read_forced, data, run, context)
+    for entry in entries:
+        del entry.top_logprobs[max(k, 1) :]
+    return entries, forces
 
 
 async def _spell_controls(call: Call, target: Target, exchange: Exchange, found: Scored) -> None:

@@ -2,12 +2,14 @@
 
 Its tokens are characters, and the bytes of those that are not ASCII; the logprob of each is known.
 The forms are those of llama.cpp b11549's /tokenize, /detokenize, /apply-template, /completion and
-/v1/models.
+/v1/models; where a grammar names tokens, those of b7376 and b11549, and of builds before 2025-12.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from typing import Any
 
 from tests.conforming import body as chat_body
@@ -49,7 +51,8 @@ def listed(token: int, place: int) -> Json:
 class LlamaCpp(Upstream):
     """Answers /tokenize, /detokenize, /apply-template, probes and requests for an answer.
 
-    `odd` replaces the answer to a path, `probes` those to the first probes, in order.
+    `odd` replaces the answer to a path, `probes` those to the first probes, in order. `forces`:
+    whether a grammar may name tokens; `forced` changes what it then answers.
     """
 
     def __init__(self) -> None:
@@ -57,6 +60,8 @@ class LlamaCpp(Upstream):
         self.odd: dict[str, Script] = {}
         self.probes: list[Script] = []
         self.held: list[list[Step]] = []  # steps that come before the answers to probes
+        self.forces = False
+        self.forced: Callable[[Json], object] = lambda answer: None
 
     def take(self, target: str) -> Script:
         if target == "/v1/models":
@@ -65,6 +70,8 @@ class LlamaCpp(Upstream):
         probe = target == "/completion" and {"logit_bias", "n_probs"} <= asked.keys()
         if probe and self.probes:
             return self.probes.pop(0)
+        if "grammar" in asked:
+            return self.followed(asked)
         if target in self.odd and not probe:
             return self.odd[target]
         if probe:
@@ -98,12 +105,35 @@ class LlamaCpp(Upstream):
             answer["completion_probabilities"] = [own]
         return answer
 
+    def followed(self, asked: Json) -> Script:
+        """Answer the tokens that a grammar names; at a part of a character b11549 cannot."""
+        run = [int(token) for token in re.findall(r"<\[(\d+)\]>", asked["grammar"])]
+        if not self.forces:
+            return refused(400, "Failed to parse grammar")
+        if any(token >= BYTE or token <= EOS for token in run):
+            return refused(500, "got exception: Unexpected empty grammar stack")
+        rows = []
+        for place, token in enumerate(run[: asked["n_predict"]], len(asked["prompt"])):
+            known = [listed(other, place) for other in range(32, 32 + asked["n_probs"])]
+            rows.append({**listed(token, place), "top_logprobs": known})
+        answer = {"content": "", "stop": True, "truncated": False, "completion_probabilities": rows}
+        self.forced(answer)
+        return whole(answer)
+
     def asked(self, path: str) -> list[Json]:
         return [x.json() for x in self.requests if x.target == path]
 
     @property
     def probed_prefixes(self) -> list[list[int]]:
         return [x["prompt"] for x in self.asked("/completion") if "logit_bias" in x]
+
+    @property
+    def forced_prefixes(self) -> list[list[int]]:
+        return [x["prompt"] for x in self.asked("/completion") if "grammar" in x]
+
+
+def refused(status: int, message: str) -> Script:
+    return whole({"error": {"code": status, "message": message}}, status=status)
 
 
 def text_choice() -> Json:

@@ -297,3 +297,24 @@ async def test_a_form_beside_tools_that_may_be_called_is_its_own_failure(
     async with ClientSession(old_proxy) as session:
         with pytest.raises(AssertionError, match=r"500.*Content path must be a string"):
             await formed_beside_tools(Ask(session, old_llamacpp, CHAT, False))
+
+
+async def test_one_request_tells_a_prompts_logprobs_as_probes_do(
+    old_llamacpp: str, old_proxy: str
+) -> None:
+    """Where a literal cannot be followed this build ends: at é's first byte, at `<|im_end|>`."""
+    text = "hello world é the name<|im_end|>\nyou say hello"
+    asked = prompt(prompt=text, prompt_logprobs=1, max_tokens=1)
+    (choice,) = json.loads(await ask(old_proxy, TEXTS, asked))["choices"]
+    _, *rows = choice["prompt_logprobs"]
+    split = {"content": text, "add_special": True, "parse_special": True}
+    ids = json.loads(await ask(old_llamacpp, "/tokenize", split))["tokens"]
+    for place, row in enumerate(rows, 1):
+        probe: dict[str, Any] = {"prompt": ids[:place], "n_predict": 1, "n_probs": 256}
+        probe |= {"temperature": 0, "logit_bias": [[ids[place], 10_000.0]]}
+        found = json.loads(await ask(old_llamacpp, NATIVE, probe)).get("completion_probabilities")
+        own = next(iter(row.items()))
+        assert own[0] == str(ids[place])
+        if found:  # none for a byte that only begins a character
+            assert own[1]["logprob"] == pytest.approx(found[0]["logprob"], abs=1e-6)
+    assert len(rows) == len(ids) - 1

@@ -24,6 +24,8 @@ Known deviations of /v1/chat/completions:
 - a stream's connection is closed after its end, although the head says keep-alive (b7376, b11549).
 - errors have an int `code` and no `param`; up to late 2025 a failure in a stream is a nonstandard
   SSE field `error:` after the 200, and a context overflow may be its first event.
+- a grammar names tokens by id since 2025-12 (pull request #17816); one that cannot be followed ends
+  the whole server (b7376), or is a 500 (b11549).
 - before pull request ggml-org/llama.cpp#19831 (2026-02) `max_completion_tokens` is ignored and the
   answer is unlimited (issue #13700); `max_tokens` works in every version.
 

@@ -21,7 +21,7 @@ from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.lifecycle.build import build
 from wellspoken.proxy.lifecycle.reload import Reloader
 from wellspoken.proxy.lifecycle.watch import aside
-from wellspoken.proxy.relay.scoring import bound_of
+from wellspoken.proxy.relay.scoring import scorer_of
 from wellspoken.proxy.server import Service
 from wellspoken.proxy.upstream.target import Target
 
@@ -166,11 +166,11 @@ async def test_names_readiness_and_scoring_follow(
     assert (await proxy.get("/readyz"))[0] == 200  # what was found of the other one is not kept
     assert (await raw(proxy.port, named_request)).startswith(b"HTTP/1.1 200 ")
     (target,) = proxy.service.state.router.targets
-    bound = bound_of(proxy.service.state, target)
+    scorer = scorer_of(proxy.service.state, target)
     await reloader.apply(config(table(upstream)))
-    assert bound_of(proxy.service.state, target) is bound
+    assert scorer_of(proxy.service.state, target) is scorer
     await reloader.apply(config(table(upstream), limits={"scoring": 1}))
-    assert bound_of(proxy.service.state, target) is not bound
+    assert scorer_of(proxy.service.state, target) is not scorer
 
 
 async def test_a_backends_key_is_read_again_and_the_old_one_stays_hidden(
