@@ -150,7 +150,8 @@ class Usage(Struct, gc=False):
     """Token counts, None where the backend did not tell.
 
     `prompt_details` and `completion_details` are OpenAI's two objects as JSON, empty if absent.
-    `last`: it came in a chunk of its own, so the answer is complete.
+    `last`: it came in a chunk of its own, so the answer is complete. `running`: the counts so far,
+    for the chunk that comes next.
     """
 
     prompt: int | None
@@ -159,6 +160,7 @@ class Usage(Struct, gc=False):
     completion_details: Raw = Raw()
     raw: bytes | None = None
     last: bool = False
+    running: bool = False
 
 
 class Extra(Struct, gc=False):

@@ -40,6 +40,7 @@ SWITCHED = {
     "prompt_token_ids": "return_token_ids",
     "token_ids": "return_token_ids",
     "timings": "timings_per_token",
+    "prompt_progress": "return_progress",
 }
 """Extension key -> the request key that asks for it (contract, "Extensions in answers")."""
 
@@ -85,6 +86,7 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
     is put before. `enforced`: the backend is not told the stop strings, so the answer is over when
     every choice has met one; each of its chunks carries the token counts so far. `stored`: the
     answer is kept, so it has an id of its own, and its usage also if it is a stream.
+    `running_usage`: each chunk tells the counts so far, and the client gets them.
 
     Of the surroundings: `now`: epoch seconds. `new_id`: a fresh suffix of at least 8 url-safe
     characters, new each call. `tokenize`: where the backend counts tokens, None where it is not to
@@ -119,6 +121,7 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
     echoed: bool = False
     enforced: bool = False
     stored: bool = False
+    running_usage: bool = False
     tokenize: Tokenize | None = None
     pairs_best: bool = False
     origin: str = ""
@@ -144,6 +147,7 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
         return replace(
             self,
             n=1,
+            running_usage=False,  # it would tell one choice's counts for the answer's
             switches=self.switches - {"n_cmpl"},  # it is one choice, whatever that says
             prompts=(prompt,),
             prompt_size=self.prompt_size // max(len(self.prompts), 1),

@@ -155,8 +155,7 @@ class LlamaCppNative(Framed):
             self.notes.add("native_answer")
             prefix = PREFIXES[self.exchange.kind]
             name = prefix + self.exchange.new_id()
-            model = self.exchange.model or event.model
-            self.pieces.out.append(Start(name, self.exchange.now, model))
+            self.pieces.out.append(Start(name, self.exchange.now, self.exchange.model))
         index = event.index or 0
         opened = index in self.choices
         choice = self.choices[index]
@@ -176,6 +175,7 @@ class LlamaCppNative(Framed):
         told_times = event.timings is not NONE and bytes(event.timings) != b"null"
         if told_times and self.exchange.keeps("timings"):
             self.pieces.out.append(Extra("answer", None, "timings", event.timings))
+        self.pieces.extra("answer", None, "prompt_progress", event.prompt_progress)
         told = None if isinstance(reason, Failure) else reason
         if text or lp is not None or told is not None or odd or not opened:
             self.pieces.piece(index, "", text, lp, "", [], told, unknown=odd)

@@ -35,7 +35,6 @@ class Native(Struct, gc=False):
 
     content: str
     index: Index | None = None
-    model: str = ""
     stop: bool = False
     stop_type: Any = None
     stopped_eos: Any = None
@@ -45,6 +44,7 @@ class Native(Struct, gc=False):
     tokens_predicted: Count | None = None
     tokens_evaluated: Count | None = None
     timings: Raw = NONE
+    prompt_progress: Raw = NONE
     completion_probabilities: list[Entry] | None = None
     choices: Raw = NONE
     error: Raw = NONE
@@ -61,11 +61,10 @@ decode = msgspec.json.Decoder(Native).decode
 def event_of(payload: dict[str, Any], context: Context) -> Native:
     """Return the body or event that generic JSON tells, its logprobs repaired."""
     text = content_text(payload.get("content"), context)
-    timings = payload.get("timings")
+    timings, progress = payload.get("timings"), payload.get("prompt_progress")
     return Native(
         text,
         index=_index(payload.get("index")),
-        model=model if isinstance(model := payload.get("model"), str) else "",
         stop=payload.get("stop") is True,
         stop_type=payload.get("stop_type"),
         stopped_eos=payload.get("stopped_eos"),
@@ -75,6 +74,7 @@ def event_of(payload: dict[str, Any], context: Context) -> Native:
         tokens_predicted=count(payload.get("tokens_predicted")),
         tokens_evaluated=count(payload.get("tokens_evaluated")),
         timings=NONE if timings is None else raw(timings),
+        prompt_progress=NONE if progress is None else raw(progress),
         completion_probabilities=_entries(payload.get("completion_probabilities"), text, context),
     )
 

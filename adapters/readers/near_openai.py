@@ -128,7 +128,7 @@ class NearOpenAI(Framed):
             usage = self._usage(chunk.usage)
             if usage is not None:
                 usage.last = not chunk.choices
-            if chunk.choices:
+            if chunk.choices and not self.exchange.running_usage:
                 self.notes.add("usage_misplaced")
         elif (chunk.usage is None) != self.exchange.include_usage:
             self.notes.add("usage_null_missing" if chunk.usage is UNSET else "null_key_omitted")

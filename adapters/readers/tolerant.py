@@ -109,7 +109,7 @@ class Tolerant:
         """Emit the usage, wherever it stands, and take it from where it does not belong."""
         found = usage(payload.get("usage"), self.context)
         if found is not None:
-            if choices and not self.whole:
+            if choices and not self.whole and not self.exchange.running_usage:
                 self.notes.add("usage_misplaced")
             self.pieces.out.append(found)
             return

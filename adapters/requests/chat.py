@@ -9,7 +9,7 @@ from typing import Unpack
 
 from msgspec import Raw, json
 
-from wellspoken.adapters.exchange import Exchange, Surroundings
+from wellspoken.adapters.exchange import Exchange, Extensions, Surroundings
 from wellspoken.adapters.requests import chat_bounds
 from wellspoken.adapters.requests.parsing import parse
 from wellspoken.adapters.requests.shapes import (
@@ -21,6 +21,7 @@ from wellspoken.adapters.requests.shapes import (
     ChatRequest,
     FunctionCall,
     Message,
+    StreamOptions,
     ToolChoice,
 )
 
@@ -53,6 +54,8 @@ def exchange_for(request: ChatRequest, **given: Unpack[Surroundings]) -> Exchang
         stream=bool(request.stream),
         include_usage=request.stream_options is not None
         and bool(request.stream_options.include_usage),
+        running_usage=request.stream_options is not None
+        and runs_usage(request.stream_options, given.get("extensions", "known")),
         logprobs=bool(request.logprobs),
         k=k if k >= 0 else ALL_ALTERNATIVES,
         n=request.n if request.n is not None else 1,
@@ -68,6 +71,16 @@ def exchange_for(request: ChatRequest, **given: Unpack[Surroundings]) -> Exchang
         prompt_size=prompt_size(request.messages),
         **given,
     )
+
+
+def runs_usage(options: StreamOptions, extensions: Extensions) -> bool:
+    """Say whether each chunk tells the counts so far, which OpenAI's contract has not.
+
+    vLLM and SGLang do so beside `include_usage` alone. LangChain would add the counts up, so that
+    a client asks for it is not enough.
+    """
+    asked = options.include_usage and options.continuous_usage_stats
+    return bool(asked) and extensions == "all"
 
 
 def _parts(messages: list[Message]) -> dict[str, str]:

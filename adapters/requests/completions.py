@@ -9,7 +9,7 @@ from msgspec import json
 
 from wellspoken.adapters.exchange import Exchange, Surroundings
 from wellspoken.adapters.requests import completions_bounds
-from wellspoken.adapters.requests.chat import stops_of, switches_of
+from wellspoken.adapters.requests.chat import runs_usage, stops_of, switches_of
 from wellspoken.adapters.requests.parsing import parse
 from wellspoken.adapters.requests.shapes import (
     ALL_ALTERNATIVES,
@@ -93,6 +93,8 @@ def exchange_for_completion(request: CompletionRequest, **given: Unpack[Surround
         stream=bool(request.stream),
         include_usage=request.stream_options is not None
         and bool(request.stream_options.include_usage),
+        running_usage=request.stream_options is not None
+        and runs_usage(request.stream_options, given.get("extensions", "known")),
         logprobs=request.logprobs is not None,
         k=k if k >= 0 else ALL_ALTERNATIVES,
         n=(request.n or 1) * max(len(asked), 1),

@@ -106,6 +106,7 @@ class StreamOptions(Struct, gc=False):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None  # vLLM's and SGLang's own
 
 
 class GenerationRequest(Struct, kw_only=True):

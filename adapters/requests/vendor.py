@@ -1,6 +1,7 @@
 """Vendors' parameters: what a route does with keys that are not OpenAI's, and the caps on all keys.
 
-Only top-level keys are a vendor's here; what messages, tools and the like hold is left alone.
+Only top-level keys are a vendor's here, and one of `stream_options`; what messages, tools and the
+like hold is left alone.
 """
 
 from __future__ import annotations
@@ -65,6 +66,12 @@ def apply_policy(
         refuse_variants(vendors)
         if EXTRA_BODY in vendors:
             raise not_openai(EXTRA_BODY)
+    options = request.stream_options
+    if policy != "pass" and options is not None and options.continuous_usage_stats:
+        if policy == "reject":
+            raise not_openai("stream_options.continuous_usage_stats")
+        options = structs.replace(options, continuous_usage_stats=None)
+        request = structs.replace(request, stream_options=options)
     return apply_caps(request, caps, vocabulary)
 
 

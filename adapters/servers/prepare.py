@@ -44,12 +44,13 @@ def prepare(
     model: str | None,
     enforced: bool = False,
     stream: bool | None = None,
+    running: bool = False,
 ) -> bytes:
     """Return the JSON to send to `backend`; raise `RequestError` for what it cannot do.
 
     `model` is the route's name for the model, None to keep the client's. `enforced`: the stop
     strings are not its affair, and its answer has to be a stream. `stream`: whether it is asked for
-    a stream, None to keep the client's wish.
+    a stream, None to keep the client's wish. `running`: its chunks are to tell the counts so far.
     """
     fields = request.fields
     if request.oai_compat is False:
@@ -61,7 +62,7 @@ def prepare(
     if enforced:
         enforce(backend, sent)
     elif stream is not None:
-        ask_stream(sent, backend.chat_table, stream)
+        ask_stream(sent, backend.chat_table, stream, running)
     return _encode(sent)
 
 
@@ -144,7 +145,7 @@ def lacks_in_streams(backend: Backend, fields: dict[str, Raw]) -> bool:
     return not on.isdisjoint(backend.unstreamed) or any(keys <= on for keys in backend.apart)
 
 
-def ask_stream(sent: dict[str, Any], table: Table, stream: bool) -> None:
+def ask_stream(sent: dict[str, Any], table: Table, stream: bool, running: bool) -> None:
     """Ask for a stream, which then tells its usage, or for a body, whatever the client wants."""
     if not stream:
         sent.pop("stream", None)
@@ -153,6 +154,8 @@ def ask_stream(sent: dict[str, Any], table: Table, stream: bool) -> None:
         sent["stream"] = True
         if table["stream_options"].how == "native":
             sent["stream_options"] = {"include_usage": True}
+    elif running and "stream_options" in sent:
+        sent["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
 
 
 def enforce(backend: Backend, sent: dict[str, Any]) -> None:
@@ -220,6 +223,7 @@ def prepare_completion(
     enforced: bool = False,
     stream: bool | None = None,
     logprobs: int | None = None,
+    running: bool = False,
     without: frozenset[str] = frozenset(),
 ) -> bytes:
     """Return the JSON for `backend`'s completions endpoint; raise `RequestError` as `prepare` does.
@@ -228,7 +232,8 @@ def prepare_completion(
     client's value in one of several requests that the proxy makes of this one: `prompt` alone, `n`,
     `seed`, a number of `logprobs` that the client need not have asked for, and keys that go
     `without`. `enforced`: the stop strings are not the backend's affair, and its answer has to be a
-    stream; `stream`: whether it is asked for one. With `"oai_compat": false` they have no effect.
+    stream; `stream`: whether it is asked for one; `running` as in `prepare`. With `"oai_compat":
+    false` they have no effect.
     """
     fields = request.fields
     if request.oai_compat is False:
@@ -243,7 +248,7 @@ def prepare_completion(
         if enforced:
             enforce(backend, sent)
         elif stream is not None:
-            ask_stream(sent, backend.completion_table, stream)
+            ask_stream(sent, backend.completion_table, stream, running)
     if model is not None:
         sent["model"] = model
     return _encode(sent)

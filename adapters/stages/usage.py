@@ -76,7 +76,10 @@ class UsageStage:
             elif type(event) is Finish:
                 self.ends += event.reason != "length"
             elif type(event) is Usage:
-                if self.usage is not None and not self.exchange.enforced:
+                running = self.exchange.running_usage
+                if running and not event.last:
+                    out.append(structs.replace(event, running=True))
+                elif self.usage is not None and not running and not self.exchange.enforced:
                     self.notes.add("usage_repeated")
                 self.usage = event if self.usage is None else _merge(self.usage, event)
                 continue

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from typing import Any, ClassVar
 
-from msgspec import UNSET, Struct, UnsetType, json
+from msgspec import UNSET, Raw, Struct, UnsetType, json
 
 from wellspoken.adapters.events import (
     End,
@@ -34,6 +34,9 @@ from wellspoken.adapters.writers.objects import (
 )
 
 encode = json.Encoder().encode
+
+ALONE = frozenset({"prompt_progress"})
+"""Extensions that do not wait for a chunk: they tell of a time in which there is none."""
 
 Piece = Reasoning | Refusal | ToolDelta
 ChoiceEvent = Text | Open | Piece | Finish
@@ -208,8 +211,14 @@ class StreamWriter(ABC):
             self._begin_choice(event, out)
         elif type(event) is Extra:
             self.extras.append(event)
+            if event.key in ALONE and self.exchange.n == 1:
+                self._begin_choice(Open(0, now=True), out)
+                if self.extras:
+                    self._chunk(0, b"{}", out)
         elif isinstance(event, Piece):
             self._piece(event, out)
+        elif type(event) is Usage and event.running:
+            self.extras.append(Extra("answer", None, "usage", Raw(encode(usage_object(event)))))
         elif type(event) is Usage:
             if self.exchange.include_usage and not self._pass_raw(event.raw, out):
                 usage = b'"choices":[],"usage":' + encode(usage_object(event))
@@ -255,7 +264,8 @@ class StreamWriter(ABC):
             keys = self._take(choice, "message")
             content = content[:-1] + (keys if content != b"{}" else keys[1:]) + b"}"
         end = b',"finish_reason":' + (reason or b"null") + self._take(choice) + b"}]"
-        end += self.usage_null + self.fingerprint + self._take(None) + b"}\n\n"
+        usage = b"" if any(extra.key == "usage" for extra in self.extras) else self.usage_null
+        end += usage + self.fingerprint + self._take(None) + b"}\n\n"
         out.append(b"".join((front, content, behind, logprobs, end)))
 
     def _add_frame(self, choice: int) -> tuple[bytes, bytes, bytes]:

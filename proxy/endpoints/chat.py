@@ -70,7 +70,10 @@ async def _plan(planner: Planner[ChatRequest]) -> Plan:
             wanted = _one_choice(wanted, sample)
         if native:
             return prepare_native(wanted, prompt=prompt, stream=stream, stops=not enforced)
-        return prepare(backend, wanted, model=model, enforced=enforced, stream=stream)
+        running = part.running_usage
+        return prepare(
+            backend, wanted, model=model, enforced=enforced, stream=stream, running=running
+        )
 
     return planner.plan(make, 1, exchange.n, takes=backend.many)
 

@@ -121,6 +121,7 @@ def _make_payload(
         enforced=exchange.enforced,
         stream=stream,
         logprobs=k,
+        running=exchange.running_usage,
         without=COMPUTED if target.backend.scores == "proxy" else frozenset(),
     )
 

@@ -20,6 +20,7 @@ from wellspoken.proxy.relay.answer import respond, send_untouched
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.plan import BackendRequest, Plan
 from wellspoken.proxy.relay.planner import Planner, Wanted
+from wellspoken.proxy.upstream.listing import name_model
 from wellspoken.proxy.upstream.target import Target
 
 
@@ -76,8 +77,8 @@ async def generate(call: Call, generation: Generation[Wanted]) -> Reply | EventS
         request = generation.request_untouched(call, target, wanted)
         await enter(call, target, wanted)
         return await send_untouched(call, target, request)
-    if not wanted.model and target.names:
-        exchange = replace(exchange, model=target.names[0])
+    if not wanted.model and (target.names or endpoint.dialect == "llamacpp"):
+        exchange = replace(exchange, model=await name_model(target))  # no native event tells it
     if target.away:
         generation.refuse(target.backend, wanted)
 
