@@ -29,11 +29,13 @@ def findings(examined: Examined, *, outside: bool) -> list[Finding]:
     is wrong already nothing is said a second time.
     """
     errors, warnings = list(examined.problems), list(doubtful_variables(os.environ))
-    if outside and examined.layers.readable:
-        from wellspoken.proxy.lifecycle.outside import doubts, missing
+    if examined.layers.readable:
+        from wellspoken.proxy.lifecycle.outside import doubts, misnamed, missing
 
-        known = list(errors)
-        errors += [each for each in missing(examined.config) if not is_covered(each, known)]
+        known, config = list(errors), examined.config
+        found = [*misnamed(config), *(missing(config) if outside else ())]
+        errors += [each for each in found if not is_covered(each, known)]
+    if outside and examined.layers.readable:
         warnings += [each for each in doubts(examined.config) if not is_covered(each, known)]
     listed = [
         Finding("error" if at < len(errors) else "warning", problem, examined.origin(problem))

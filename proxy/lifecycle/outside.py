@@ -29,6 +29,23 @@ from wellspoken.proxy.store.database import StoreError
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
 
 
+def misnamed(config: Config) -> Iterator[Problem]:
+    """Give the names in a configuration that there are not, for which nothing has to be asked."""
+    for number, backend in enumerate(config.backend):
+        path: Path = ("backend", number)
+        yield from _failing((*path, "adapter"), partial(registry.find, backend.adapter))
+        yield from _of_endpoints(path, backend)
+    if config.engine is not UNSET:
+        yield from _of_endpoints(("engine",), config.engine)
+
+
+def _of_endpoints(path: Path, part: Backend | Engine) -> Iterator[Problem]:
+    for at, endpoint in enumerate(part.endpoints or ()):
+        yield from _failing(
+            (*path, "endpoints", at), partial(refuse_endpoints, (endpoint,), ROUTES)
+        )
+
+
 def missing(config: Config) -> Iterator[Problem]:
     """Give what would keep the proxy from starting although the configuration itself is right."""
     if isinstance(config.auth, Auth):
@@ -80,7 +97,6 @@ def _of_backend(path: Path, backend: Backend) -> Iterator[Problem]:
     for name, value in backend.headers.items():
         one = {name: value}
         yield from _failing((*path, "headers", name), partial(read_headers, one))
-    yield from _failing((*path, "adapter"), partial(registry.find, backend.adapter))
     yield from _of_model(path, backend)
 
 
@@ -88,10 +104,6 @@ def _of_model(path: Path, part: Backend | Engine) -> Iterator[Problem]:
     if part.tokenizer is not None:
         made = partial(Tokenizer, part.tokenizer, download=part.tokenizer_download)
         yield from _failing((*path, "tokenizer"), made)
-    for at, endpoint in enumerate(part.endpoints or ()):
-        yield from _failing(
-            (*path, "endpoints", at), partial(refuse_endpoints, (endpoint,), ROUTES)
-        )
 
 
 def _of_engine(engine: Engine) -> Iterator[Problem]:

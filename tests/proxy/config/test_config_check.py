@@ -46,15 +46,15 @@ WRONG = [
     (8, 9, "log.level", 'Did you mean "info"?'),
     (11, 7, "backend[0].url", "no http(s) URL"),
     (12, 11, "backend[0].models[0]", "Put it in quotes."),
+    (14, 11, "backend[0].adapter", "Did you mean 'vllm'?"),
     (15, 3, "backend[1].models", "needs models"),
     (16, 8, "backend[1].name", "two are named 'a'"),
+    (19, 28, "backend[1].endpoints[1]", "'slots' is no full path"),
     (21, 10, "backend[1].caps.allow[0]", "Did you mean chat_template?"),
 ]
 MISSING = [
     (13, 7, "backend[0].key", "the variable WELLSPOKEN_NO_SUCH_KEY is not set"),
-    (14, 11, "backend[0].adapter", "Did you mean 'vllm'?"),
     (18, 13, "backend[1].tokenizer", "no readable file"),
-    (19, 28, "backend[1].endpoints[1]", "'slots' is no full path"),
 ]
 
 
@@ -235,7 +235,7 @@ def test_what_is_not_there(
 
 async def test_what_the_proxy_would_refuse_is_found() -> None:
     """`build` is the judge: of each file that it refuses, check names the same key."""
-    from wellspoken.proxy.lifecycle.outside import missing
+    from wellspoken.proxy.lifecycle.outside import misnamed, missing
 
     for extra in ("adapter = 'vlm'", "tokenizer = 'no.json'", "key = 'env:NO'", "endpoints=['x']"):
         Path("w.toml").write_text(f"[[backend]]\nurl = 'x'\n{extra}\n")
@@ -243,7 +243,7 @@ async def test_what_the_proxy_would_refuse_is_found() -> None:
         assert examined.problems == []
         with pytest.raises(ConfigError) as caught:
             build(examined.config)
-        (problem,) = missing(examined.config)
+        (problem,) = (*misnamed(examined.config), *missing(examined.config))
         assert str(caught.value).startswith("backend[0].")
         assert problem.path[:3] == ("backend", 0, extra.split("=")[0].strip())
 

@@ -12,7 +12,6 @@ from tests.corpus import FIXTURES
 from tests.fakes.upstream import DONE, Gate, Upstream, event, stream
 from tests.fold import payloads
 from tests.proxy.conftest import StartProxy
-from wellspoken.adapters.exchange import Extensions
 
 Json = dict[str, Any]
 COUNTED = (FIXTURES / "chat/vllm/0.32.0-chat_stream_continuous_usage.sse").read_bytes()
@@ -46,7 +45,7 @@ def told(data: bytes, key: str) -> list[Json]:
 async def test_counts_come_with_each_chunk_where_that_is_asked_for(
     upstream: Upstream,
     start_proxy: StartProxy,
-    extensions: Extensions,
+    extensions: str,
     settings: Json,
     more: Json,
     runs: bool,
@@ -91,7 +90,7 @@ async def test_counts_so_far_are_no_openai_parameter(
     ],
 )
 async def test_progress_comes_before_the_first_word(
-    upstream: Upstream, start_proxy: StartProxy, extensions: Extensions, asked: bool, comes: bool
+    upstream: Upstream, start_proxy: StartProxy, extensions: str, asked: bool, comes: bool
 ) -> None:
     """Mutants: no switch for it; the progress waiting for the first text."""
     first, end = PROGRESS.index(b'"Hello"'), Gate()
