@@ -14,6 +14,7 @@ from aiohttp.web_request import BaseRequest
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import Config
+from wellspoken.proxy.config.checks import counts_tokens
 from wellspoken.proxy.config.values import is_loopback, parse_listen
 from wellspoken.proxy.endpoints import health, models, passthrough, stored, ui
 from wellspoken.proxy.endpoints.backend_metrics import backend_metrics
@@ -244,8 +245,9 @@ class Service:
         routes: tuple[Route, ...] = (found,) if found is not None else ()
         if found is None or method != found.method:
             below = stored.routes(path)
-            if found is None and not below:
+            if found is None and (not below or counts_tokens(path)):
                 found = self._elsewhere(path, method)
+                below = below if found is None else ()
             routes = below if found is None else (*below, found)
             wanted = "GET" if method == "HEAD" else method
             found = next((route for route in routes if route.method == wanted), None)
@@ -265,7 +267,8 @@ class Service:
             return _MODEL
         if passthrough.is_reachable(self.state.router, path):
             handler = embeddings if path in EMBEDDINGS else passthrough.pass_request
-            return Route("POST", passthrough.label(path), handler, asks=True)
+            gets = method in ("GET", "HEAD") and passthrough.is_read(self.state.router, path)
+            return Route("GET" if gets else "POST", passthrough.label(path), handler, asks=True)
         if method in ("GET", "HEAD") and ui.target_of(self.state.router) is not None:
             return _PAGE_FILE if ui.is_file(path) else _PAGE_READS
         return None

@@ -30,9 +30,11 @@ NO_BACKEND = (
 )
 
 _PATH: Final = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9._-]*)+")
+_COUNTS: Final = re.compile(r"/(input|prompt|count)_tokens|/token_count")
 _BEYOND_JSON: Final = frozenset(
     {"audio", "batches", "files", "images", "realtime", "uploads", "ws"}
 )
+_OWN: Final = ("/v1/chat/", "/chat/", "/v1/models", "/models")
 _ADMIN: Final = re.compile(
     r"(abort|admin|cancel|clear|close|collective|configure|copy|cors|create|debug|delete|destroy"
     r"|docs|dump|fault|finish|fine|flush|freeze|init|invocations|is|load|loadmodel|lora|metrics"
@@ -213,6 +215,14 @@ def _backend(backend: Backend, at: int, several: bool, listen: str) -> Iterator[
         )
 
 
+def counts_tokens(path: str) -> bool:
+    """Say whether a path is one that counts a request's tokens, by its last part.
+
+    llama.cpp, vLLM and SGLang have them below other endpoints; some answer GET, too.
+    """
+    return _COUNTS.fullmatch(path, path.rfind("/")) is not None
+
+
 def refuse_endpoints(paths: Sequence[str], taken: Collection[str]) -> None:
     """Raise ConfigError for a path that may not pass through; `taken` are the proxy's own.
 
@@ -224,7 +234,7 @@ def refuse_endpoints(paths: Sequence[str], taken: Collection[str]) -> None:
         why = ""
         if not _PATH.fullmatch(path):
             why = "is no full path. Write it as the server spells it, beginning with /: /v1/rerank"
-        elif path in taken or path.startswith(("/v1/chat/", "/chat/", "/v1/models", "/models")):
+        elif path in taken or (path.startswith(_OWN) and not counts_tokens(path)):
             why = "is an endpoint of the proxy's own. Take it out; it is served anyway"
         elif not _BEYOND_JSON.isdisjoint(segments):
             why = "takes more than JSON, which does not pass through. Ask the server itself for it"

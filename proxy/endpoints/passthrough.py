@@ -1,7 +1,8 @@
 """Endpoints that pass through: of the backend's allow-list, byte for byte both ways.
 
 Only POST with a JSON body, and only paths that the adapter (`Backend.passes`) or the route
-(`endpoints = [...]`) names; every other path stays a 404. The body goes out as the client sent it,
+(`endpoints = [...]`) names; every other path stays a 404. Where the route names a path that counts
+tokens (.../input_tokens), GET passes too, with its query. The body goes out as the client sent it,
 but for the name of the model where the route has another one, and `caps.max_tokens` where the
 client sets no limit; the route's caps hold. A stream comes back as it comes. The query is not sent
 on: no listed endpoint reads one, and Anthropic's SDK adds `?beta=true`. What is addressed by an id
@@ -26,6 +27,7 @@ from wellspoken.adapters.requests.errors import missing
 from wellspoken.adapters.requests.renaming import asks_stream, decode_named, with_values
 from wellspoken.adapters.servers import registry
 from wellspoken.adapters.translate import error_of
+from wellspoken.proxy.config.checks import counts_tokens
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay.admission import admit_passing, enter_passing, error_exchange
 from wellspoken.proxy.relay.answer import STREAMS, pass_through
@@ -57,6 +59,12 @@ def is_reachable(router: Router, path: str) -> bool:
     return False
 
 
+def is_read(router: Router, path: str) -> bool:
+    """Say whether a path is one that counts tokens and that `endpoints` names: then GET passes."""
+    named = (target.settings.endpoints or () for target in router.targets)
+    return counts_tokens(path) and any(path in one for one in named)
+
+
 def label(path: str) -> str:
     """Return an endpoint's name in metrics: that of its path, whichever version it has."""
     return re.sub(r"[^a-z0-9]", "_", _VERSION.sub("", path, count=1).lower())
@@ -66,7 +74,8 @@ async def pass_request(call: Call) -> Reply | EventStream:
     """Pass one request through. Raises RequestError, UpstreamError: then nothing was sent."""
     state = call.state
     body = await call.read_body()
-    model, fields = decode_named(body)
+    reads = call.request.method != "POST"
+    model, fields = (call.request.query.get("model"), {}) if reads else decode_named(body)
     if model is None and len(state.router.targets) > 1:
         raise missing("model", "It says which of this proxy's backends is asked.")
     target = state.router.find(model or "")
@@ -81,6 +90,11 @@ async def pass_request(call: Call) -> Reply | EventStream:
     if changes:
         body = with_values(body, fields, changes)
     request = passing_request(call, target, call.path, body, stream)
+    if reads:
+        query = call.request.rel_url.raw_query_string
+        request = request._replace(
+            method="GET", path=f"{call.path}?{query}" if query else call.path
+        )
     answer = await send_request(call, target, request)
     if answer.status < 300:
         return await pass_through(call, answer, answer.content_type in STREAMS)

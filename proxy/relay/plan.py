@@ -29,6 +29,7 @@ class BackendRequest(NamedTuple):
     source: str = "backend"
     extra: bytes = b""
     untouched: bool = False
+    method: str = "POST"
 
 
 More = Callable[[range], tuple[list[BackendRequest], list[BackendAnswer]]]

@@ -83,7 +83,7 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> U
     ) -> Awaitable[UpstreamResponse]:
         kind = "text/event-stream" if request.stream else "application/json"
         return upstream.open(
-            "POST",
+            request.method,
             request.path,
             request.payload,
             extra=forward_headers(call, target, kind, context) + request.extra,
