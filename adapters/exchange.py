@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Required, TypedDict
 
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from wellspoken.adapters.events import Reason, Usage
@@ -13,6 +13,8 @@ from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.adapters.tokens.tokenize import Tokenize
 
 Extensions = Literal["none", "known", "all"]
+Recovered = Literal["tool_calls", "thinking", "opened_thinking"]
+"""What is recovered from an answer's text; `opened_thinking`: the template opened it."""
 Kind = Literal["chat", "completions"]
 """Which of OpenAI's two shapes the client gets."""
 
@@ -68,6 +70,7 @@ class Surroundings(TypedDict, total=False):
     keep: frozenset[str]
     tokenize: Tokenize | None
     pairs_best: bool
+    recover: frozenset[Recovered]
     origin: str
 
 
@@ -77,7 +80,8 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
     Of the request: `kind` is the client's endpoint. `n` counts all choices: of a completions
     request with several `prompts` (their texts, None for token ids) each has `n / len(prompts)` of
     them, in order. `k` is top_logprobs (0 when only `logprobs` was asked). `tools` are the offered
-    function names. `parallel_calls`: whether a choice may call more than one tool. `parts`: the
+    function names; `schemas` their parameters' JSON schemas, where calls of them are to be found in
+    the text. `parallel_calls`: whether a choice may call more than one tool. `parts`: the
     kinds of content parts that are no text, each with where the first is in the request.
     `switches` are the names of vendor keys the request carried with a value other than null or
     false. `prompt_size` is the prompt's UTF-8 length, for the last-resort usage estimate.
@@ -91,6 +95,7 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
     Of the surroundings: `now`: epoch seconds. `new_id`: a fresh suffix of at least 8 url-safe
     characters, new each call. `tokenize`: where the backend counts tokens, None where it is not to
     be asked. `pairs_best`: the backend gives each entry its best alternative's value (Backend).
+    `recover`: what the backend leaves in the text (stage recover).
     `origin` names backend and request in messages.
     """
 
@@ -106,6 +111,7 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
     n: int = 1
     max_tokens: int | None = None
     tools: tuple[str, ...] = ()
+    schemas: Mapping[str, Mapping[str, Raw]] = {}
     forced_tool: bool = False
     functions: bool = False
     parallel_calls: bool = True
@@ -124,6 +130,7 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
     running_usage: bool = False
     tokenize: Tokenize | None = None
     pairs_best: bool = False
+    recover: frozenset[Recovered] = frozenset()
     origin: str = ""
     notes: Notes = field(default_factory=Notes)
     result: AnswerResult = field(default_factory=AnswerResult)

@@ -24,6 +24,7 @@ from wellspoken.adapters.servers.backend import Dialect
 from wellspoken.adapters.stages.echo import EchoStage
 from wellspoken.adapters.stages.finish import FinishStage
 from wellspoken.adapters.stages.order import OrderStage
+from wellspoken.adapters.stages.recover import RecoverStage
 from wellspoken.adapters.stages.stop import StopStage
 from wellspoken.adapters.stages.tiling import EntryCounts, TilingStage
 from wellspoken.adapters.stages.tool_calls import ToolCallStage
@@ -69,7 +70,10 @@ def stages(exchange: Exchange) -> tuple[Stage, ...]:
     stop = (StopStage(exchange),) if exchange.stops else ()
     tiling = (TilingStage(exchange),) if exchange.logprobs else ()
     usage = UsageStage(exchange, tiling[0].counts if tiling else EntryCounts())
+    leaks = exchange.kind == "chat" and (exchange.schemas or exchange.recover - {"tool_calls"})
+    recover = (RecoverStage(exchange),) if leaks else ()
     return (
+        *recover,
         ToolCallStage(exchange),
         *echo,
         *stop,
@@ -116,7 +120,8 @@ class BackendAnswer:
         self.exchange = exchange
         self.reader = reader_of(exchange, dialect)
         self.stages = stages(exchange)
-        self.text_stages = self.stages[1:]  # a lone piece of text is no affair of the calls' stage
+        # A lone piece of text is no affair of the calls' stage, unless there may be calls in it.
+        self.text_stages = self.stages[type(self.stages[0]) is ToolCallStage :]
         self.stop: StopStage | None = None
         for stage in self.stages:
             if type(stage) is UsageStage:

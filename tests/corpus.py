@@ -1,7 +1,7 @@
 """The fixtures: answers of real servers (or made after them), as raw bytes with their provenance.
 
 tests/fixtures/<kind>/<server>/index.json       name -> provenance, request, status, content type,
-                                                dialect
+                                                dialect, recover
 tests/fixtures/<kind>/<server>/<name>           the backend's answer, byte for byte
 tests/fixtures/<kind>/<server>/<name>.expected  what the client gets, byte for byte
 tests/fixtures/<kind>/<server>/expected.json    name -> status, repairs and how the answer ended
@@ -15,7 +15,7 @@ A provenance begins with "captured from", or with "constructed after" and the so
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +53,7 @@ class Fixture:
     """One answer. `request` is the client's JSON; `raw` what the backend answered to it.
 
     `vocabulary`: the configured tokenizer's tokens and their ids, where the proxy has one.
+    `recover`: as the backend's table in the configuration has it.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Fixture:
     expected_path: Path
     dialect: Dialect = "chat"
     vocabulary: Mapping[str, int] | None = None
+    recover: Sequence[str] = ()
 
     @property
     def key(self) -> str:

@@ -63,10 +63,10 @@ def body(
     content_type: str,
     raw: bytes,
     dialect: Dialect = "chat",
-    vocabulary: Mapping[str, int] | None = None,
+    **given: Any,
 ) -> Outcome:
     """Translate a whole body."""
-    asked = exchange(request, tokens=tokens(vocabulary))
+    asked = exchange(request, **given)
     answer = translate_body(asked, status, content_type, raw, dialect)
     return Outcome(answer.status, answer.body, answer.retry, None, asked.notes.counts)
 
@@ -75,10 +75,10 @@ def stream(
     request: dict[str, Any],
     pieces: Iterable[bytes],
     dialect: Dialect = "chat",
-    vocabulary: Mapping[str, int] | None = None,
+    **given: Any,
 ) -> Outcome:
     """Translate a stream that comes in pieces."""
-    asked = exchange(request, tokens=tokens(vocabulary))
+    asked = exchange(request, **given)
     translator = StreamTranslator(asked, dialect)
     out = b"".join([*[translator.feed(piece) for piece in pieces], translator.close()])
     return _streamed(out, translator.fault, asked)
@@ -89,10 +89,10 @@ def stream_of_body(
     content_type: str,
     raw: bytes,
     dialect: Dialect = "chat",
-    vocabulary: Mapping[str, int] | None = None,
+    **given: Any,
 ) -> Outcome:
     """Translate a whole body for a client that asked for a stream."""
-    asked = exchange(request, tokens=tokens(vocabulary))
+    asked = exchange(request, **given)
     found = body_as_stream(asked, content_type, raw, dialect)
     fault = found if isinstance(found, Fault) else None
     return _streamed(b"" if isinstance(found, Fault) else found, fault, asked)
@@ -120,13 +120,18 @@ def _streamed(out: bytes, fault: Fault | None, asked: Exchange) -> Outcome:
 
 def replay(fixture: Fixture, split: Split = lambda raw: [raw]) -> Outcome:
     """Translate a fixture; only a stream for a stream is split."""
-    how = (fixture.dialect, fixture.vocabulary)
-    given = (fixture.content_type, fixture.raw)
+    dialect, given = fixture.dialect, _surroundings(fixture)
+    raw = (fixture.content_type, fixture.raw)
     if fixture.status >= 400 or not fixture.for_stream:
-        return body(fixture.request, fixture.status, *given, *how)
+        return body(fixture.request, fixture.status, *raw, dialect, **given)
     if fixture.streamed:
-        return stream(fixture.request, split(fixture.raw), *how)
-    return stream_of_body(fixture.request, *given, *how)
+        return stream(fixture.request, split(fixture.raw), dialect, **given)
+    return stream_of_body(fixture.request, *raw, dialect, **given)
+
+
+def _surroundings(fixture: Fixture) -> dict[str, Any]:
+    """Return what a fixture's exchange has from elsewhere than the request."""
+    return {"tokens": tokens(fixture.vocabulary), "recover": frozenset(fixture.recover)}
 
 
 def as_other(fixture: Fixture) -> tuple[dict[str, Any], Outcome]:
@@ -136,14 +141,14 @@ def as_other(fixture: Fixture) -> tuple[dict[str, Any], Outcome]:
     """
     request = {k: v for k, v in fixture.request.items() if not k.startswith("stream")}
     if fixture.streamed:
-        asked = exchange(request, tokens=tokens(fixture.vocabulary))
+        asked = exchange(request, **_surroundings(fixture))
         translator = StreamTranslator(asked, fixture.dialect, fold=True)
         translator.feed(fixture.raw)
         translator.close()
         answer = translator.answer()
         return request, Outcome(answer.status, answer.body, answer.retry, None, asked.notes.counts)
     request |= {"stream": True, "stream_options": {"include_usage": True}}
-    asked = exchange(request, tokens=tokens(fixture.vocabulary))
+    asked = exchange(request, **_surroundings(fixture))
     got = body_as_stream(asked, fixture.content_type, fixture.raw, fixture.dialect)
     if isinstance(got, Fault):
         failed = fault_answer(got)

@@ -19,6 +19,7 @@ from wellspoken.adapters.requests.shapes import (
     OUR_KEYS,
     Bounds,
     ChatRequest,
+    Function,
     FunctionCall,
     Message,
     StreamOptions,
@@ -61,6 +62,7 @@ def exchange_for(request: ChatRequest, **given: Unpack[Surroundings]) -> Exchang
         n=request.n if request.n is not None else 1,
         max_tokens=limit if limit is not None and limit > 0 else None,
         tools=_tool_names(request) if request.tools or request.functions else (),
+        schemas=_schemas(request) if "tool_calls" in given.get("recover", ()) else {},
         forced_tool=_forces_tool(request),
         functions=functions,
         parallel_calls=request.parallel_tool_calls is not False and not functions,
@@ -94,13 +96,21 @@ def _parts(messages: list[Message]) -> dict[str, str]:
     return found
 
 
+def _functions(request: ChatRequest) -> list[Function]:
+    if request.tools:
+        return [tool.function for tool in request.tools if tool.function is not None]
+    return request.functions or []
+
+
 def _tool_names(request: ChatRequest) -> tuple[str, ...]:
-    functions = (
-        [tool.function for tool in request.tools if tool.function is not None]
-        if request.tools
-        else request.functions or []
-    )
-    return tuple(function.name for function in functions if function.name)
+    return tuple(function.name for function in _functions(request) if function.name)
+
+
+def _schemas(request: ChatRequest) -> dict[str, dict[str, Raw]]:
+    """Return the parameters' schemas of the tools that may be called."""
+    if "none" in (request.tool_choice, request.function_call):
+        return {}
+    return {x.name: x.parameters or {} for x in _functions(request) if x.name}
 
 
 def _forces_tool(request: ChatRequest) -> bool:

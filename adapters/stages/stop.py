@@ -72,7 +72,7 @@ class StopStage:
             out.append(Text(event.choice, text[: found[1]], event.lp))
             out.append(Finish(event.choice, "stop", False))
             return
-        size = self._opening(text[begin:])
+        size = opening_size(text[begin:], self.stops)
         if not before and not size:
             out.append(event)
             return
@@ -127,20 +127,21 @@ class StopStage:
         places = ((text.find(stop, begin), stop) for stop in self.stops)
         return min(((at + len(stop), at) for at, stop in places if at >= 0), default=None)
 
-    def _opening(self, text: str) -> int:
-        """Return the length of the longest end of `text` that begins a stop string."""
-        longest = 0
-        for stop in self.stops:
-            for size in range(min(len(stop) - 1, len(text)), longest, -1):
-                if text.endswith(stop[:size]):
-                    longest = size
-                    break
-        return longest
-
     def _release(self, choice: int, out: list[Event]) -> None:
         held = self.held.pop(choice, "")
         if held:
             out.append(Text(choice, held))
+
+
+def opening_size(text: str, marks: tuple[str, ...]) -> int:
+    """Return the length of the longest end of `text` that begins a stop string or another mark."""
+    longest = 0
+    for mark in marks:
+        for size in range(min(len(mark) - 1, len(text)), longest, -1):
+            if text.endswith(mark[:size]):
+                longest = size
+                break
+    return longest
 
 
 class Prompts:

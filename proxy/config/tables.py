@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from wellspoken.adapters.exchange import Extensions
+from wellspoken.adapters.exchange import Extensions, Recovered
 from wellspoken.adapters.requests.caps import Caps
 from wellspoken.adapters.requests.vendor import Policy
 from wellspoken.adapters.servers.parameters import PastReasoning
@@ -103,6 +103,7 @@ class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bounds: Literal["openai", "backend"] = "openai"
     vendor: Policy = "pass"
     past_reasoning: PastReasoning = "auto"
+    recover: tuple[Recovered, ...] = ()
     streams: Streams = "both"
     endpoints: Endpoints | None = None
     forward_headers: Headers = FORWARDED
@@ -153,6 +154,7 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bounds: Literal["openai", "backend"] = "openai"
     vendor: Policy = "pass"
     past_reasoning: PastReasoning = "auto"
+    recover: tuple[Recovered, ...] = ()
     endpoints: Endpoints | None = None
     forward_headers: Headers = FORWARDED
     caps: Caps = Caps()

@@ -135,6 +135,8 @@ def _wrong_type(error: msgspec.ValidationError, value: Any, hint: Any, path: Pat
     text, _, place = str(error).partition(" - at `$")
     items = [int(part) for part in place.replace("`", "").strip("[]").split("][") if part.isdigit()]
     path = (*path, *items)
+    for at in items:
+        value, hint = value[at], get_args(hint)[0] if get_origin(hint) is tuple else None
     expected = text.partition("Expected `")[2].partition("`")[0].split(" ")[0]
     if found := choice(value, hint):
         # Not repeated where it may be somebody's key.

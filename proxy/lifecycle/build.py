@@ -108,6 +108,7 @@ def target_of(part: Backend | Engine, found: Outside, timeouts: Timeouts) -> Tar
         tokenizer=found.tokenizer,
         vendor=part.vendor,
         past_reasoning=part.past_reasoning,
+        recover=frozenset(part.recover),
         endpoints=part.endpoints,
         forwards=client_headers(part),
         caps=part.caps,

@@ -43,6 +43,7 @@ def make_exchange(call: Call, target: Target, make: Callable[..., Exchange]) -> 
         keep=keep_of(call.request, target.settings.keep),
         tokenize=target.backend.tokenize,
         pairs_best=target.backend.pairs_best,
+        recover=target.settings.recover,
         origin=f"backend {target.name}, request {call.id}",
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from wellspoken.adapters.exchange import Extensions
+from wellspoken.adapters.exchange import Extensions, Recovered
 from wellspoken.adapters.requests.caps import Caps
 from wellspoken.adapters.requests.errors import RequestError, short
 from wellspoken.adapters.requests.shapes import Bounds, Model
@@ -49,6 +49,7 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
     ui: bool = False
     vendor: Policy = "pass"
     past_reasoning: PastReasoning = "auto"
+    recover: frozenset[Recovered] = frozenset()
     streams: Streams = "both"
     endpoints: Sequence[str] | None = None
     forwards: tuple[str, ...] = ()

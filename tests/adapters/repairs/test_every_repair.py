@@ -23,13 +23,11 @@ ROOT = Path(__file__).parents[3]
 # What an answer alone does not tell: name -> where it is counted or tested instead. The first needs
 # several answers, the second what the server's own file says (`Exchange.pairs_best`).
 BESIDE = {
-    "choice_unasked": "tests/adapters/stages/test_order.py",
     "embedding_base64_refused": "tests/proxy/endpoints/test_embeddings.py",
     "n_ignored": "tests/proxy/relay/test_rest.py",
     "n_refused": "tests/proxy/relay/test_rest.py",
     "prompt_logprobs_computed": "proxy/relay/scoring.py",
     "prompt_text_unknown": "proxy/relay/scoring.py",
-    "reasoning_tokens_counted": "tests/adapters/stages/test_usage_counted.py",
     "logprobs_own_unknown": "tests/adapters/servers/test_cortex.py",
 }
 

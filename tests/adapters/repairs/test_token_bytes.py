@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.answers import ask, bare, body, choice, completion, entry, lp, scored
 from tests.examples import examples
 from tests.replay import body as translate
-from tests.replay import exchange
+from tests.replay import exchange, tokens
 from wellspoken.adapters.events import Alternative, Entry
 from wellspoken.adapters.exchange import Notes
 from wellspoken.adapters.repairs.context import Context
@@ -256,6 +256,6 @@ def test_asked_for_token_ids_stay_with_a_vocabulary() -> None:
     given = completion(choice("Paris", logprobs=lp(bare("token_id:1", -0.25))))
     request = scored(return_tokens_as_token_ids=True)
     raw = json.dumps(given).encode()
-    outcome = translate(request, 200, "application/json", raw, vocabulary={"Paris": 1})
+    outcome = translate(request, 200, "application/json", raw, tokens=tokens({"Paris": 1}))
     (row,) = json.loads(outcome.body)["choices"][0]["logprobs"]["content"]
     assert (row["token"], row["bytes"]) == ("token_id:1", list(b"Paris"))

@@ -147,6 +147,11 @@ def test_layers(tmp_path: Path) -> None:
             "it out. Did you mean chat_template?",
         ),
         ("[engine]\nkind = 'llamacpp'\nmodel = 'x'\n[engine.caps]\nallow = ['x']\n", "engine.caps"),
+        ("[[backend]]\nurl = 'x'\nrecover = 'thinking'\n", "backend[0].recover: Expected `array`"),
+        (
+            "[[backend]]\nurl = 'x'\nrecover = ['tool_calls', 'thinkin']\n",
+            "backend[0].recover[1]: 'thinkin' is none that there is. Did you mean \"thinking\"?",
+        ),
         ("[[backend]]\nurl = 'x'\n[[backend]]\nurl = 'y'\n", "two are named 'default'"),
         ("[[backend]]\nurl = 'x'\n[[backend]]\nname = 'b'\nurl = 'y'\n", "needs models"),
         (
