@@ -54,3 +54,29 @@ async def test_only_what_the_backends_table_names(
         if "repairs_total" in name and "_recovered" in name
     }
     assert len(counted) == len(recover)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_what_a_real_llama_cpp_leaves_in_the_text(
+    llama_server: str, start_proxy: StartProxy, streams: bool
+) -> None:
+    """It does so where a request tells it to read neither calls nor thoughts."""
+    proxy = await start_proxy(llama_server, recover=["tool_calls", "thinking"])
+    tool = {"type": "function", "function": {"name": "get_time", "parameters": {}}}
+    told = []
+    for text in ("@tool", "@think"):
+        async with await proxy.chat(
+            messages=[{"role": "user", "content": text}],
+            tools=[tool],
+            stream=streams,
+            parse_tool_calls=False,
+            reasoning_format="none",
+        ) as response:
+            data = await response.read()
+        answer: dict[str, Any] = fold(data) if streams else json.loads(data)
+        told.append(answer["choices"][0])
+    called, thought = told
+    assert called["finish_reason"] == "tool_calls"
+    assert [x["function"]["name"] for x in called["message"]["tool_calls"]] == ["get_time"]
+    message = thought["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hmm, let me see.", "Yes indeed")
