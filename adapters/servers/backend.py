@@ -43,6 +43,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     `tops_up`: whether it heeds `n` shows in its answer, and what that lacks is asked for after it.
     `loses_entries`: with a stop string its logprobs lack entries, so stops are enforced here;
     `counting` then lets every chunk tell the counts so far.
+    `one_system`: of system messages its templates take the first, and leave the others out.
     `detokenize`: where it tells the text of token ids; `tokenize`: where it counts them; `sizes`:
     where it tells how many token ids its models have (`data[].meta.n_vocab`).
     `computes`: its endpoints let the proxy compute a prompt's logprobs (`prompt_scores.py`).
@@ -68,6 +69,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     greedy_alone: bool = False
     tops_up: bool = False
     loses_entries: bool = False
+    one_system: bool = False
     counting: str = ""
     detokenize: str = ""
     computes: bool = False

@@ -75,6 +75,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 Endpoints = Annotated[tuple[Name, ...], Meta(max_length=64)]
 Headers = Annotated[tuple[Name, ...], Meta(max_length=64)]
+System = Literal["auto", "fold", "pass"]
 Streams = Literal["both", "always", "never"]
 
 FORWARDED: Final = (
@@ -104,6 +105,7 @@ class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     vendor: Policy = "pass"
     past_reasoning: PastReasoning = "auto"
     recover: tuple[Recovered, ...] = ()
+    system: System = "auto"
     streams: Streams = "both"
     endpoints: Endpoints | None = None
     forward_headers: Headers = FORWARDED
@@ -155,6 +157,7 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     vendor: Policy = "pass"
     past_reasoning: PastReasoning = "auto"
     recover: tuple[Recovered, ...] = ()
+    system: System = "auto"
     endpoints: Endpoints | None = None
     forward_headers: Headers = FORWARDED
     caps: Caps = Caps()

@@ -11,7 +11,9 @@ from msgspec import Raw, structs
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests import chat_bounds
 from wellspoken.adapters.requests.chat import decode_chat, exchange_for
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.shapes import ChatRequest
+from wellspoken.adapters.requests.system import fold_system, has_late_system, refuses_system
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.known.llamacpp_native import (
     prepare_native,
@@ -48,18 +50,16 @@ def _refuse(backend: Backend, wanted: ChatRequest) -> None:
 
 async def _plan(planner: Planner[ChatRequest]) -> Plan:
     """Return what to ask of the backend, once it is there."""
-    call, target, exchange = planner.call, planner.target, planner.exchange
+    target, exchange = planner.target, planner.exchange
     backend, native = target.backend, planner.endpoint.dialect == "llamacpp"
+    _place_system(planner)
     scores = backend.scores == "proxy" and planner.tells
     prompt = ""
     planner.choose_form()
     if native:
         refuse_unsupported(planner.wanted)
     if native or scores:
-        template = template_request(backend, planner.wanted)
-        prompt = read_template(
-            await scoring.ask_backend(call, target, exchange, TEMPLATE, template)
-        )
+        prompt = await _apply_template(planner)
     if scores:
         planner.found = [await planner.score(prompt)]
     model = target.model_for(planner.wanted.model)
@@ -76,6 +76,43 @@ async def _plan(planner: Planner[ChatRequest]) -> Plan:
         )
 
     return planner.plan(make, 1, exchange.n, takes=backend.many)
+
+
+def _place_system(planner: Planner[ChatRequest]) -> None:
+    """Fold system messages where the model's template takes one alone, or may turn out to."""
+    target, wanted = planner.target, planner.wanted
+    if not has_late_system(wanted.messages):
+        return
+
+    def fold() -> None:
+        planner.wanted = fold_system(planner.wanted)
+
+    if target.folds(wanted.model):
+        fold()
+    elif target.settings.system == "auto":
+        planner.refold = fold
+
+
+async def _apply_template(planner: Planner[ChatRequest]) -> str:
+    """Return the prompt that the backend's template makes of the messages."""
+
+    async def ask() -> str:
+        payload = template_request(target.backend, planner.wanted)
+        return read_template(
+            await scoring.ask_backend(call, target, planner.exchange, TEMPLATE, payload)
+        )
+
+    call, target = planner.call, planner.target
+    try:
+        return await ask()
+    except RequestError as error:
+        if planner.refold is None or not refuses_system(error.status, str(error).encode()):
+            raise
+    planner.refold()
+    planner.refold = None
+    prompt = await ask()
+    target.note_strict(planner.wanted.model)
+    return prompt
 
 
 def _one_choice(wanted: ChatRequest, sample: int) -> ChatRequest:

@@ -109,6 +109,7 @@ def target_of(part: Backend | Engine, found: Outside, timeouts: Timeouts) -> Tar
         vendor=part.vendor,
         past_reasoning=part.past_reasoning,
         recover=frozenset(part.recover),
+        system=part.system,
         endpoints=part.endpoints,
         forwards=client_headers(part),
         caps=part.caps,

@@ -42,7 +42,7 @@ from wellspoken.proxy.relay.plan import BackendRequest, Plan, Planning
 from wellspoken.proxy.relay.send import (
     LARGE,
     ClientKeyRefused,
-    read_start,
+    send_accepted,
     send_request,
     suspect_engine,
 )
@@ -227,14 +227,10 @@ class Relay:
         if request.nothing is not None:
             began = perf_counter()
             return None, self.translator.nothing(request.nothing, place, request.source), began
-        response = await send_request(call, self.target, request)
-        limit = call.state.config.limits.response
-        if request.stream or self.stream is not None:
-            streamed, data = await read_start(response, limit)
-            if streamed:
-                return response, data, 0.0
-        else:
-            data = await response.read(limit)
+        streams = request.stream or self.stream is not None
+        response, streamed, data = await send_accepted(call, self.target, request, streams)
+        if streamed:
+            return response, data, 0.0
         began = perf_counter()
         return None, await self._translate_whole(place, response, data), began
 

@@ -19,7 +19,8 @@ class BackendRequest(NamedTuple):
 
     `nothing`: no token is asked for, so no backend is; the number of the prompt's tokens, which
     `source` tells, one of the usage's. `extra`: further header lines. `untouched`: the answer is to
-    leave as it comes.
+    leave as it comes. `fold`: makes the payload anew with all system messages in one, the first,
+    should the model's template refuse them as they are.
     """
 
     path: str
@@ -30,6 +31,7 @@ class BackendRequest(NamedTuple):
     extra: bytes = b""
     untouched: bool = False
     method: str = "POST"
+    fold: Callable[[], bytes] | None = None
 
 
 More = Callable[[range], tuple[list[BackendRequest], list[BackendAnswer]]]

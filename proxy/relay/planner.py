@@ -35,6 +35,7 @@ class Planner(Generic[Wanted]):
 
     `found`: each prompt where the proxy puts it, or its logprobs, before the answers. `sizes`: how
     many tokens each has and who says so, where no token is asked for and therefore no backend.
+    `refold`: folds `wanted`'s system messages, where a template may refuse them as they are.
     """
 
     call: Call
@@ -45,6 +46,7 @@ class Planner(Generic[Wanted]):
     found: Sequence[scoring.Scored] = ()
     sizes: Sequence[tuple[int, str]] = ()
     streams: bool = False
+    refold: Callable[[], None] | None = None
 
     def choose_form(self) -> None:
         """Settle whether a stream is asked for, and who ends the answer at a stop string."""
@@ -99,11 +101,7 @@ class Planner(Generic[Wanted]):
             alone = alone or target.lone or exchange.enforced
             together = not (alone or best or (tops_up and prompts > 1))
         if together and not self.found and not self.sizes:
-            asks = [
-                BackendRequest(
-                    self.endpoint.path, make(exchange, self.streams, None, 0), self.streams
-                )
-            ]
+            asks = [self._request(partial(make, exchange, self.streams, None, 0))]
             if each == 1 or not tops_up:
                 sources = [BackendAnswer(exchange, dialect)] if exchange.enforced else []
                 return Plan(exchange, dialect, asks, sources)
@@ -152,10 +150,19 @@ class Planner(Generic[Wanted]):
         for sample in samples:
             part = self.exchange.part(prompt, **facts)
             prelude = self._prelude(part, place, sample) if self.found else []
-            payload = make(part, self.streams, place, sample)
-            asks.append(BackendRequest(self.endpoint.path, payload, self.streams, nothing, source))
+            request = self._request(partial(make, part, self.streams, place, sample))
+            asks.append(request._replace(nothing=nothing, source=source))
             sources.append(BackendAnswer(part, self.endpoint.dialect, prelude))
         return asks, sources
+
+    def _request(self, make: Callable[[], bytes]) -> BackendRequest:
+        fold = None if self.refold is None else partial(self._fold, make)
+        return BackendRequest(self.endpoint.path, make(), self.streams, fold=fold)
+
+    def _fold(self, make: Callable[[], bytes]) -> bytes:
+        assert self.refold is not None
+        self.refold()
+        return make()
 
     def _prelude(self, exchange: Exchange, place: int, sample: int) -> list[Event]:
         """Return what comes before the generated text: the prompt's logprobs, the prompt itself."""

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Final
 
 from wellspoken.adapters.events import Fault
+from wellspoken.adapters.requests.system import refuses_system
 from wellspoken.engine.failure import NotReady
 from wellspoken.proxy.http.requests import TRACE, client_lines
 from wellspoken.proxy.relay.call import Call
@@ -161,6 +162,36 @@ async def read_start(response: UpstreamResponse, limit: int) -> tuple[bool, byte
         if first.lstrip().startswith(_SSE_STARTS):
             return True, first
     return False, first + await response.read(limit)
+
+
+async def send_accepted(
+    call: Call, target: Target, request: BackendRequest, streams: bool
+) -> tuple[UpstreamResponse, bool, bytes]:
+    """Send a request; return its answer, whether that is a stream, and what of it was read.
+
+    `streams`: it may be one. Where the model's template refuses the system messages, nothing was
+    computed: the request is sent again with them folded, and the model's next ones at once. Raises
+    as `send_request` and `read_start` do.
+    """
+    limit = call.state.config.limits.response
+
+    async def send(request: BackendRequest) -> tuple[UpstreamResponse, bool, bytes]:
+        response = await send_request(call, target, request)
+        if streams:
+            return response, *await read_start(response, limit)
+        return response, False, await response.read(limit)
+
+    response, streamed, data = await send(request)
+    if request.fold is None:
+        return response, streamed, data
+    data = data or await response.chunk()
+    if refuses_system(response.status, data):
+        response.close()
+        response, streamed, data = await send(request._replace(payload=request.fold(), fold=None))
+        data = data or await response.chunk()
+        if not refuses_system(response.status, data):
+            target.note_strict(call.routing.model)
+    return response, streamed, data
 
 
 async def enter_engine(call: Call, target: Target) -> None:

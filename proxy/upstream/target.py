@@ -18,7 +18,7 @@ from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.detection import Found
 from wellspoken.adapters.servers.parameters import PAST_REASONING, PastReasoning
 from wellspoken.adapters.tokens.table import TokenTable
-from wellspoken.proxy.config.tables import Streams
+from wellspoken.proxy.config.tables import Streams, System
 from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.detector import Detector
@@ -28,6 +28,7 @@ from wellspoken.proxy.upstream.vocabulary_size import VocabularySizes
 if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
 
+_STRICT = 1000  # models whose strict templates are remembered; a client may call one by any name
 _LISTED = 20  # model names that an error message lists at most
 
 
@@ -50,6 +51,7 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
     vendor: Policy = "pass"
     past_reasoning: PastReasoning = "auto"
     recover: frozenset[Recovered] = frozenset()
+    system: System = "auto"
     streams: Streams = "both"
     endpoints: Sequence[str] | None = None
     forwards: tuple[str, ...] = ()
@@ -72,7 +74,8 @@ class Target:
     told; where `detector` is, they may change while a request waits in `ready`.
     `engine` runs the backend where the proxy does that itself: `upstream` is None while it is not
     there. `look` has it found out whether the engine still answers, and while it is, `doubt` is
-    under way. `listed`: the models that an engine was last seen to list.
+    under way. `listed`: the models that an engine was last seen to list. `strict`: models, by the
+    clients' names, whose template was seen to take one system message alone, as the first.
     `tokens` belongs to this backend alone, since a token's bytes depend on its vocabulary.
     """
 
@@ -90,7 +93,20 @@ class Target:
     look: Callable[[], None] = lambda: None
     doubt: asyncio.Task[None] | None = None
     listed: Mapping[str, Model] = field(default_factory=dict)
+    strict: set[str] = field(default_factory=set)
     _sizes: VocabularySizes = field(default_factory=VocabularySizes)
+
+    def folds(self, model: str) -> bool:
+        """Say whether a model's system messages are sent as one, the first."""
+        word = self.settings.system
+        return word == "fold" or (
+            word == "auto" and (self.backend.one_system or model in self.strict)
+        )
+
+    def note_strict(self, model: str) -> None:
+        """Remember that a model's template takes one system message alone."""
+        if len(self.strict) < _STRICT:
+            self.strict.add(model)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -104,6 +120,7 @@ class Target:
         """Take over what the server was found to be; what was seen of another one is forgotten."""
         self.backend = self.settings.fit(backend)
         self.lone = False
+        self.strict.clear()
 
     def host(self, engine: Supervisor, look: Callable[[], None]) -> None:
         """Have an engine run this backend from now on."""

@@ -22,6 +22,7 @@ Known deviations of /v1/chat/completions:
   former then has no limit, seed, bias or stop, leaves the tools out where no tool_choice is sent,
   and tells the model of them in a system message alone, so there has to be one.
   "required" is taken for "auto", and by chatml-function-calling refused with a 500.
+- its own chat formats take the first system message and leave the others out without a word.
 - a JSON schema that it cannot make a grammar of is any JSON.
 
 Of /v1/completions: one text a prompt, no token ids, `n` and `best_of` ignored; `echo` is ignored in
@@ -97,6 +98,7 @@ LLAMA_CPP_PYTHON: Final = Backend(
     aliases=("llama_cpp_python", "llamacpp-python"),
     chat_table=CHAT,
     completion_table=COMPLETIONS,
+    one_system=True,
     together=1,  # another request ends the one that runs (its issue #867)
     tokenize=Tokenize(path="/extras/tokenize/count", text="input"),
     least_tokens=1,  # 0 means no limit
