@@ -8,6 +8,7 @@ from typing import Any
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.loose_json import parse
+from wellspoken.adapters.repairs.overflow import say_overflow
 from wellspoken.adapters.tokens.table import digits
 
 CONTEXT_CODES = frozenset({40303})  # FastChat: CONTEXT_OVERFLOW
@@ -107,6 +108,8 @@ def fault_from(payload: Any, status: int, context: Context) -> Fault:
         code = body.get("error_code")
     message = _message(next((body[key] for key in _MESSAGES if body.get(key)), None))
     kind = _message(body.get("type"))[:LONGEST_CODE]
+    if _is_overflow(message, code, kind):
+        message = say_overflow(message, body, "prompt" if context.text else "messages")
     if status < 400:
         context.note("error_in_200")
         own = _number(code if code is not None else body.get("status"))
@@ -218,7 +221,10 @@ def fault(
         return _no_logprobs(message, context)
     if not 400 <= status <= 599:
         status = 502
-    return Fault(status, message, _type(status), param, _code(status, message, code, kind, context))
+    said = _code(status, message, code, kind, context)
+    if said == "context_length_exceeded":
+        param = param or ("prompt" if context.text else "messages")
+    return Fault(status, message, _type(status), param, said)
 
 
 def _no_input(part: str, message: str, context: Context) -> Fault:
