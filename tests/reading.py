@@ -48,6 +48,8 @@ def facts_of(fixture: Fixture) -> Facts | None:
             choice = choices.setdefault(index, _Choice())
             message = piece.get("delta") or piece.get("message") or {}
             said = message.get("content") or piece.get("text") or ""
+            if said == choice.text and part.get("object") == "chat.completion":
+                said = ""  # a stream's closing message, which says all of it again
             whole = choice.text is not None and isinstance(said, str)
             choice.text = f"{choice.text}{said}" if whole else None
             _read(piece.get("logprobs"), choice, mispaired, inferred)

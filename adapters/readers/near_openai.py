@@ -53,7 +53,7 @@ class NearOpenAI(Framed):
         self.sse = SSEDecoder()
         self.pieces = Pieces(self.context)
         self.emit: Callable[[Any, bytes | None], None] = (
-            partial(text_choice, self.pieces) if text else self.pieces.choice
+            partial(text_choice, self.pieces) if text else self.pieces.delta
         )
         self.opening = Opening(self.pieces)
         self.begin = self.opening.begin
@@ -93,7 +93,10 @@ class NearOpenAI(Framed):
             names = strict.TEXT_EXTRAS if self.text else strict.BODY_EXTRAS
             self.pieces.extras("answer", None, body, names)
             for choice in ordered:
-                self.emit(choice, None)
+                if self.text:
+                    self.emit(choice, None)
+                else:
+                    self.pieces.message(choice)
         self.pieces.out = repair_made_body(self.pieces.out, self.context)
         if not any(type(x) is Fault for x in self.pieces.out):
             self.pieces.end(End(True))

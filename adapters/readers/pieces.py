@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from wellspoken.adapters.events import (
     ToolDelta,
 )
 from wellspoken.adapters.readers import legacy, strict
-from wellspoken.adapters.readers.streamed import Streamed
+from wellspoken.adapters.readers.streamed import Streamed, Written
 from wellspoken.adapters.readers.strict import NONE
 from wellspoken.adapters.repairs import faults
 from wellspoken.adapters.repairs.context import Context
@@ -55,6 +56,7 @@ class Pieces:
         self.ended = False
         self.roles: set[int] = set()
         self.streamed: dict[int, Streamed] = {}
+        self.written: defaultdict[int, Written] = defaultdict(Written)
         self.roled = False  # the choice at hand carries a role
 
     def take(self) -> list[Event]:
@@ -92,13 +94,15 @@ class Pieces:
             expected = f'a list "choices" of objects with "{part}"'
         self.end(faults.no_completion(why, expected, self.context))
 
-    def choice(self, choice: strict.WireChoice, raw: bytes | None) -> None:
-        """Emit a strict choice; `raw` is its chunk where that may go out as it is. Hot."""
+    def message(self, choice: strict.WireMessageChoice) -> None:
+        """Emit a body's strict choice."""
+        self._full(choice, choice.message, None)
+
+    def delta(self, choice: strict.WireDeltaChoice, raw: bytes | None) -> None:
+        """Emit a chunk's strict choice; `raw` is the chunk where that may go out as it is. Hot."""
         before, part = self.notes.changes, choice.delta
         if (
-            self.whole
-            or type(part) is not strict.WirePart
-            or choice.message is not UNSET
+            type(part) is not strict.WirePart
             or type(text := part.content) is not str
             or not text
             or (choice.finish_reason is not None and choice.finish_reason is not UNSET)
@@ -111,7 +115,7 @@ class Pieces:
             or part.annotations is not NONE
             or part.audio is not NONE
         ):  # not content alone, as it usually is
-            self._full(choice, self._part(choice), raw, before)
+            self._full(choice, part, raw)
             return
         if choice.finish_reason is UNSET:
             self.notes.add("finish_reason_absent")
@@ -127,21 +131,16 @@ class Pieces:
         lp = self._logprobs(choice.logprobs, text)
         if raw is not None and self.notes.changes != before:
             raw = None
+        self.written[choice.index].texts.append(text)
         self.out.append(Text(choice.index, text, lp, raw))
 
-    def _part(self, choice: strict.WireChoice) -> strict.WirePart:
-        """Return a choice's message or delta, under whichever name."""
-        part, other = choice.message, choice.delta
-        if not self.whole:
-            part, other = other, part
-        if not isinstance(part, strict.WirePart) or other is not UNSET:
-            self.notes.add("choice_part_misnamed")
-            part = part if isinstance(part, strict.WirePart) else other
-        return part if isinstance(part, strict.WirePart) else strict.WirePart()
-
     def _full(
-        self, choice: strict.WireChoice, part: strict.WirePart, raw: bytes | None, before: int
+        self, choice: strict.WireChoice, part: strict.WirePart | UnsetType, raw: bytes | None
     ) -> None:
+        before = self.notes.changes
+        if part is UNSET:
+            self.notes.add("choice_part_misnamed")
+            part = strict.WirePart()
         self.extras("choice", choice.index, choice, strict.CHOICE_EXTRAS)
         index = choice.index
         text = part.content if isinstance(part.content, str) else ""
@@ -169,7 +168,9 @@ class Pieces:
                 self.notes.add("refusal_missing")
             if part.content is UNSET or (part.content is None and not rows and not refusal):
                 self.notes.add("content_null")
-        elif before == self.notes.changes and raw is not None and not reasoning:
+        else:
+            self.written[index].add((reasoning, text, refusal, rows))
+        if raw is not None and before == self.notes.changes and not reasoning:
             event = _single(index, part, lp, refused, rows, finish, raw)
             if event is not None:
                 self.out.append(event)

@@ -1,4 +1,8 @@
-"""What tells a stream's entries that are sent again from those that are new."""
+"""What tells what a stream says again from what is new: its entries, and its closing message.
+
+MiniMax ends its streams with the whole answer, as an object "chat.completion"; Perplexity puts the
+whole message so far beside each delta.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from wellspoken.adapters.events import Entry
+from wellspoken.adapters.repairs.tools import Row
 
 Mark = tuple[str, float, Any]
 """What tells one entry from another: token, logprob, id."""
@@ -39,3 +44,55 @@ class Streamed(Struct, eq=False):
 def mark(entry: Entry) -> Mark:
     """Return what tells an entry from another."""
     return (entry.token, entry.logprob, entry.id)
+
+
+Said = tuple[str, str, str, list[Row]]
+"""Reasoning, text, refusal and calls of one delta or message."""
+
+
+class Written(Struct, eq=False):
+    """The pieces of one choice that came as deltas, by what they are."""
+
+    thoughts: list[str] = []
+    texts: list[str] = []
+    refusals: list[str] = []
+    called: bool = False
+
+    def add(self, said: Said) -> None:
+        """Take note of what one delta held."""
+        reasoning, text, refusal, rows = said
+        if text:
+            self.texts.append(text)
+        if reasoning:
+            self.thoughts.append(reasoning)
+        if refusal:
+            self.refusals.append(refusal)
+        self.called = self.called or bool(rows)
+
+    def take_new(self, said: Said, *, whole: bool) -> Said:
+        """Return what a message adds to the deltas; `whole`: it is known to be all of an answer."""
+        reasoning, text, refusal, rows = said
+        return (
+            _new(self.thoughts, reasoning, whole=whole),
+            _new(self.texts, text, whole=whole),
+            _new(self.refusals, refusal, whole=whole),
+            [] if self.called else rows,
+        )
+
+
+def _new(pieces: list[str], given: str, *, whole: bool) -> str:
+    """Return what a text adds to the pieces that came before it.
+
+    That is all of it where none came, and where it is another text and may be one more piece, since
+    some servers call a delta a message.
+    """
+    said = "".join(pieces)
+    if not said or not given:
+        return given
+    if given.startswith(said):
+        return given[len(said) :]
+    return "" if whole or _squeeze(given) == _squeeze(said) else given
+
+
+def _squeeze(text: str) -> str:
+    return "".join(text.split())

@@ -1,8 +1,7 @@
 """The known shapes of a near-OpenAI answer as strict Structs: their types are the guard.
 
 What they refuse (an unknown key, a positive logprob, a spelling) takes the tolerant path, which
-repairs it into these same Structs; so there is one way from a Struct to events. One set serves
-bodies and chunks: a choice holds `message` or `delta`.
+repairs it into these same Structs; so there is one way from a Struct to events.
 
 Vendor keys that come with every chunk or body of vLLM, llama.cpp and SGLang are fields here, so
 that those servers stay on the fast path; the reader turns what they hold into `Extra` events.
@@ -79,15 +78,23 @@ class WirePart(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class WireChoice(Struct, gc=False, forbid_unknown_fields=True):
+    """A choice of a body or chunk; a subclass has its message or delta."""
+
     index: Index
-    delta: WirePart | UnsetType = UNSET
-    message: WirePart | UnsetType = UNSET
     logprobs: WireLogprobs | UnsetType | None = UNSET
     finish_reason: Reason | UnsetType | None = UNSET
     stop_reason: Raw = NONE
     matched_stop: Raw = NONE
     token_ids: Raw = NONE
     routed_experts: Raw = NONE
+
+
+class WireMessageChoice(WireChoice):
+    message: WirePart | UnsetType = UNSET
+
+
+class WireDeltaChoice(WireChoice):
+    delta: WirePart | UnsetType = UNSET
 
 
 class WireTextChoice(Struct, gc=False, forbid_unknown_fields=True):
@@ -113,7 +120,7 @@ class WireUsage(Struct, gc=False, forbid_unknown_fields=True):
     completion_tokens_details: Raw = NONE
 
 
-Choice = TypeVar("Choice", WireChoice, WireTextChoice)
+Choice = TypeVar("Choice", WireMessageChoice, WireDeltaChoice, WireTextChoice)
 
 
 class WireAnswer(Struct, Generic[Choice], gc=False, forbid_unknown_fields=True):
@@ -129,7 +136,7 @@ class WireAnswer(Struct, Generic[Choice], gc=False, forbid_unknown_fields=True):
     service_tier: str | UnsetType | None = UNSET
 
 
-class WireChunk(WireAnswer[WireChoice]):
+class WireChunk(WireAnswer[WireDeltaChoice]):
     """One chunk of a stream, but for the vendor keys of a first or last one: those are few."""
 
     object: Literal["chat.completion.chunk"]
@@ -137,7 +144,7 @@ class WireChunk(WireAnswer[WireChoice]):
     obfuscation: str | UnsetType = UNSET
 
 
-class WireBody(WireAnswer[WireChoice]):
+class WireBody(WireAnswer[WireMessageChoice]):
     object: Literal["chat.completion"]
     prompt_logprobs: Raw = NONE
     prompt_token_ids: Raw = NONE

@@ -10,15 +10,17 @@ from typing import Any
 
 from msgspec import UNSET
 
-from wellspoken.adapters.events import FUNCTION_CALL, Logprobs
+from wellspoken.adapters.events import FUNCTION_CALL, Logprobs, Reason
 from wellspoken.adapters.readers.legacy import undo_bytes
 from wellspoken.adapters.readers.opening import Opening
 from wellspoken.adapters.readers.pieces import Where
+from wellspoken.adapters.readers.streamed import Said
 from wellspoken.adapters.readers.text import drop_repeated, offsets
-from wellspoken.adapters.repairs.counts import EVAL_COUNTS, from_timings, usage
+from wellspoken.adapters.repairs.counts import EVAL_COUNTS, from_timings, take_misplaced, usage
 from wellspoken.adapters.repairs.envelope import (
+    REASONING,
     content_text,
-    content_thinking,
+    reasoning_in,
     without_end_token,
 )
 from wellspoken.adapters.repairs.finish_reasons import ELSEWHERE, Failure, finish_reason
@@ -34,9 +36,12 @@ _ENVELOPE = frozenset(
 )
 _CHOICE = frozenset(("index", "delta", "message", "text", "logprobs", "finish_reason"))
 _PART = frozenset(("role", "content", "refusal", "tool_calls", "function_call"))
-REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text")
-"""Names of the reasoning: DeepSeek and most, vLLM >= 0.16, Ollama, others."""
 _MESSAGES = _PART | {*REASONING, "annotations", "audio"}
+
+
+def _says(part: dict[str, Any]) -> bool:
+    """Say whether a delta or message holds more than a role."""
+    return any(value for key, value in part.items() if key != "role")
 
 
 def _reason_beside(payload: dict[str, Any], choices: list[Any]) -> dict[str, Any]:
@@ -58,6 +63,7 @@ class Tolerant:
         self.text = self.context.text
         self.notes = self.context.notes
         self.exchange = self.context.exchange
+        self.closes = False  # what is at hand calls itself a whole answer, in a stream
 
     def answer(self, payload: Any) -> None:
         """Emit what one body or chunk holds; what is neither becomes a `Fault`."""
@@ -91,6 +97,7 @@ class Tolerant:
         wanted = "chat.completion" if self.whole else "chat.completion.chunk"
         if self.text:
             wanted = "text_completion"
+        self.closes = payload.get("object") == "chat.completion" and not self.whole
         if payload.get("object") != wanted:
             self.notes.add("object_wrong")
         if payload.get("system_fingerprint", "") is None:
@@ -108,23 +115,14 @@ class Tolerant:
     def _usage(self, payload: dict[str, Any], choices: list[Any]) -> None:
         """Emit the usage, wherever it stands, and take it from where it does not belong."""
         found = usage(payload.get("usage"), self.context)
-        if found is not None:
-            if choices and not self.whole and not self.exchange.running_usage:
-                self.notes.add("usage_misplaced")
-            self.pieces.out.append(found)
-            return
-        for holder in (*choices, payload.get("x_groq")):  # Moonshot, Groq
-            if isinstance(holder, dict) and (found := usage(holder.get("usage"), self.context)):
-                self.notes.add("usage_misplaced")
-                self.pieces.out.append(found)
-                break
-        for choice in choices:
-            if found is not None and isinstance(choice, dict):
-                choice.pop("usage", None)
-        if found is not None and isinstance(payload.get("x_groq"), dict):
-            payload["x_groq"] = {k: v for k, v in payload["x_groq"].items() if k != "usage"} or None
+        if found is None:
+            found = take_misplaced(payload, choices, self.context)
+        elif choices and not self.whole and not self.exchange.running_usage:
+            self.notes.add("usage_misplaced")
         if found is None:
             self._timings(payload, choices)
+        else:
+            self.pieces.out.append(found)
 
     def _timings(self, payload: dict[str, Any], choices: list[Any]) -> None:
         """Emit what a body or last chunk says of its counts in other words, if that is needed."""
@@ -188,18 +186,10 @@ class Tolerant:
         return given
 
     def _choice(self, index: int, choice: dict[str, Any], beside: dict[str, Any]) -> None:
-        part = self._part(choice)
+        part, apart = self._part(choice)
         if self.text and not self.whole:
             part = without_end_token(part, choice.get("finish_reason"), self.context)
-        before = self.notes.counts.get("finish_reason_unknown", 0)
-        if "finish_reason" not in choice:
-            self.notes.add("finish_reason_absent")
-        given = finish_reason(choice.pop("finish_reason", None), self.context)
-        silent = given is None and self.notes.counts.get("finish_reason_unknown", 0) == before
-        for holder in (choice, part, beside) if silent else ():
-            given = given or elsewhere(holder, self.context)
-        reason = None if isinstance(given, Failure) else given
-        unknown = self.notes.counts.get("finish_reason_unknown", 0) > before
+        given, unknown = self._reason(choice, part, beside)
         text = content_text(part.get("content"), self.context)
         refusal = part.get("refusal")
         lp = self._logprobs(choice, text)
@@ -209,32 +199,48 @@ class Tolerant:
         else:
             self.pieces.role(index, part.get("role", UNSET))
             self._message(part, text, bool(rows))
-        reasoning = self._reasoning(part)
+        refused = refusal if isinstance(refusal, str) else ""
+        said: Said = (self._reasoning(part), text, refused, rows)
         self._extras(index, choice, part)
-        self.pieces.piece(
-            index,
-            reasoning,
-            text,
-            lp,
-            refusal if isinstance(refusal, str) else "",
-            rows,
-            reason,
-            unknown=unknown,
-        )
+        written = self.pieces.written[index]
+        if apart:
+            new = written.take_new(said, whole=self.closes or "delta" in choice)
+            if new != said:
+                self.notes.add("message_repeated")
+                said, lp = new, None
+        elif not self.whole:
+            written.add(said)
+        reason = None if isinstance(given, Failure) else given
+        self.pieces.piece(index, *said[:2], lp, *said[2:], reason, unknown=unknown)
         if isinstance(given, Failure):
             self.pieces.fail(given, "finish_reason")
 
-    def _part(self, choice: dict[str, Any]) -> dict[str, Any]:
+    def _reason(
+        self, choice: dict[str, Any], part: dict[str, Any], beside: dict[str, Any]
+    ) -> tuple[Reason | Failure | None, bool]:
+        """Return a choice's reason, wherever it stands, and whether it has one nobody knows."""
+        before = self.notes.counts.get("finish_reason_unknown", 0)
+        if "finish_reason" not in choice:
+            self.notes.add("finish_reason_absent")
+        given = finish_reason(choice.pop("finish_reason", None), self.context)
+        silent = given is None and self.notes.counts.get("finish_reason_unknown", 0) == before
+        for holder in (choice, part, beside) if silent else ():
+            given = given or elsewhere(holder, self.context)
+        return given, self.notes.counts.get("finish_reason_unknown", 0) > before
+
+    def _part(self, choice: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """Return a choice's message or delta, and whether it is a message in a stream."""
         wanted, other = ("message", "delta") if self.whole else ("delta", "message")
         if self.text and isinstance(choice.get("text"), str):
-            return {"content": choice.get("text")}
-        part = choice.get(wanted)
-        if not isinstance(part, dict):
+            return {"content": choice.get("text")}, False
+        part, second = choice.get(wanted), choice.get(other)
+        if not isinstance(part, dict) or isinstance(second, dict):
             self.notes.add("choice_part_misnamed")
-            part = choice.get(other)
+        if isinstance(second, dict) and not (isinstance(part, dict) and _says(part)):
+            return dict(second), not self.whole
         if not isinstance(part, dict):
             part = {"content": choice.get("text")}
-        return dict(part)
+        return dict(part), False
 
     def _logprobs(self, choice: dict[str, Any], text: str) -> Logprobs | None:
         given = choice.get("logprobs")
@@ -283,14 +289,9 @@ class Tolerant:
             self.notes.add("content_null")
 
     def _reasoning(self, part: dict[str, Any]) -> str:
-        given = [(key, part[key]) for key in REASONING if key in part]
-        if any(value is None for _, value in given):
+        if any(part.get(key, 0) is None for key in REASONING):
             self.notes.add("null_key_omitted")
-        key, found = next(
-            ((key, value) for key, value in given if isinstance(value, str) and value), ("", "")
-        )
-        if not found and (thinking := content_thinking(part.get("content"))):
-            key, found = "content", thinking
+        found, key = reasoning_in(part)
         if key not in ("", "reasoning_content"):
             self.notes.add("reasoning_renamed")
         if found and not self.exchange.keeps("reasoning_content"):

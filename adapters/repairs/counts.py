@@ -9,6 +9,7 @@ from msgspec import Raw
 
 from wellspoken.adapters.events import Usage
 from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.finish_reasons import split_words
 from wellspoken.adapters.repairs.loose_json import raw
 
 PROMPT_DETAILS = ("cached_tokens", "audio_tokens", "cache_write_tokens")
@@ -34,13 +35,22 @@ _KNOWN = {
 }
 
 
-RENAMED = {
-    "input_tokens": "prompt_tokens",
-    "output_tokens": "completion_tokens",
+DETAILS = {
     "input_tokens_details": "prompt_tokens_details",
     "output_tokens_details": "completion_tokens_details",
+    "cached_content_token_count": "prompt_cache_hit_tokens",  # Gemini
+    "thoughts_token_count": "reasoning_tokens",  # Gemini
+    "reasoning_output_tokens": "reasoning_tokens",  # LM Studio
 }
-"""OpenAI's newer and Anthropic's names of the same counts."""
+_COUNT = r"(n_|num_|total_)?({})_tokens?(_count)?"
+_RENAMED = {
+    "prompt_tokens": re.compile(_COUNT.format("prompt|input")),
+    "completion_tokens": re.compile(_COUNT.format("completion|output|candidates|generated")),
+    "total_tokens": re.compile(r"total_tokens?(_count)?"),
+}
+"""OpenAI's names -> all others of the same counts, whose words "_" joins: OpenAI's newer ones and
+Anthropic's (input_tokens), Amazon Bedrock's (inputTokens, inputTokenCount), Gemini's
+(promptTokenCount, candidatesTokenCount), LM Studio's (total_output_tokens)."""
 
 _TEXT = re.compile(r"\d{1,18}(\.0*)?", re.ASCII)
 
@@ -95,14 +105,60 @@ def usage(value: Any, context: Context) -> Usage | None:
 
 
 def _rename(value: dict[str, Any], context: Context) -> dict[str, Any]:
-    found = {}
-    for key, name in RENAMED.items():
-        if value.get(key) is not None and value.get(name) is None:
-            context.note("usage_renamed")
-            found[name] = value[key]
+    if "prompt_tokens" in value and "completion_tokens" in value:
+        return value
+    found = {name: item for key, item in value.items() if (name := _name(key)) and item is not None}
     if not found:
         return value
-    return {key: item for key, item in value.items() if RENAMED.get(key) not in found} | found
+    context.notes.add("usage_renamed", len(found))
+    return found | {key: item for key, item in value.items() if not _name(key)}
+
+
+def _name(key: str) -> str:
+    """Return OpenAI's name of a count or of details that have another, "" if there is none."""
+    words = split_words(key)
+    if words in DETAILS:
+        return DETAILS[words]
+    for name, pattern in _RENAMED.items():
+        if pattern.fullmatch(words):
+            return "" if key == name else name
+    return ""
+
+
+def _tells(value: Any) -> bool:
+    """Say whether an object tells how many tokens there are of prompt or answer."""
+    if not isinstance(value, dict):
+        return False
+    names = {_name(key) or key for key, item in value.items() if count(item) is not None}
+    return "prompt_tokens" in names or "completion_tokens" in names
+
+
+def take_misplaced(payload: dict[str, Any], choices: list[Any], context: Context) -> Usage | None:
+    """Take the usage from where it does not belong; None if it is nowhere.
+
+    From a choice or its delta (`usage_in_choice`, Moonshot); from an object of a vendor's beside
+    `choices` (`usage_in_vendor_object`): Groq's `x_groq`, Gemini's `usageMetadata`, Cohere's
+    `meta`, LM Studio's `stats`.
+    """
+    for choice in choices:
+        if not isinstance(choice, dict):
+            continue
+        for holder in (choice, choice.get("delta"), choice.get("message")):
+            if isinstance(holder, dict) and _tells(holder.get("usage")):
+                context.note("usage_in_choice")
+                return usage(holder.pop("usage"), context)
+    for key, value in payload.items():
+        if not isinstance(value, dict):
+            continue
+        if _tells(value):
+            context.note("usage_in_vendor_object")
+            return usage(payload.pop(key), context)
+        for name in ("usage", "tokens", "billed_units"):
+            if _tells(value.get(name)):
+                context.note("usage_in_vendor_object")
+                payload[key] = {k: v for k, v in value.items() if k != name} or None
+                return usage(value[name], context)
+    return None
 
 
 def from_timings(payload: dict[str, Any], context: Context) -> Usage | None:

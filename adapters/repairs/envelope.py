@@ -91,17 +91,55 @@ def without_end_token(part: dict[str, Any], finish_reason: Any, context: Context
     return {**part, "content": ""}
 
 
-def content_thinking(value: Any) -> str:
-    """Return the reasoning in a content's parts (Mistral's {"type": "thinking", "thinking"})."""
-    parts = value if isinstance(value, list) else []
-    thoughts = [x.get("thinking") for x in parts if isinstance(x, dict)]
-    return "".join(x if isinstance(x, str) else _join(x) for x in thoughts)
+REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text")
+"""Names of the reasoning: DeepSeek and most, vLLM >= 0.16, Ollama, others."""
+STRUCTURED = ("reasoning_details", "thinking_blocks")
+"""Names of it as a list of parts: OpenRouter and MiniMax, LiteLLM."""
+_THOUGHT = re.compile(r"reason|think|thought", re.IGNORECASE)
+_HOLDING = (*REASONING, "reasoningContent", "reasoningText")
+_TEXTS = (*_HOLDING, "text", "summary", "content")
 
 
-def _join(parts: Any) -> str:
-    """Return the text of a content's parts."""
-    texts = [x.get("text") if isinstance(x, dict) else x for x in parts or ()]
-    return "".join(text for text in texts if isinstance(text, str))
+def is_thought(part: Any) -> bool:
+    """Say whether a part of a content is reasoning.
+
+    Mistral's {"type": "thinking", "thinking"}, Databricks' {"type": "reasoning", "summary"},
+    OpenRouter's "reasoning.text", Amazon Bedrock's {"reasoningContent"}, Gemini's {"thought"}.
+    """
+    if not isinstance(part, dict):
+        return False
+    kind = part.get("type")
+    if isinstance(kind, str) and kind != "text":
+        return _THOUGHT.search(kind) is not None
+    return part.get("thought") is True or any(key in part for key in _HOLDING)
+
+
+def text_in(value: Any) -> str:
+    """Return the text of what a part or a list of parts holds, however deep it stands there.
+
+    What is encrypted or only signed has none.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(map(text_in, value))
+    if isinstance(value, dict):
+        return next((text for key in _TEXTS if (text := text_in(value.get(key)))), "")
+    return ""
+
+
+def reasoning_in(part: dict[str, Any]) -> tuple[str, str]:
+    """Return the reasoning of a message or delta, and the key that holds it, "" if none does.
+
+    Under several names it is one text. Parts are read where no name tells it as text.
+    """
+    for key in (*REASONING, "content", *STRUCTURED):
+        value = part.get(key)
+        if key == "content":
+            value = [x for x in value if is_thought(x)] if isinstance(value, list) else None
+        if found := text_in(value):
+            return found, key
+    return "", ""
 
 
 def content_text(value: Any, context: Context) -> str:
@@ -110,7 +148,8 @@ def content_text(value: Any, context: Context) -> str:
         return value
     if isinstance(value, list):
         context.note("content_parts")
-        return _join(value)
+        texts = (x.get("text") if isinstance(x, dict) else x for x in value if not is_thought(x))
+        return "".join(text for text in texts if isinstance(text, str))
     if value is not None:
         context.note("content_not_text")
         return str(value)

@@ -185,10 +185,53 @@ def test_an_empty_text_for_none_is_left_out(empty: Json, repair: str) -> None:
     assert said.repairs == {repair: 1}
 
 
-def test_mistrals_thinking_does_not_vanish_uncounted() -> None:
-    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
-    said = body(completion(choice([thinking, {"type": "text", "text": "Paris."}])))
-    assert said.message.get("reasoning_content") == "Hm." or "extra_field_dropped" in said.repairs
+THOUGHTS = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]},
+    {"type": "reasoning", "text": "Hm."},
+    {"type": "reasoning", "reasoning": "Hm."},
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]},
+    {"type": "reasoning_text", "text": "Hm."},
+    {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "c2ln"}}},
+    {"thought": True, "text": "Hm."},
+]
+
+
+@pytest.mark.parametrize("thought", THOUGHTS, ids=str)
+def test_a_part_that_is_reasoning_is_no_content(thought: Json) -> None:
+    parts = [thought, {"type": "text", "text": "Hi", "thoughtSignature": "c2ln"}]
+    for said in (
+        body(completion(choice(message=message(parts)))),
+        stream([chunk(message([thought])), chunk({"content": parts[1:]}), end()]),
+    ):
+        assert said.message["content"] == "Hi"
+        assert said.message["reasoning_content"] == "Hm."
+        assert said.repairs["reasoning_renamed"] == 1
+
+
+DETAILS = [
+    {"reasoning_details": [{"type": "reasoning.text", "text": "H"}, {"summary": "m."}]},
+    {"thinking_blocks": [{"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}]},
+    {"reasoning": {"content": "Hm."}},
+]
+
+
+@pytest.mark.parametrize("given", DETAILS, ids=str)
+def test_reasoning_in_details_alone(given: Json) -> None:
+    for said in (
+        body(completion(choice(message=message(**given)))),
+        stream([role(), chunk(given), say("Hi"), end()]),
+    ):
+        assert said.message["reasoning_content"] == "Hm."
+        assert said.repairs["reasoning_renamed"] == 1
+    both = body(completion(choice(message=message(**given, reasoning_content="Hm!"))))
+    assert both.message["reasoning_content"] == "Hm!"
+
+
+def test_what_is_encrypted_alone_is_no_reasoning() -> None:
+    sealed = {"reasoning_details": [{"type": "reasoning.encrypted", "data": "c2ln"}]}
+    said = body(completion(choice(message=message(**sealed))))
+    assert "reasoning_content" not in said.message
+    assert said.repairs == {"extra_field_dropped": 1}
 
 
 @pytest.mark.parametrize("content", [42, [{"type": "text", "text": "Paris."}]])

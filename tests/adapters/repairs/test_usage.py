@@ -36,19 +36,48 @@ def usage(said: Said) -> tuple[int, int]:
     return found["prompt_tokens"], found["completion_tokens"]
 
 
-def test_a_usage_in_the_choice_or_in_x_groq() -> None:
+IN_CHOICE = [{"usage": USAGE}, {"delta": {"usage": USAGE}}]
+IN_VENDORS = [
+    {"x_groq": {"id": "req_1", "usage": USAGE}},
+    {"usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 2, "totalTokenCount": 7}},
+    {"meta": {"billed_units": {"input_tokens": 5.0, "output_tokens": 2.0}}},
+    {"stats": {"input_tokens": 5, "total_output_tokens": 2, "tokens_per_second": 43.7}},
+    {"amazon-bedrock-invocationMetrics": {"inputTokenCount": 5, "outputTokenCount": 2}},
+    {"token_usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}},
+]
+
+
+@pytest.mark.parametrize("more", IN_CHOICE)
+def test_a_usage_in_the_choice(more: Json) -> None:
     last = end()
-    last["choices"][0]["usage"] = USAGE
-    groq = {"x_groq": {"id": "req_1", "usage": USAGE}}
+    last["choices"][0] |= more
+    whole = choice()
+    whole |= more if "usage" in more else {"message": {**whole["message"], **more["delta"]}}
+    for said in (body(without_usage(whole)), stream([role(), say("Hi"), last], ASKED)):
+        assert usage(said) == (5, 2)
+        assert said.repairs["usage_in_choice"] == 1
+        assert "usage_missing" not in said.repairs and "extra_field_dropped" not in said.repairs
+
+
+@pytest.mark.parametrize("more", IN_VENDORS, ids=lambda more: next(iter(more)))
+def test_a_usage_in_a_vendors_object(more: Json) -> None:
     for said in (
-        body(without_usage(choice(usage=USAGE))),
-        body(without_usage(**groq)),
-        stream([role(), say("Hi"), last], ASKED),
-        stream([role(), say("Hi"), {**end(), **groq}], ASKED),
+        body(without_usage(**more)),
+        stream([role(), say("Hi"), {**end(), **more}], ASKED),
     ):
         assert usage(said) == (5, 2)
-        assert said.repairs["usage_misplaced"] == 1
+        assert said.repairs["usage_in_vendor_object"] == 1
         assert "usage_missing" not in said.repairs
+    beside = body(completion(**more))
+    assert usage(beside) == (5, 2) and "usage_in_vendor_object" not in beside.repairs
+
+
+@pytest.mark.parametrize(
+    "more", [{"x": {"usage": {}}}, {"limits": {"total_tokens": 9}}, {"x": {"tokens": ["a"]}}]
+)
+def test_an_object_without_counts_is_no_usage(more: Json) -> None:
+    said = body(without_usage(**more))
+    assert "usage_missing" in said.repairs and "usage_in_vendor_object" not in said.repairs
 
 
 TIMINGS: list[tuple[Json, tuple[int, int]]] = [
@@ -74,6 +103,8 @@ GIVEN: list[tuple[Json, tuple[int, int]]] = [
     ({"prompt_tokens": "5", "completion_tokens": "2", "total_tokens": "7"}, (5, 2)),
     ({"prompt_tokens": 5.0, "completion_tokens": "2.0"}, (5, 2)),
     ({"input_tokens": 5, "output_tokens": 2}, (5, 2)),
+    ({"inputTokens": 5, "outputTokens": 2, "totalTokens": 7}, (5, 2)),
+    ({"prompt_tokens": 5, "output_tokens": 2}, (5, 2)),
     ({"completion_tokens": 2, "total_tokens": 7}, (5, 2)),
     ({"prompt_tokens": 5, "total_tokens": 7}, (5, 2)),
 ]
