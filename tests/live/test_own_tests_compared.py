@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.live.llamacpp.own_tests import complaints, outcomes
 
-REPORT = """<testsuites><testsuite><testcase name="good"/><testcase name="bad[1]"><failure message="no"/>
-</testcase><testcase name="left"><skipped/></testcase><testcase name="broken"><error/></testcase>
+REPORT = """<testsuites><testsuite><testcase name="good"/>
+<testcase name="bad[1]"><failure message="no"/></testcase>
+<testcase name="left"><skipped/></testcase><testcase name="broken"><error/></testcase>
 </testsuite></testsuites>"""
 
 
