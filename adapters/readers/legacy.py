@@ -58,9 +58,11 @@ def entries(
     for place, (token, number, top) in enumerate(zip(tokens, numbers, tops, strict=True)):
         rows = _row(top, table) if top else []
         if number is None:
-            if place >= unscored:
+            number = top.get(token, UNKNOWN) if top else UNKNOWN
+            if number != UNKNOWN:
+                context.note("logprobs_own_from_alternative")
+            elif place >= unscored:
                 context.note("logprobs_unknown")
-            number = UNKNOWN
         found.append(Entry(token, number, table[token], rows))
         if rows and (rows[0].logprob != number or rows[0].token != token):
             own_value(found[-1], context)

@@ -89,12 +89,15 @@ def logprobs_legacy_arrays(value: Any, text: str, context: Context) -> Repaired:
     """Return entries for the completions endpoint's arrays, however incomplete.
 
     vLLM 0.3.3-0.4.2, llama-cpp-python 0.2.58-0.3.2, Together (token_ids), mlx-lm (ids as tokens).
-    Arrays that are absent, null or short are filled: unknown numbers, no alternatives.
+    Arrays that are absent, null or short are filled: unknown numbers, no alternatives. Tokens with
+    their numbers that are fewer than the positions (TabbyAPI has each token once) are another
+    position's, so numbers are looked up among the alternatives first.
     """
     columns = [value.get(key) for key in ("tokens", "token_logprobs", "top_logprobs", "token_ids")]
     columns[2] = _by_position(columns[2], columns[0] or columns[1])
     size = max(len(column) for column in columns if isinstance(column, list))
     tokens, numbers, tops, ids = (_fill(column, size) for column in columns)
+    shifted = all(isinstance(x, list) and len(x) < size for x in columns[:2])
     for key in value:
         if key not in _ARRAYS and value[key] and key not in ("content", "refusal"):
             context.notes.drop(f"logprobs.{key}")
@@ -115,6 +118,8 @@ def logprobs_legacy_arrays(value: Any, text: str, context: Context) -> Repaired:
         found = Entry("", UNKNOWN, NULL, _alternatives(top, context))
         if top is None:
             context.note("logprobs_top_missing")
+        if shifted and any(row.token == token for row in found.top_logprobs):
+            number = None
         if sampled:
             _own(found, token, number, known, context)
         entries.append(found)

@@ -218,10 +218,10 @@ def _set(row: Entry | Alternative, data: bytes) -> None:
 def hybrid_logprobs(given: Any, context: Context) -> Any:
     """Return a hybrid's logprobs with each sampled token's value its own, or none.
 
-    Pull request #10627 gives the best alternative's. A token among its alternatives gets the value
-    it has there; one that is not cannot have more than the least of them, so a greater value is not
-    its own and unknown. `given` are the completions endpoint's arrays or chat logprobs; counted by
-    what reads them (`logprobs_own_from_alternative`, `logprobs_unknown`).
+    Pull request #10627 gives the best alternative's. A token among its alternatives, by its id
+    where there are ids, gets the value it has there; one that is not has an unknown one. Any other
+    value is the token's own. `given` are the completions endpoint's arrays or chat logprobs;
+    counted by what reads them (`logprobs_own_from_alternative`, `logprobs_unknown`).
     """
     if not isinstance(given, dict):
         return given
@@ -244,26 +244,24 @@ def _hybrid_entry(row: Any) -> Any:
     if not isinstance(row, dict) or not isinstance(row.get("top_logprobs"), list):
         return row
     values = _values(row["top_logprobs"])
-    if _is_own(row.get("logprob"), row.get("token"), values):
+    if _is_own(row.get("logprob"), row.get("id", row.get("token")), values):
         return row
     return {key: value for key, value in row.items() if key != "logprob"}
 
 
 def _values(top: Any) -> list[tuple[Any, float]]:
-    """Return the (token, value) pairs of {token: value} or of a list of token objects."""
+    """Return the (id or token, value) pairs of {token: value} or of a list of token objects."""
     pairs: list[tuple[Any, Any]] = []
     if isinstance(top, dict):
         pairs = list(top.items())
     elif isinstance(top, list):
-        pairs = [(row.get("token"), row.get("logprob")) for row in top if isinstance(row, dict)]
+        found = [row for row in top if isinstance(row, dict)]
+        pairs = [(row.get("id", row.get("token")), row.get("logprob")) for row in found]
     return [(x, y) for x, y in pairs if isinstance(y, int | float) and not isinstance(y, bool)]
 
 
 def _is_own(number: Any, token: Any, values: list[tuple[Any, float]]) -> bool:
-    """Say whether a value can be the sampled token's, by its alternatives."""
-    if not values or isinstance(number, bool) or not isinstance(number, int | float):
+    """Say whether a value is the sampled token's: it is not the best of other tokens alone."""
+    if not values or number != max(value for _, value in values):
         return True
-    own = [value for name, value in values if name == token]
-    if own:
-        return any(abs(value - number) <= MISPAIRED for value in own)
-    return number < min(value for _, value in values)
+    return any(name == token and abs(value - number) <= MISPAIRED for name, value in values)

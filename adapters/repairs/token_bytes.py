@@ -38,8 +38,9 @@ def settle(entries: list[Entry], context: Context) -> bool:
         if expected is NULL or entry.bytes != expected:
             _own_bytes(entry, context)
             plain = plain and entry.bytes != NULL and entry.bytes is table[entry.token]
-        if entry.id is not UNSET:
-            entry.id, ids = UNSET, True
+        own, same = entry.id, None
+        if own is not UNSET:
+            entry.id, ids, same = UNSET, True, list[Alternative]()
         previous = 0.0
         ordered, alike = True, False
         for row in entry.top_logprobs:
@@ -49,6 +50,8 @@ def settle(entries: list[Entry], context: Context) -> bool:
                 if row.bytes is NULL and "\ufffd" in row.token:
                     plain = False  # the tiling stage has to look at it
             if row.id is not UNSET:
+                if same is not None and row.id == own:
+                    same.append(row)
                 row.id, ids = UNSET, True
             if row.logprob > previous:
                 ordered = False
@@ -64,7 +67,7 @@ def settle(entries: list[Entry], context: Context) -> bool:
             entry.top_logprobs[0].logprob != entry.logprob
             or entry.top_logprobs[0].token != entry.token
         ):
-            own_value(entry, context)
+            own_value(entry, context, same)
     if ids:
         context.note("logprobs_entry_id")
     return plain
@@ -87,24 +90,30 @@ def _once(entry: Entry, context: Context) -> None:
         entry.top_logprobs = kept
 
 
-def own_value(entry: Entry, context: Context) -> None:
+def own_value(entry: Entry, context: Context, same: list[Alternative] | None = None) -> None:
     """Give the sampled token its own value where its alternatives say that it was paired wrongly.
 
-    Some servers pair it with the best alternative's (llama.cpp PR #10627's example, cortex).
-    Counts `logprobs_own_from_alternative`, and `logprobs_own_unknown` where a server that does so
-    (`Exchange.pairs_best`) sampled a token that is no alternative. An unknown value, and a token
-    whose text does not tell it from others, stay.
+    Some servers pair it with the best alternative's (llama.cpp PR #10627's example, cortex), and no
+    other number is taken for such: tokens of one text are several (a sentencepiece vocabulary's
+    `q` and `<0x71>`). `same` are the alternatives with the entry's id, None where it has none: then
+    those of its text are. Counts `logprobs_own_from_alternative`, and `logprobs_own_unknown` where
+    a server that does so (`Exchange.pairs_best`) sampled a token that is no alternative. A token
+    whose text does not tell it from others stays.
     """
-    rows = entry.top_logprobs
-    if context.exchange.pairs_best and all(row.token != entry.token for row in rows):
-        if rows[0].logprob == entry.logprob:
-            context.note("logprobs_own_unknown")
-            entry.logprob = UNKNOWN
+    rows, number = entry.top_logprobs, entry.logprob
+    if rows[0].logprob != number or number == UNKNOWN:
         return
-    own = [row.logprob for row in entry.top_logprobs if row.token == entry.token]
-    if own and entry.bytes != NULL and min(abs(x - entry.logprob) for x in own) > MISPAIRED:
+    if same is None:
+        same = [row for row in rows if row.token == entry.token]
+        if entry.bytes == NULL and same:
+            return
+    own = [row.logprob for row in same]
+    if own and min(abs(x - number) for x in own) > MISPAIRED:
         context.note("logprobs_own_from_alternative")
         entry.logprob = own[0]
+    elif not own and context.exchange.pairs_best:
+        context.note("logprobs_own_unknown")
+        entry.logprob = UNKNOWN
 
 
 def _own_bytes(entry: Entry, context: Context) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import NamedTuple
+from unicodedata import normalize
 
 from msgspec import Raw, json
 
@@ -56,7 +58,7 @@ class Reading(NamedTuple):
     @property
     def exact(self) -> bool:
         """Whether it counts only where it leaves out no entry: it finds room for nearly any."""
-        return self.control or (self.most > 1 and not self.lossy)
+        return self.control or self.alternatives or (self.most > 1 and not self.lossy)
 
 
 # From the reading that trusts most to the one that trusts least: a loose one finds room for nearly
@@ -85,9 +87,40 @@ def options(entry: Entry, undo: Undo | None, reading: Reading) -> list[Option]:
         found.append(Option(b""))
     if reading.spaced and found and found[0].data:
         found.append(Option(b" " + found[0].data))
-    if reading.alternatives or entry.bytes is UNCHOSEN:
+    if entry.bytes is UNCHOSEN or (reading.alternatives and _may_be_another(entry)):
         found += [_option(row, undo, n, reading) for n, row in enumerate(entry.top_logprobs)]
+    if reading.alternatives:  # the entry's own spellings first: of two ways the first one stays
+        found = [x for each in found for x in (each, *_respelled(each))]
     return found or [Option(None)]  # nothing is known of it but that it stood there
+
+
+def _respelled(option: Option) -> list[Option]:
+    data = option.data
+    return [option._replace(data=x) for x in respell(data) if x not in (b"", data)] if data else []
+
+
+def respell(data: bytes) -> list[bytes]:
+    """Return what a server that changes its text may make of a token's.
+
+    Normalized (NFC, NFD, NFKC), without the white space around it, its HTML entities read, or
+    written as Python's html, Go's html/template or MarkupSafe do. Constructed: contract rule 7.
+    """
+    text = data.decode(errors="surrogateescape")
+    escaped = html.escape(text)
+    found = [normalize(form, text) for form in ("NFC", "NFD", "NFKC")]
+    found += [text.strip(), html.unescape(text), escaped, html.escape(text, quote=False)]
+    found.append(escaped.replace("&quot;", "&#34;").replace("&#x27;", "&#39;"))
+    return [x.encode(errors="surrogateescape") for x in dict.fromkeys(found)]
+
+
+def _may_be_another(entry: Entry) -> bool:
+    """Say whether the entry may be a copy of an alternative that was not sampled (mlx-lm).
+
+    A number that is no alternative's was given for this very entry, and stays.
+    """
+    known = entry.token or entry.logprob != UNKNOWN
+    same = (entry.token, entry.logprob)
+    return not known or any((x.token, x.logprob) == same for x in entry.top_logprobs)
 
 
 def _option(row: Entry | Alternative, undo: Undo | None, pick: int, reading: Reading) -> Option:
@@ -109,23 +142,22 @@ def settle_piece(
     """Make the entry what its piece of the content says, and return it.
 
     Counts `logprobs_sampled_inferred`, `logprobs_sampled_mismatch`, `logprobs_bytes_from_content`,
-    `logprobs_space_restored` and `logprobs_clipped`.
+    `logprobs_space_restored`, `logprobs_content_respelled` and `logprobs_clipped`.
     """
     # First which token it is, then which bytes: what is an alternative takes that one's token, and
     # alternatives that read as the entry did (`was`) are the same token and go with it.
     pick(entry, piece.option.pick, notes)
-    was = (entry.token, entry.logprob)
+    was = (entry.token, entry.logprob, entry.bytes)
     data = piece.option.data
     told = content[piece.start : piece.end]
     if data is None and entry.bytes is not UNCHOSEN and bytes_of(entry, None) == told:
         data = told
     own = bytes_of(entry, None) if data and undo is None else None
-    if own is not None and data == b" " + own:
-        notes.add("logprobs_space_restored")
-        rows: list[Entry | Alternative] = [entry, *entry.top_logprobs]
-        for row in rows:
-            if (row.token, row.logprob) == was:
-                _set(row, data)
+    if own is not None and data and own != data:
+        spaced = data == b" " + own
+        notes.add("logprobs_space_restored" if spaced else "logprobs_content_respelled")
+        _set(entry, data)
+        _mirror(entry, was)
     if data == b"":
         without_bytes(entry)  # a part of a character, or a control token that is not in the text
     elif data is None:
@@ -134,6 +166,8 @@ def settle_piece(
     elif piece.cut or piece.over:
         notes.add("logprobs_clipped")
         _set(entry, data[piece.cut : len(data) - piece.over])
+        if any(row.token == entry.token for row in entry.top_logprobs):
+            _mirror(entry, was)  # else the entry would read as that other token
     elif bytes_of(entry, None) != data:
         _set(entry, data)
     if undo is not None:
@@ -176,17 +210,19 @@ def own_part(entry: Entry, owned: bytes, notes: Notes) -> None:
     entry.bytes = bytes_json(owned)
 
 
-def set_unknown(entry: Entry, text: str, notes: Notes) -> None:
-    """Give the entry the text that was written, and an unknown value: no alternative is it.
+def set_text(entry: Entry, text: str, notes: Notes) -> None:
+    """Give the entry the text that was written with it; its number stays, if it has one.
 
-    Its former token and value, if it had them, stay as an alternative.
+    Where only alternatives came and none of them is that text, it is unknown.
     """
-    notes.add("logprobs_sampled_unknown")
-    if entry.bytes is not UNCHOSEN and all(row.token != entry.token for row in entry.top_logprobs):
-        entry.top_logprobs.insert(0, Alternative(entry.token, entry.logprob, entry.bytes))
-        entry.top_logprobs.sort(key=lambda row: row.logprob, reverse=True)
-    entry.logprob = UNKNOWN
+    if entry.bytes is UNCHOSEN:
+        notes.add("logprobs_sampled_unknown")
+        entry.logprob = UNKNOWN
+    else:
+        notes.add("logprobs_content_respelled")
+    was = (entry.token, entry.logprob, entry.bytes)
     own_part(entry, text.encode(), notes)
+    _mirror(entry, was)
 
 
 def blank(entry: Entry, notes: Notes) -> None:
@@ -197,10 +233,10 @@ def blank(entry: Entry, notes: Notes) -> None:
             row.token = ""
 
 
-def _mirror(entry: Entry, was: tuple[str, float]) -> None:
+def _mirror(entry: Entry, was: tuple[str, float, Raw]) -> None:
     """Let the alternative that is the sampled token read as the entry does."""
     for row in entry.top_logprobs:
-        if row.bytes == NULL and (row.token, row.logprob) == was:
+        if (row.token, row.logprob, row.bytes) == was:
             row.token, row.bytes = entry.token, entry.bytes
             return
 

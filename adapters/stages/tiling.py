@@ -45,7 +45,7 @@ from wellspoken.adapters.stages.candidates import (
     blank,
     options,
     own_part,
-    set_unknown,
+    set_text,
     settle_piece,
     without_bytes,
 )
@@ -273,13 +273,13 @@ class TilingStage:
         if all(not entry.token and entry.bytes is not UNCHOSEN for entry in entries):
             for entry in entries:  # nothing is known of any: as parts of one piece
                 own_part(entry, text.encode() if entry is entries[-1] else b"", self.notes)
-        elif len(entries) == 1 and entries[0].top_logprobs:
-            set_unknown(entries[0], text, self.notes)
+        elif len(entries) == 1:
+            set_text(entries[0], text, self.notes)
         else:
             self.notes.add("logprobs_untiled")
             for entry in entries:
                 if entry.bytes is UNCHOSEN:
-                    set_unknown(entry, "", self.notes)
+                    set_text(entry, "", self.notes)
                 elif entry.bytes == NULL:
                     own_part(entry, b"", self.notes)
         self._emit(run, choice, text, entries, out)

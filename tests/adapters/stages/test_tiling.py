@@ -217,13 +217,6 @@ def test_an_own_token_that_is_not_the_contents_is_one_of_its_alternatives() -> N
     assert said.repairs == {"logprobs_sampled_mismatch": 1}
 
 
-def test_an_own_token_that_is_nothing_of_the_content_stays_as_an_alternative() -> None:
-    said = whole("Hi", [entry("Ho", -0.1, [("Ha", -0.5)])], scored(3))
-    assert said.rows == [("Hi", -9999.0, list(b"Hi"))]
-    assert said.tops == [[("Ho", -0.1), ("Ha", -0.5)]]
-    assert said.repairs["logprobs_sampled_unknown"] == 1
-
-
 def test_entries_of_another_text_are_written_as_they_are_and_counted() -> None:
     said = body(
         completion(choice("Hi", logprobs=lp(entry("x", -1), entry("y", -2)))),
