@@ -71,6 +71,7 @@ async def test_what_a_real_llama_cpp_leaves_in_the_text(
             stream=streams,
             parse_tool_calls=False,
             reasoning_format="none",
+            temperature=0,
         ) as response:
             data = await response.read()
         answer: dict[str, Any] = fold(data) if streams else json.loads(data)

@@ -22,8 +22,8 @@ from wellspoken.proxy.transfer.jsonl import RejectedLine
 
 
 def bodies(given: list[Fixture]) -> list[Fixture]:
-    """Those of whole answers, as they are without a configured tokenizer."""
-    return [f for f in given if not (f.streamed or f.for_stream or f.vocabulary)]
+    """Those of whole answers, as they are without a configured tokenizer or `recover`."""
+    return [f for f in given if not (f.streamed or f.for_stream or f.vocabulary or f.recover)]
 
 
 CHAT, TEXT = bodies(fixtures()), bodies(text_fixtures())
