@@ -57,8 +57,9 @@ check: install .venv-llamacpp-old/.installed ## ruff, mypy, import rules, tests,
 .tested:
 	$(BIN)/python -m pytest --cov --cov-report= --durations=10 $(PARALLEL) $(ARGS)
 
-fuzz: install ## the property tests with new and many examples
+fuzz: install ## the property tests with new examples, and 100,000 new answers (ANSWERS=n)
 	@FUZZ_EXAMPLES=400 $(BIN)/python -m pytest -m hypothesis $(or $(ARGS),$(PARALLEL))
+	@$(BIN)/python -m tests.adapters.properties.runs $(or $(ANSWERS),100000) --from new
 
 bench: install ## microseconds per event, MB/s of bodies, and the proxy beside a bare pass-through
 	@$(BIN)/python -m tests.bench $(ARGS)
