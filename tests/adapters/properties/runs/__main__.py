@@ -37,7 +37,7 @@ def examine(seeds: range, only: tuple[str, ...] = ()) -> tuple[int, list[tuple[K
             continue
         size += 1
         form = case.form if case.shape == "chat" else f"text-{case.form}"
-        names = {wrong.name for wrong in check(case, translate(case))}
+        names = {wrong.label for wrong in check(case, translate(case))}
         found += [((case.way, form, name), seed) for name in sorted(names)]
     return size, found
 
@@ -82,7 +82,7 @@ def main() -> int:
     print(f"{len(ill)} ill of {size} answers (seeds from {start}; {size / took:.0f}/s)")
     for key, group in sorted(seeds.items(), key=lambda item: (item[0][2], -len(item[1]))):
         told = " ".join(str(seed) for seed in sorted(group)[:FIRST])
-        print(f"{key[2]:12}{key[0]:18}{key[1]:14}{len(group):6}   {told}")
+        print(f"{key[2]:26}{key[0]:18}{key[1]:14}{len(group):6}   {told}")
     return int(bool(ill))
 
 

@@ -14,7 +14,7 @@ def cut_chunks(
 ) -> list[Chunk]:
     """Cut the answer into the events of its form."""
     each = _each(dice, made, tokens, content)
-    if plan.form in ("aligned", "grouped", "split"):
+    if plan.form in ("aligned", "grouped", "split", "late"):
         each = _group(dice, each, tokens, most=1 if plan.form != "grouped" else 6)
     if plan.form == "held":
         each = _hold(dice, each, tokens)
@@ -70,11 +70,14 @@ def _group(dice: random.Random, each: list[Chunk], tokens: list[Token], most: in
     """
     found: list[Chunk] = []
     size = dice.randint(1, most)
-    lone = dice.random() < 0.7  # tags, markup and ends have events of their own
+    rides = dice.random() < 0.3
     for chunk in each:
         last = found[-1] if found else None
-        room = last is not None and (_is_open(last, tokens) or len(last.entries) < size)
-        if last is not None and room and _joins(last, chunk, tokens, lone):
+        if last is not None and (
+            _is_open(last, tokens) or len(last.entries) < size
+            if _channel(last, tokens) == _channel(chunk, tokens)
+            else rides and _rides(last, chunk, tokens)
+        ):
             last.entries += chunk.entries
             last.text += chunk.text
             last.reasoning += chunk.reasoning
@@ -99,11 +102,12 @@ def _is_open(chunk: Chunk, tokens: list[Token]) -> bool:
     return held and tokens[chunk.entries[-1]].role == "C"
 
 
-def _joins(last: Chunk, chunk: Chunk, tokens: list[Token], lone: bool) -> bool:
-    one, other = _channel(last, tokens), _channel(chunk, tokens)
-    if one == other:
-        return True
-    return not lone and {one, other} <= {"R", "R!", "E", "E!", "C"} and one[0] == other[0]
+def _rides(last: Chunk, chunk: Chunk, tokens: list[Token]) -> bool:
+    """Say whether a tag or an end may come with its neighbour's text."""
+    if last.reasoning or chunk.reasoning:
+        return _channel(last, tokens) == "R" and _channel(chunk, tokens) == "R!"
+    pair = (_channel(last, tokens), _channel(chunk, tokens))
+    return pair in {("R!", "C"), ("R!", "R"), ("C", "E"), ("C", "E!"), ("C", "M!"), ("M!", "C")}
 
 
 def _hold(dice: random.Random, each: list[Chunk], tokens: list[Token]) -> list[Chunk]:

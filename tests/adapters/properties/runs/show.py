@@ -6,6 +6,18 @@ from tests.adapters.properties.runs.model import Case
 from tests.adapters.properties.runs.oracle import Wrong, match, read
 from tests.adapters.properties.runs.product import Output
 
+NEAR = 5
+SMALL = 40  # tokens that are shown all
+
+
+def near_wrong(case: Case, wrong: list[Wrong]) -> set[int]:
+    """Return the tokens to show: those beside one that something is wrong with."""
+    size = len(case.tokens)
+    found = {int(w.detail.split()[0]) for w in wrong if w.detail.split(" ")[0].isdigit()}
+    if size <= SMALL or not found:
+        return set(range(size))
+    return {n for n in range(size) if any(abs(n - m) <= NEAR for m in found)}
+
 
 def tell(case: Case, output: Output, wrong: list[Wrong]) -> str:
     """Return the tokens beside their entries, the events, and what is wrong."""
@@ -27,7 +39,11 @@ def tell(case: Case, output: Output, wrong: list[Wrong]) -> str:
                 strange.append(f"     ? {told} {entry.logprob}")
             else:
                 came.setdefault(n, []).append(told)
+    near = near_wrong(case, wrong)
     for n, (token, shown) in enumerate(zip(case.tokens, case.shown, strict=True)):
+        if n not in near:
+            lines += [] if lines[-1] == "     ..." else ["     ..."]
+            continue
         octets = shown.octets if isinstance(shown.octets, str | None) else bytes(shown.octets)
         wire = f"{shown.name!r} {octets!r}"
         lines.append(

@@ -14,6 +14,7 @@ from tests.adapters.properties.runs.texts import (
     POOLS,
     Cut,
     cut_anywhere,
+    cut_pieces,
     draw_text,
     draw_thoughts,
 )
@@ -90,12 +91,10 @@ def make(dice: random.Random, plan: Plan) -> Made:
     if plan.reasoning != "none":
         _think(dice, plan, made)
     first = "" if plan.empty else draw_text(dice, plan.most)
-    if plan.strip != "none":
-        first = " " + first if dice.random() < 0.5 else first
-    if plan.reasoning != "none" and plan.strip == "none" and made.pieces[-1].data.isspace():
-        first = first.lstrip() or "x"  # else nothing tells whose white space it is
-    if plan.empty:
-        first = ""
+    if plan.reasoning != "none" and made.pieces[-1].data.isspace():
+        first = "" if plan.empty else first.lstrip() or "x"  # else whose white space is it?
+    if plan.strip != "none" and dice.random() < 0.5:
+        first = " " + first
     second = draw_text(dice, plan.most) if plan.markup in ("CMC", "MC") else ""
     before, after = ("", second) if plan.markup == "MC" else (first, second)
     if plan.markup == "MC" and plan.strip != "none":
@@ -105,7 +104,9 @@ def make(dice: random.Random, plan: Plan) -> Made:
         _call(dice, plan, made)
         _run(dice, plan, made, after)
     text = before + after
-    low = len(text) - len(text.lstrip()) if plan.strip == "all" else int(text.startswith(" "))
+    # One of two equal spaces is stripped: nothing would tell which.
+    some = plan.strip == "all" or text[1:2].isspace()
+    low = len(text) - len(text.lstrip()) if some else int(text.startswith(" "))
     low = 0 if plan.strip == "none" or not text.strip() else len(text[:low].encode())
     made.window = (low, len(text.encode()))
     _end(dice, plan, made, text)
@@ -159,6 +160,8 @@ def _end(dice: random.Random, plan: Plan, made: Made, text: str) -> None:
         part = last[: dice.randint(1, len(last) - 1)]
         made.whole = False
         pieces = [part] if dice.random() < 0.5 else cut_anywhere(dice, part)
+        if plan.cut is cut_pieces:
+            pieces = [bytes([b]) for b in part]
         alone = plan.cut is not cut_anywhere or dice.random() < 0.6
         if not alone and made.pieces and made.pieces[-1].role == "C":
             made.pieces[-1].data += pieces.pop(0)

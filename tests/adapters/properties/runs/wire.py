@@ -85,7 +85,7 @@ def _choice(case: Case, delta: dict[str, Any], lp: Any) -> dict[str, Any]:
 def _delta(case: Case, chunk: Chunk) -> dict[str, Any]:
     delta: dict[str, Any] = {}
     if chunk.text or (chunk.entries and not chunk.reasoning and not chunk.call):
-        delta["content"] = chunk.text
+        delta["content"] = chunk.text or (None if "content-null" in case.loose else "")
     if chunk.reasoning:
         delta["reasoning_content"] = chunk.reasoning
     if chunk.call is not None:
