@@ -32,7 +32,8 @@ def load_object(data: bytes, report: Report, where: str) -> dict[str, Any] | Non
     if not isinstance(value, dict):
         report.add("json", where, "not an object")
         return None
-    if "\ud800" <= max(_characters(value), default="") <= "\udfff":
+    # Only an escape can write one: as UTF-8 it does not decode.
+    if b"\\u" in data and "\ud800" <= max(_characters(value), default="") <= "\udfff":
         report.add("json", where, "a lone surrogate is no text")
     return value
 

@@ -154,6 +154,14 @@ def test_the_generator_reaches_every_kind() -> None:
     assert {case.k for case in cases} == {0, 1, 2, 3}
 
 
+def test_a_stream_brings_the_whole_answer() -> None:
+    for case in (case for case in map(draw_case, range(1_000)) if case.streamed):
+        assert "".join(chunk.text for chunk in case.chunks) == case.content
+        assert ("".join(chunk.reasoning for chunk in case.chunks) or None) == case.reasoning
+        entries = [n for chunk in case.chunks for n in chunk.entries]
+        assert entries == list(range(len(case.tokens)))
+
+
 def test_a_seed_is_one_answer() -> None:
     assert [draw_case(seed) for seed in range(50)] == [draw_case(seed) for seed in range(50)]
 

@@ -191,7 +191,7 @@ def _stop(dice: random.Random, plan: Plan, made: Made, text: str) -> None:
 
 def score(dice: random.Random, plan: Plan, made: Made) -> list[Token]:
     """Give each token its number and its alternatives, all numbers of an answer distinct."""
-    size = len(made.pieces) * 6 + 6
+    size = (len(made.pieces) + 1) * (plan.k + 3)
     numbers = (-n / 1e6 for n in dice.sample(range(2_000, 30_000_000), size))
     draw: Callable[[], float] = numbers.__next__
     near = [piece.data for piece in made.pieces[:8] if piece.data]
