@@ -51,7 +51,10 @@ class TokenLogprob(TokenAlternative, kw_only=True):
 
 
 class ChoiceLogprobs(Strict, kw_only=True):
-    """A choice's tokens, in the body or in one chunk of a stream."""
+    """A choice's tokens, in the body or in one chunk of a stream; none of an answer without text.
+
+    Null in the choice means that the server gave none at all.
+    """
 
     content: list[TokenLogprob] | None
     refusal: list[TokenLogprob] | None

@@ -148,7 +148,7 @@ def comparable(body: dict[str, Any], *, usage: bool = False) -> dict[str, Any]:
     """Return what a stream and a body of one answer must agree on.
 
     Left out: id, created, fingerprint, usage unless `usage`, made-up ids of calls, extensions. The
-    same: no content and "" beside a call or a refusal, no entries at all and null.
+    same: no content and "" beside a call or a refusal.
     """
     out: dict[str, Any] = {key: body[key] for key in ("model", "error") if key in body}
     if usage and body.get("usage") is not None:
@@ -159,10 +159,7 @@ def comparable(body: dict[str, Any], *, usage: bool = False) -> dict[str, Any]:
 
 def _comparable_choice(choice: dict[str, Any]) -> dict[str, Any]:
     if "text" in choice:
-        logprobs = choice["logprobs"]
-        kept = logprobs if logprobs is not None and any(logprobs.values()) else None
-        known = {key: choice[key] for key in ("index", "text", "finish_reason")}
-        return {**known, "logprobs": kept}
+        return {key: choice[key] for key in ("index", "text", "logprobs", "finish_reason")}
     message = {k: v for k, v in choice["message"].items() if v is not None}
     if message.get("content") == "" and message.keys() & {"tool_calls", "refusal", "function_call"}:
         del message["content"]
@@ -170,12 +167,9 @@ def _comparable_choice(choice: dict[str, Any]) -> dict[str, Any]:
         message["tool_calls"] = [
             {k: v for k, v in call.items() if k != "id"} for call in message["tool_calls"]
         ]
-    logprobs = choice["logprobs"]
-    if logprobs is not None and not any(logprobs.values()):
-        logprobs = None
     return {
         "index": choice["index"],
         "message": message,
-        "logprobs": logprobs,
+        "logprobs": choice["logprobs"],
         "finish_reason": choice["finish_reason"],
     }

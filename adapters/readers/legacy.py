@@ -32,7 +32,7 @@ def logprobs(given: WireLogprobs, text: str, context: Context) -> Logprobs | Non
         rows = []
         for top in tops:
             rows.append(Entry("", UNKNOWN, NULL, _row(top, table)))
-        return Logprobs(rows, False, False) if rows else None
+        return Logprobs(rows, False, False)
     if not (
         isinstance(tokens, list)
         and isinstance(numbers, list)
@@ -50,7 +50,7 @@ def entries(
     tops: list[dict[str, float] | None],
     context: Context,
     unscored: int = 0,
-) -> Logprobs | None:
+) -> Logprobs:
     """Return the entries of aligned arrays; the first `unscored` tokens need no logprob."""
     table = context.exchange.tokens
     odd = table.odd
@@ -72,7 +72,7 @@ def entries(
     undone = context.text and undo_bytes(found)
     known = table.vocabulary is not None  # it may know more than the texts tell
     plain = (table.odd == odd and not known and not undone) or settle(found, context)
-    return Logprobs(found, plain) if found else None
+    return Logprobs(found, plain)
 
 
 def undo_bytes(entries: list[Entry]) -> bool:
@@ -128,7 +128,7 @@ def repair_unaligned(
     """Return the entries of arrays that are missing or of different lengths."""
     columns = ((name, getattr(given, name)) for name in ARRAYS)
     found = repaired({k: v for k, v in columns if v is not UNSET}, text, context)
-    if found is None or not found[0]:
+    if found is None:
         return None
     rows, sampled = found
     if context.text:

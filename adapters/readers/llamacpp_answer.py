@@ -171,7 +171,8 @@ class LlamaCppNative(Framed):
         elif self.exchange.enforced:  # this answer may be cut before its last event
             self.pieces.out.append(Usage(event.tokens_evaluated, event.tokens_predicted))
         odd = self.notes.counts.get("finish_reason_unknown", 0) > unknown
-        lp = self.pieces.settle_entries(entries, True)
+        given = self.exchange.logprobs and event.completion_probabilities is not None
+        lp = self.pieces.settle_entries(entries, True) if entries or given else None
         told_times = event.timings is not NONE and bytes(event.timings) != b"null"
         if told_times and self.exchange.keeps("timings"):
             self.pieces.out.append(Extra("answer", None, "timings", event.timings))

@@ -88,7 +88,7 @@ def _index(given: Any) -> int | None:
 
 def _entries(given: Any, text: str, context: Context) -> list[Entry] | None:
     if not given:
-        return None
+        return None if given is None else []
     rows: Any = {"content": given}  # a list is the normal form
     if isinstance(given, dict):
         entries = isinstance(given.get("content"), list | dict)

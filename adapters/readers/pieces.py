@@ -35,7 +35,7 @@ from wellspoken.adapters.repairs.tools import Row
 
 Where = Literal["answer", "choice", "message"]
 
-EMPTY = strict.WireLogprobs()
+_SILENT = strict.WirePart()
 LONGEST_REASON = 64  # characters of a backend's finish reason that an error quotes
 OBJECTS = {"annotations": b"[{", "audio": b"{"}
 """OpenAI's own keys of a message that pass as they are, and how their JSON begins."""
@@ -171,9 +171,9 @@ class Pieces:
         else:
             self.written[index].add((reasoning, text, refusal, rows))
         if raw is not None and before == self.notes.changes and not reasoning:
-            event = _single(index, part, lp, refused, rows, finish, raw)
-            if event is not None:
-                self.out.append(event)
+            events = _single(index, part, lp, refused, rows, finish, raw)
+            if events:
+                self.out += events
                 return
             role_alone = part.role == "assistant" and not (text or rows or refusal or finish)
             self.notes.add("role_chunk_incomplete" if role_alone else "delta_not_single")
@@ -198,6 +198,9 @@ class Pieces:
         when the reasoning comes and knows them as its own. `unknown`: a reason that nobody knows.
         """
         out = self.out
+        if lp is not None and not lp.entries:
+            out.append(Text(index, "", lp))
+            lp = None
         size = len(out)
         if lp is not None and not text:
             out.append(Text(index, "", lp))
@@ -256,10 +259,8 @@ class Pieces:
                 self.notes.add("role_repeated")
             self.roles.add(choice)
 
-    def settle_entries(self, entries: list[Entry], sampled: bool) -> Logprobs | None:
-        """Return the entries with token and bytes settled; None for an empty list."""
-        if not entries:
-            return None
+    def settle_entries(self, entries: list[Entry], sampled: bool) -> Logprobs:
+        """Return the entries with token and bytes settled."""
         return Logprobs(entries, settle(entries, self.context), sampled)
 
     def _reasoning(self, *given: str | UnsetType | None) -> str:
@@ -323,18 +324,14 @@ class Pieces:
                 self.notes.add("logprobs_both_shapes")
             if text and not given.content:
                 self.notes.add("logprobs_empty")
-            entries = given.content
-            return Logprobs(entries, settle(entries, self.context)) if entries else None
-        if given.content is None and given.refusal is not UNSET and given.tokens is UNSET:
-            return None
-        if given == EMPTY:
-            self.notes.add("logprobs_empty")
+            return self.settle_entries(given.content, True)
+        if given.content is None and isinstance(given.refusal, list):
             return None
         return legacy.logprobs(given, text, self.context)
 
     def _refusal_entries(self, given: strict.WireLogprobs) -> Logprobs | None:
         """Return the refusal's own entries, trimmed here: they are not tiled."""
-        if not isinstance(given.refusal, list) or not self.exchange.logprobs:
+        if not isinstance(given.refusal, list) or not given.refusal or not self.exchange.logprobs:
             return None
         for entry in given.refusal:
             if len(entry.top_logprobs) > self.exchange.k:
@@ -350,22 +347,29 @@ def _single(
     refused: Logprobs | None,
     rows: list[Row],
     finish: Reason | None,
-    raw: bytes,
-) -> Event | None:
-    """Return the one event that a conforming chunk is, None if it is none or several."""
+    raw: bytes | None,
+) -> list[Event]:
+    """Return the one event that a conforming chunk is, nothing if it is none or several.
+
+    A list without entries comes before it: the end of a choice tells that, as only it can know.
+    """
     text, role, refusal = part.content, part.role, part.refusal
     bare = text is UNSET and role is UNSET
+    if lp is not None and not lp.entries:
+        others = _single(index, part, None, refused, rows, finish, None)
+        silent = part == _SILENT and finish is None
+        return [Text(index, "", lp), *others] if others or silent else []
     if finish is not None:
         if bare and refusal is UNSET and not rows and lp is None:
-            return Finish(index, finish, True, raw)
+            return [Finish(index, finish, True, raw)]
     elif len(rows) == 1 and lp is None and refusal in (UNSET, None) and text in (UNSET, None):
         if bare or role == "assistant":
             n, call_id, name, arguments = rows[0]
-            return ToolDelta(index, n, call_id, name, arguments, raw, not bare)
+            return [ToolDelta(index, n, call_id, name, arguments, raw, not bare)]
     elif rows or lp is not None:
-        return None
+        return []
     elif role == "assistant" and text in ("", None) and refusal is None:
-        return Open(index, raw, text is None)
+        return [Open(index, raw, text is None)]
     elif bare and isinstance(refusal, str) and refusal:
-        return Refusal(index, refusal, refused, raw)
-    return None
+        return [Refusal(index, refusal, refused, raw)]
+    return []

@@ -45,7 +45,7 @@ def _logprobs(pieces: Pieces, choice: strict.WireTextChoice) -> Logprobs | None:
         return None
     before = notes.changes
     lp = _entries(pieces, choice, given)
-    if lp is None and notes.changes == before:
+    if choice.text and lp is not None and not lp.entries and notes.changes == before:
         notes.add("logprobs_empty")
     return lp
 
@@ -92,7 +92,7 @@ def drop_repeated(pieces: Pieces, index: int, text: str, lp: Logprobs | None) ->
         pieces.notes.add("logprobs_repeated")
         lp.entries = entries = entries[streamed.size :]
     streamed.add(entries)
-    return lp if entries else None
+    return lp
 
 
 def offsets(pieces: Pieces, index: int, given: Any) -> None:

@@ -263,7 +263,7 @@ class Tolerant:
         self, index: int, choice: dict[str, Any], text: str, lp: Logprobs | None
     ) -> Logprobs | None:
         given = choice.get("logprobs")
-        if lp is not None and isinstance(given, dict) and "text_offset" in given:
+        if lp is not None and lp.entries and isinstance(given, dict) and "text_offset" in given:
             offsets(self.pieces, index, given["text_offset"])
         return drop_repeated(self.pieces, index, text, lp)
 

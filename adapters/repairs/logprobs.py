@@ -43,7 +43,7 @@ def logprobs(value: Any, text: str, context: Context) -> Repaired:
     for matches, repair in SHAPES:
         if matches(value):
             return repair(value, text, context)
-    if value not in (None, {}, []):
+    if value is not None:
         context.notes.drop("logprobs")
     return None
 
@@ -54,6 +54,8 @@ def logprobs_entries(value: Any, text: str, context: Context) -> Repaired:
     vLLM, llama.cpp, SGLang, LocalAI, mlx-lm, Ollama (no bytes, no alternatives, ids, integers).
     """
     rows = value["content"] if isinstance(value, dict) else value
+    if text and not rows:
+        context.note("logprobs_empty")
     if context.text:
         context.note("logprobs_chat_shaped")
     if isinstance(rows, dict):
@@ -66,6 +68,15 @@ def logprobs_entries(value: Any, text: str, context: Context) -> Repaired:
             if key not in ("content", "refusal") and value[key]:
                 context.notes.drop(f"logprobs.{key}")
     return [entry(row, context) for row in rows], True
+
+
+def logprobs_empty(value: Any, text: str, context: Context) -> Repaired:
+    """Return no entries for an object or list without any (constructed: contract rule 7).
+
+    It tells that logprobs were given, so that an answer without content has an empty list of them.
+    """
+    context.note("logprobs_empty")
+    return [], True
 
 
 def logprobs_single_entry(value: Any, text: str, context: Context) -> Repaired:
@@ -339,6 +350,11 @@ def _is_entries(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and any(isinstance(x, dict) for x in value)
 
 
+def _is_empty(value: Any) -> bool:
+    held = value.values() if isinstance(value, dict) else [] if value == [] else [value]
+    return all(x in (None, [], {}) for x in held) and value is not None
+
+
 def _is_single(value: Any) -> bool:
     return isinstance(value, dict) and any(key in value for key in ("logprob", "prob", "log_prob"))
 
@@ -358,4 +374,5 @@ SHAPES: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, Context], Repaire
     (_is_entries, logprobs_entries),
     (_is_single, logprobs_single_entry),
     (_is_floats, logprobs_bare_floats),
+    (_is_empty, logprobs_empty),
 )

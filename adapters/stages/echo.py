@@ -35,7 +35,7 @@ class _Held:
 
     def add(self, event: Text) -> None:
         self.events.append(event)
-        self.scored = self.scored or event.lp is not None
+        self.scored = self.scored or (event.lp is not None and bool(event.lp.entries))
         text = event.text if self.at else event.text.lstrip()
         part = text[: len(self.prompt) - self.at]
         self.other = self.other or not self.prompt.startswith(part, self.at)

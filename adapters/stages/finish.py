@@ -38,6 +38,7 @@ class _State(Struct, eq=False):
     called: bool = False
     finished: bool = False
     kept: Finish | None = None
+    unlisted: Text | None = None  # tells that the logprobs given have no entry of content
     tokens: int = 0  # logprob entries, else pieces of text
 
 
@@ -91,6 +92,9 @@ class FinishStage:
 
     def _write_piece(self, event: Text | ToolDelta | Reasoning | Refusal, out: list[Event]) -> None:
         state = self.states[event.choice]
+        if type(event) is Text and not event.text and event.lp and not event.lp.entries:
+            state.unlisted = event
+            return
         if state.finished:
             self.notes.add("text_after_finish")
             return
@@ -130,6 +134,8 @@ class FinishStage:
                 reason = wanted
         if reason != event.reason:
             event = Finish(event.choice, reason)
+        if state.unlisted is not None:
+            out.append(state.unlisted)
         out.append(event)
 
     def _has_reason(self, state: _State) -> bool:

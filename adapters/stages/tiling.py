@@ -32,6 +32,7 @@ from wellspoken.adapters.events import (
     Finish,
     Logprobs,
     Reasoning,
+    Refusal,
     Text,
     ToolDelta,
 )
@@ -50,6 +51,7 @@ from wellspoken.adapters.stages.candidates import (
     without_bytes,
 )
 from wellspoken.adapters.stages.spelling import SPELLINGS, Undo
+from wellspoken.adapters.stages.textless import take_textless
 from wellspoken.adapters.tokens.table import NULL, token_id
 
 Spelling = tuple[str, Undo] | None
@@ -71,6 +73,8 @@ class Run(Struct, eq=False):
     late: int = LATE
     begun: bool = False  # entries were written
     any: bool = False  # entries came
+    given: bool = False  # a list without entries came
+    apart: bool = False  # it called, reasoned or refused, and entries may be of that
 
 
 class EntryCounts(Struct, eq=False):
@@ -101,15 +105,21 @@ class TilingStage:
                 alone = None if event.text else event
                 self._text(event, out)
                 continue
-            if type(event) is Finish or type(event) is ToolDelta:
+            if type(event) is Finish:
+                self._finish(event, out)
+                if event.alone and event.reason is not None:
+                    self._tell(event.choice, out)
+            elif type(event) is ToolDelta or type(event) is Refusal:
                 self._close(event.choice, out)
+                self.runs[event.choice].apart = True
             elif type(event) is Reasoning:
                 if alone is not None and alone.lp is not None and alone.choice == event.choice:
                     self.counts.reasoned += len(alone.lp.entries)
                 self._close(event.choice, out)
                 self.runs[event.choice].reasoning += event.text
+                self.runs[event.choice].apart = True
             elif type(event) is End or type(event) is Fault:
-                self._end(out)
+                self._end(event, out)
             alone = None
             out.append(event)
         return out
@@ -118,6 +128,7 @@ class TilingStage:
         run = self.runs[event.choice]
         lp = event.lp
         if lp is None or not lp.entries:
+            run.given = run.given or lp is not None
             event.lp = None
             if not run.waiting:
                 run.bare += event.text
@@ -310,6 +321,21 @@ class TilingStage:
             without_bytes(entry)
         return entries
 
+    def _finish(self, event: Finish, out: list[Event]) -> None:
+        """Close a choice; where its content has no text, some entries belong to that."""
+        run = self.runs[event.choice]
+        some = run.held or run.bare or run.begun or run.apart or self.exchange.echo
+        if run.waiting and not some:
+            entries, run.waiting = take_textless(run.waiting, event.reason, self.exchange), []
+            self._emit(run, event.choice, "", entries, out)
+        self._close(event.choice, out)
+
+    def _tell(self, choice: int, out: list[Event]) -> None:
+        """Write that logprobs were given though none belong to the content, which has no text."""
+        run = self.runs[choice]
+        if (run.given or run.any) and not (run.begun or run.bare):
+            out.append(Text(choice, "", Logprobs([], False)))
+
     def _close(self, choice: int, out: list[Event]) -> None:
         """Write the text that is held, its last entry clipped to it; what still waits is outside.
 
@@ -334,11 +360,15 @@ class TilingStage:
         if rest:
             self._emit(run, choice, "", rest, out)
 
-    def _end(self, out: list[Event]) -> None:
+    def _end(self, event: End | Fault, out: list[Event]) -> None:
         # Told once an answer: a choice that had entries lacks some, or no choice had any at all.
         had = bare = lacking = False
         for choice, run in self.runs.items():
+            if type(event) is End and event.clean:
+                self._finish(Finish(choice, None), out)
             self._close(choice, out)
+            if type(event) is End:
+                self._tell(choice, out)
             had = had or run.any
             bare = bare or run.bare != ""
             lacking = lacking or (run.any and run.bare != "")

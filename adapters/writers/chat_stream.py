@@ -56,7 +56,9 @@ class ChatStream(StreamWriter):
         logprobs = b"null"
         if event.lp is not None:
             logprobs = b'{"content":' + encode(event.lp.entries) + b',"refusal":null}'
-        self._chunk(choice, b'{"content":' + encode(event.text) + b"}", out, logprobs)
+        said = event.text or (event.lp is not None and event.lp.entries)
+        content = b'{"content":' + encode(event.text) + b"}" if said else b"{}"
+        self._chunk(choice, content, out, logprobs)
 
     def _piece(self, event: Piece, out: list[bytes]) -> None:
         if type(event) is Reasoning:

@@ -32,7 +32,7 @@ class CompletionStream(StreamWriter):
 
     def _text(self, event: Text, out: list[bytes]) -> None:
         logprobs = b"null"
-        if event.lp is not None and event.lp.entries:
+        if event.lp is not None:
             arrays = self.arrays.get(event.choice)
             if arrays is None:
                 arrays = self.arrays[event.choice] = ArrayWriter(self.exchange, event.choice)

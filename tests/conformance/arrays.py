@@ -201,13 +201,11 @@ def check_array_facts(
 ) -> None:
     """Check one choice's sound arrays against the backend's rows; `empty`: it has no text."""
     rows = facts.rows
-    if logprobs is not None and empty and logprobs["tokens"]:
-        report.add("L.count", at, f"{len(logprobs['tokens'])} entries of no text")
     if rows is None:
         return
-    dropped = None if facts.drops is None else sum(facts.drops.values())
+    dropped = None if facts.drops is None or empty else sum(facts.drops.values())
     if logprobs is None:
-        lost = bool(rows) and not empty and (dropped is None or dropped < len(rows))
+        lost = empty or (bool(rows) and (dropped is None or dropped < len(rows)))
         report.check(not lost, "L.missing", at, f"{len(rows)} rows were given")
         return
     size = len(logprobs["tokens"])

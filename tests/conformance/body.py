@@ -72,7 +72,8 @@ def check_choice(
     check_logprobs(logprobs, content, refusal, request, report, f"{at}.logprobs")
     if isinstance(logprobs, dict):
         for key in ("content", "refusal"):
-            _last(logprobs.get(key), report, f"{at}.logprobs.{key}")
+            said = content if key == "content" else refusal
+            _last(logprobs.get(key), said, report, f"{at}.logprobs.{key}")
     if facts is None:
         return
     if facts.text is not None:
@@ -83,9 +84,17 @@ def check_choice(
         check_facts(entries, facts, request.k, report, place, empty=not content)
 
 
-def _last(entries: Any, report: Report, at: str) -> None:
-    """Refuse a last entry that is no part of the text: what covers it not was to be dropped."""
-    if not isinstance(entries, list) or not entries or not isinstance(entries[-1], dict):
+def _last(entries: Any, text: Any, report: Report, at: str) -> None:
+    """Refuse a last entry that is no part of the text: what covers it not was to be dropped.
+
+    Where there is no text, all the entries that remain are none of it.
+    """
+    if (
+        not text
+        or not isinstance(entries, list)
+        or not entries
+        or not isinstance(entries[-1], dict)
+    ):
         return
     last = entries[-1]
     own = last.get("token") != "" or last.get("bytes") is not None

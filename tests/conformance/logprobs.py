@@ -181,16 +181,16 @@ def check_facts(
 ) -> None:
     """Check one choice's entries against the backend's rows: count, numbers, alternatives.
 
-    `empty`: the choice has no content, so no entry belongs to it.
+    `empty`: the choice has no content, so that which of them belong to it is not known, but that
+    they were given is.
     """
-    if entries and empty:
-        report.add("7.count", at, f"{len(entries)} entries of no text")
     rows = facts.rows
     if rows is None:
+        report.check(not entries, "7.count", at, "entries that were not given")
         return
-    dropped = None if facts.drops is None else sum(facts.drops.values())
+    dropped = None if facts.drops is None or empty else sum(facts.drops.values())
     if entries is None:
-        lost = bool(rows) and not empty and (dropped is None or dropped < len(rows))
+        lost = empty or (bool(rows) and (dropped is None or dropped < len(rows)))
         report.check(not lost, "7.missing", at, f"{len(rows)} rows were given")
         return
     most = len(rows) if dropped is None else len(rows) - dropped

@@ -92,7 +92,8 @@ def test_refusal_entries_beside_arrays_are_no_crash() -> None:
     found = legacy.logprobs(given, "Hi", Context(exchange(scored())))
     assert found is not None and [row.token for row in found.entries] == ["Hi"]
     given.tokens = msgspec.UNSET
-    assert legacy.logprobs(given, "Hi", Context(exchange(scored()))) is None
+    found = legacy.logprobs(given, "Hi", Context(exchange(scored())))
+    assert found is not None and found.entries == []
 
 
 def test_an_own_value_that_is_missing_is_that_of_its_alternative() -> None:
