@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from msgspec import Raw, Struct, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field, structs
 
 Bounds = Literal["openai", "backend"]
 
@@ -172,13 +172,38 @@ OPENAI_KEYS: Final = frozenset(ChatRequest.__struct_fields__) - OUR_KEYS - {"fie
 """The top-level keys of OpenAI's request; every other one is a vendor's."""
 
 
+class ModelMeta(Struct, kw_only=True):
+    """What llama.cpp tells of a model; `n_ctx`: its context length, in tokens."""
+
+    n_ctx: int
+
+
 class Model(Struct, kw_only=True):
-    """One model of GET /v1/models; `created` in epoch seconds."""
+    """One model of GET /v1/models; `created` in epoch seconds.
+
+    Its context length, in tokens of prompt and answer, stands under every name that clients read,
+    since none is OpenAI's: `max_model_len` (vLLM, SGLang), `context_length` (OpenRouter, Ollama),
+    `context_window` (Groq) and `meta.n_ctx` (llama.cpp). Without one it is OpenAI's four keys.
+    """
 
     id: str
     object: Literal["model"] = "model"
     created: int = 0
     owned_by: str = "wellspoken"
+    max_model_len: int | UnsetType = UNSET
+    context_length: int | UnsetType = UNSET
+    context_window: int | UnsetType = UNSET
+    meta: ModelMeta | UnsetType = UNSET
+
+    def with_length(self, tokens: int) -> Model:
+        """Return the model with its context length."""
+        return structs.replace(
+            self,
+            max_model_len=tokens,
+            context_length=tokens,
+            context_window=tokens,
+            meta=ModelMeta(n_ctx=tokens),
+        )
 
 
 class ModelList(Struct, kw_only=True):

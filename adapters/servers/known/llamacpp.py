@@ -113,6 +113,7 @@ LLAMACPP: Final = Backend(
     detokenize="/detokenize",
     computes=True,
     sizes="/v1/models",
+    lengths="/props",
     tokenize=TOKENIZE,
     versions="b4240 to b11549",
     native="/completion",

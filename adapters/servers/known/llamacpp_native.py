@@ -106,6 +106,7 @@ LLAMACPP_NATIVE: Final = Backend(
     detokenize="/detokenize",
     computes=True,
     sizes="/v1/models",
+    lengths="/props",
     tokenize=TOKENIZE,
     loses_entries=True,
     passes=PASSES,

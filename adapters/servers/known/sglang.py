@@ -99,6 +99,7 @@ SGLANG: Final = Backend(
     least_tokens=1,
     detokenize="/detokenize",
     tokenize=TOKENIZE,
+    lengths="/get_server_info",
     passes=PASSES,
     versions="0.4 to 0.5.23",
 )

@@ -23,8 +23,9 @@ CHAT_CASES = {
         [said({"object": "list", "data": [ENTRY]})],
         {
             "OpenAI's: models": [said({"object": "list", "data": [ENTRY], "models": []})],
-            "OpenAI's: max_model_len": [
-                said({"object": "list", "data": [ENTRY | {"max_model_len": 512}]})
+            "OpenAI's: root": [said({"object": "list", "data": [ENTRY | {"root": "/"}]})],
+            "max_model_len is": [
+                said({"object": "list", "data": [ENTRY | {"max_model_len": "512"}]})
             ],
             "no list of models": [said({"object": "list", "data": []})],
             "created is null": [said({"object": "list", "data": [ENTRY | {"created": None}]})],

@@ -1,0 +1,74 @@
+"""A backend's list of models, whoever the backend is: OpenAI's four keys, and context lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import DecodeError, Struct, json
+
+from wellspoken.adapters.requests.shapes import Model
+from wellspoken.adapters.servers.context_length import lengths_of
+
+
+class Listed(Struct, frozen=True):
+    """What a backend lists: models by id, and context lengths as `read_lengths` returns them."""
+
+    models: Mapping[str, Model] = {}
+    lengths: Mapping[str, int] = {}
+
+    def length(self, name: str) -> int | None:
+        """Return the context length of the model that the backend knows as `name`.
+
+        A sole model's is that of every name: such servers answer under any.
+        """
+        if name in self.lengths:
+            return self.lengths[name]
+        if len(self.models) == 1:
+            name = next(iter(self.models))
+        return self.lengths.get(name, self.lengths.get(""))
+
+    def add(self, lengths: Mapping[str, int]) -> Listed:
+        """Return it with further lengths; those that it has stay."""
+        return Listed(self.models, {**lengths, **self.lengths})
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has the length of each model, or of whichever there is."""
+        if not self.models:
+            return "" in self.lengths
+        return all(self.length(name) is not None for name in self.models)
+
+
+NOTHING_LISTED: Final = Listed()
+
+
+def read_models(body: bytes) -> Listed:
+    """Return the models in a backend's list; none if that is what it holds.
+
+    Servers add keys, leave `created` out or send it as null or text, and llama.cpp lists its models
+    a second time in Ollama's form.
+    """
+    try:
+        decoded = json.decode(body)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        return NOTHING_LISTED
+    items = decoded.get("data") if isinstance(decoded, dict) else decoded
+    found: dict[str, Model] = {}
+    for item in items if isinstance(items, list) else ():
+        name = item.get("id") if isinstance(item, dict) else None
+        if isinstance(name, str) and name:
+            owner = item.get("owned_by")
+            found[name] = Model(
+                id=name,
+                created=_epoch(item.get("created")),
+                owned_by=owner if isinstance(owner, str) and owner else "backend",
+            )
+    return Listed(found, lengths_of(decoded)) if found else NOTHING_LISTED
+
+
+def _epoch(value: Any) -> int:
+    """Return epoch seconds; 0 for what is no time, such as LiteLLM's null or Ollama's text."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e11:
+        return int(value)
+    return 0
