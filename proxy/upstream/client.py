@@ -25,6 +25,7 @@ from wellspoken.proxy.config.backend_headers import StaticHeaders
 from wellspoken.proxy.config.tables import Timeouts
 from wellspoken.proxy.upstream.connections import Connections
 from wellspoken.proxy.upstream.failures import (
+    UNREACHABLE,
     Peer,
     UpstreamError,
     encoded,
@@ -224,6 +225,7 @@ class Upstream:
     is sent as a bearer token. `title`, of an engine that the proxy runs, is how messages call it.
     `heard`: the loop's time when something of an answer's body was last read, 0.0 before; what a
     GET answers does not count, since a server whose model hangs still answers those.
+    `losses`: how often it was not reached, or broke off; after that it may be another server.
     `on_failure` is told of every connection that cannot be made and every answer that breaks off.
 
     It belongs to the loop's thread, where many requests use it at a time: its `connections` change
@@ -244,6 +246,7 @@ class Upstream:
         self.peer = Peer.of(url, title)
         self.loop = asyncio.get_running_loop()
         self.heard = 0.0
+        self.losses = 0
         self.timeouts = timeouts
         self.connections = Connections(self.loop, timeouts.upstream_keep_alive)
         self._fixed = b""
@@ -310,6 +313,8 @@ class Upstream:
 
     def note_failure(self, error: UpstreamError) -> UpstreamError:
         """Tell who listens that the backend failed, and return the error, to be raised."""
+        if error.reason in UNREACHABLE:
+            self.losses += 1
         if self.on_failure is not None:
             self.on_failure(error)
         return error

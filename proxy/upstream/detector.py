@@ -22,13 +22,12 @@ from wellspoken.adapters.servers.detection import (
     recognise,
 )
 from wellspoken.proxy.upstream.client import Upstream
-from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.failures import UNREACHABLE, UpstreamError
 
 SECONDS = 2.0  # all questions together, so the longest that a request waits for them
 AGAIN = 2.0  # seconds from one asking to the next that a request may cause
 BACKOFF = (1.0, 30.0)  # seconds between askings in the background: the first, doubled to the last
 LIMIT = 1024 * 1024  # bytes of an answer; llama.cpp's /props holds a whole chat template
-UNREACHABLE = frozenset({"dns", "refused", "unreachable", "tls", "connect_timeout", "cut"})
 
 
 @dataclass(slots=True, eq=False)

@@ -18,6 +18,11 @@ Reason = Literal[
 
 OUR_FAULT: Final = Fault(500, "The proxy failed; this is a bug in it. Its log has the details.")
 
+UNREACHABLE: frozenset[Reason] = frozenset(
+    {"dns", "refused", "unreachable", "tls", "connect_timeout", "cut"}
+)
+"""After these another server may stand in the backend's place."""
+
 LASTING: frozenset[Reason] = frozenset({"tls", "too_large", "encoding"})
 """What the same request meets again, however often it is sent."""
 

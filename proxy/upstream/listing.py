@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 
-from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.shapes import Model
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Router, Target
 
-_LIMIT = 4 * 1024 * 1024  # bytes of a list
+LIMIT = 4 * 1024 * 1024  # bytes of a list
 
 
 async def list_models(router: Router) -> dict[str, Model]:
@@ -37,27 +36,13 @@ async def list_models(router: Router) -> dict[str, Model]:
     return found
 
 
-async def name_model(target: Target) -> str:
-    """Return what to call the model of a request that names none: as configured, or as listed.
-
-    A backend that does not tell gives its own name.
-    """
-    configured = (*target.names, target.settings.upstream_model)
-    if name := next(filter(None, configured), ""):
-        return name
-    try:
-        return next(iter(await _ask_models(target, True)), target.name)
-    except (UpstreamError, RequestError):
-        return target.name
-
-
 async def _ask_models(target: Target, only: bool) -> Mapping[str, Model]:
     known = _last_listed(target)
     nameless = only and not target.names and not known
     if target.upstream is None and not nameless:
         return known
     try:
-        status, body = await target.connection().get(target.backend.models_path, _LIMIT)
+        status, body = await target.connection().get(target.backend.models_path, LIMIT)
     except UpstreamError:
         if nameless:
             raise

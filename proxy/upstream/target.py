@@ -22,8 +22,9 @@ from wellspoken.proxy.config.tables import Streams, System
 from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.detector import Detector
+from wellspoken.proxy.upstream.memory import Memory
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
-from wellspoken.proxy.upstream.vocabulary_size import VocabularySizes
+from wellspoken.proxy.upstream.vocabulary_size import find_size
 
 if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
@@ -74,8 +75,9 @@ class Target:
     told; where `detector` is, they may change while a request waits in `ready`.
     `engine` runs the backend where the proxy does that itself: `upstream` is None while it is not
     there. `look` has it found out whether the engine still answers, and while it is, `doubt` is
-    under way. `listed`: the models that an engine was last seen to list. `strict`: models, by the
-    clients' names, whose template was seen to take one system message alone, as the first.
+    under way. `listed`: the models that an engine was last seen to list. `served`: the model that
+    its server's list begins with. `strict`: models, by the clients' names, whose template was seen
+    to take one system message alone.
     `tokens` belongs to this backend alone, since a token's bytes depend on its vocabulary.
     """
 
@@ -93,8 +95,9 @@ class Target:
     look: Callable[[], None] = lambda: None
     doubt: asyncio.Task[None] | None = None
     listed: Mapping[str, Model] = field(default_factory=dict)
+    served: Memory[str] = field(default_factory=lambda: Memory(""))
     strict: set[str] = field(default_factory=set)
-    _sizes: VocabularySizes = field(default_factory=VocabularySizes)
+    _sizes: Memory[Mapping[str, int]] = field(default_factory=lambda: Memory({}))
 
     def folds(self, model: str) -> bool:
         """Say whether a model's system messages are sent as one, the first."""
@@ -163,6 +166,12 @@ class Target:
         """What the backend was recognised as; None where it is configured or has not answered."""
         return self.detector.found if self.detector is not None else None
 
+    @property
+    def server(self) -> tuple[object, ...]:
+        """All by which its server is told from another in its place, to compare with `==`."""
+        losses = self.upstream.losses if self.upstream is not None else 0
+        return self.upstream, losses, self.detected
+
     async def ready(self) -> None:
         """Wait for what is found out once: what the backend is, and the vocabulary.
 
@@ -180,7 +189,7 @@ class Target:
         """Return how many token ids `model` has (the backend's name for it), None if unknown."""
         size, path = None, self.backend.sizes
         if self.upstream is not None and path:
-            size = await self._sizes.find(model, self.upstream, path, self.detected)
+            size = await find_size(self._sizes, model, self.server, self.upstream, path)
         vocabulary = self.tokens.vocabulary
         return vocabulary.size if size is None and vocabulary is not None else size
 

@@ -7,19 +7,16 @@ configured tokenizer's size counts, or nothing is known; that fails no request.
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 from msgspec import DecodeError, Meta, Struct, json
 
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.memory import Memory
 
 LIMIT: Final = 1024 * 1024  # bytes of a list of models
-AGAIN: Final = 60.0  # seconds an answer holds, since another model may be served by then
-SOON: Final = 5.0  # seconds until a server that did not answer is asked again
 
 
 class _Meta(Struct):
@@ -57,43 +54,24 @@ def read_sizes(body: bytes) -> dict[str, int]:
     return sizes
 
 
-@dataclass(slots=True, eq=False)
-class VocabularySizes:
-    """What one target's server says of its vocabularies.
+async def find_size(
+    sizes: Memory[Mapping[str, int]],
+    model: str,
+    server: tuple[object, ...],
+    upstream: Upstream,
+    path: str,
+) -> int | None:
+    """Return the size that the server tells of `model` under `path`, None if it tells none.
 
-    However many requests need it at a time, one asking is under way. It is asked anew `AGAIN`
-    seconds later, at the next need, and when the server was recognised anew or has another address.
+    `sizes` remembers what it told; `server` is `Target.server`.
     """
+    told = await sizes.recall(server, lambda: _ask(upstream, path))
+    return told.get(model, told.get(""))
 
-    _sizes: dict[str, int] = field(default_factory=dict)
-    _asked: float = 0.0  # when the asking began whose answer holds
-    _server: tuple[Upstream | None, object] = (None, None)
-    _task: asyncio.Task[None] | None = None
 
-    async def find(self, model: str, upstream: Upstream, path: str, found: object) -> int | None:
-        """Return the size that the server tells of `model` under `path`, None if it tells none.
-
-        `found`: what the server was recognised as.
-        """
-        now = asyncio.get_running_loop().time()
-        same = self._server[0] is upstream and self._server[1] is found
-        if not same or now > self._asked + AGAIN:
-            self._server = (upstream, found)
-            self._asked, self._sizes = now, {}
-            self._task = asyncio.create_task(self._ask(upstream, path, self._server))
-        if self._task is not None:
-            # Shielded: the client that came first may leave, the others still wait.
-            await asyncio.shield(self._task)
-        return self._sizes.get(model, self._sizes.get(""))
-
-    async def _ask(self, upstream: Upstream, path: str, server: object) -> None:
-        """Ask, and keep the answer unless another server was asked meanwhile."""
-        status, body = 0, b""
-        with suppress(UpstreamError):  # what is unknown is not checked
-            status, body = await upstream.get(path, LIMIT)
-        if self._server is not server:
-            return
-        if status == 200:
-            self._sizes = read_sizes(body)
-        else:
-            self._asked += SOON - AGAIN
+async def _ask(upstream: Upstream, path: str) -> Mapping[str, int] | None:
+    try:
+        status, body = await upstream.get(path, LIMIT)
+    except UpstreamError:
+        return None  # what is unknown is not checked
+    return read_sizes(body) if status == 200 else None

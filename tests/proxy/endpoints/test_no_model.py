@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 
 from tests.conforming import body as chat_body
 from tests.conforming_completions import MODEL, PROMPT, body
-from tests.fakes.upstream import Upstream, whole
+from tests.fakes.upstream import Cut, Step, Upstream, whole
 from tests.fold import fold, fold_completion
 from tests.proxy.conftest import Proxy, StartProxy, envelope
+from wellspoken.proxy.upstream import memory
 
 Json = dict[str, Any]
 LISTED = {"object": "list", "data": [{"id": "served", "object": "model"}]}
@@ -86,6 +88,65 @@ async def test_a_native_answer_says_its_model(
     )
     answer = fold(data) if stream else json.loads(data)
     assert (status, answer["model"]) == (200, "served")
+
+
+async def name_of_answer(proxy: Proxy, status: int = 200) -> str:
+    """Return which model answers a request that names none."""
+    got, data = await post(proxy, "/completion", prompt="Hi")
+    assert got == status, data
+    return str(json.loads(data).get("model", ""))
+
+
+def asked_for_lists(upstream: Upstream) -> int:
+    """Return how often the list of models was asked for."""
+    return sum(request.target == "/v1/models" for request in upstream.requests)
+
+
+async def test_the_name_is_asked_once(upstream: Upstream, start_proxy: StartProxy) -> None:
+    """Also of many requests at a time. Mutants: asked for each; for each that came meanwhile."""
+    upstream.script("/v1/models", whole(LISTED), whole({"data": [{"id": "other"}]}))
+    upstream.scripts = [whole(NATIVE)]
+    proxy = await start_proxy(upstream, adapter="llamacpp-native", bounds="backend")
+    names = await asyncio.gather(*(name_of_answer(proxy) for _ in range(5)))
+    assert names == ["served"] * 5
+    assert await name_of_answer(proxy) == "served"
+    assert asked_for_lists(upstream) == 1
+
+
+async def test_the_name_is_forgotten_with_the_server(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """A server that ended may be another when it is back. Mutant: losses are not counted."""
+    upstream.script("/v1/models", whole(LISTED), whole({"data": [{"id": "other"}]}))
+    upstream.scripts = [whole(NATIVE)]
+    proxy = await start_proxy(upstream, adapter="llamacpp-native", bounds="backend")
+    assert await name_of_answer(proxy) == "served"
+    await upstream.refuse()
+    await name_of_answer(proxy, 502)
+    await upstream.listen()
+    assert await name_of_answer(proxy) == "other"
+
+
+async def test_the_name_holds_for_a_while(
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One server may serve another model by then. Mutant: remembered for ever."""
+    upstream.script("/v1/models", whole(LISTED), whole({"data": [{"id": "other"}]}))
+    upstream.scripts = [whole(NATIVE)]
+    proxy = await start_proxy(upstream, adapter="llamacpp-native", bounds="backend")
+    assert await name_of_answer(proxy) == "served"
+    monkeypatch.setattr(memory, "AGAIN", 0.0)
+    assert await name_of_answer(proxy) == "other"
+
+
+@pytest.mark.parametrize("listed", [[Cut()], whole({}, status=404), whole({"data": []})])
+async def test_a_server_that_tells_no_name_has_the_backends(
+    upstream: Upstream, start_proxy: StartProxy, listed: list[Step]
+) -> None:
+    upstream.script("/v1/models", listed)
+    upstream.scripts = [whole(NATIVE)]
+    proxy = await start_proxy(upstream, adapter="llamacpp-native", bounds="backend", name="mine")
+    assert await name_of_answer(proxy) == "mine"
 
 
 @pytest.mark.parametrize(

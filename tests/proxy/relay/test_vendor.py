@@ -17,7 +17,7 @@ from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.endpoints.test_completions import EVENTS
 from tests.proxy.endpoints.test_completions import PLAIN as TEXT
 from tests.waiting import until
-from wellspoken.proxy.upstream import vocabulary_size
+from wellspoken.proxy.upstream import memory
 from wellspoken.proxy.upstream.vocabulary_size import read_sizes
 
 Json = dict[str, Any]
@@ -287,7 +287,7 @@ async def test_it_is_asked_again_after_a_while(
     await refused(proxy, CHAT, logit_bias=BIAS)
     answering.script(MODELS, whole(models(1000)))
     await refused(proxy, CHAT, logit_bias=BIAS)
-    monkeypatch.setattr(vocabulary_size, "AGAIN", 0.0)
+    monkeypatch.setattr(memory, "AGAIN", 0.0)
     await accepted(proxy, CHAT, logit_bias=BIAS)
 
 
