@@ -3,90 +3,84 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from wellspoken.adapters.requests.shapes import Model
+from wellspoken.adapters.servers.model_list import NOTHING_LISTED, Listed, read_models
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Router, Target
 
-LIMIT = 4 * 1024 * 1024  # bytes of a list
+LIMIT: Final = 4 * 1024 * 1024  # bytes of a list
 
 
-async def list_models(router: Router) -> dict[str, Model]:
+async def list_models(
+    router: Router, tells: Callable[[Target], bool] = lambda target: False
+) -> dict[str, Model]:
     """Return the models by name. A backend that does not answer still has its configured names.
 
+    `tells`: whether a backend's models are to have their context lengths, which not every list has.
     An engine that is not there has those that it had. Where a sole backend has neither, raises
     UpstreamError, and RequestError 503 for an engine.
     """
     targets = router.targets
-    answers = await asyncio.gather(*(_ask_models(target, len(targets) == 1) for target in targets))
+    sole = len(targets) == 1
+    told = [tells(target) for target in targets]
+    answers = await asyncio.gather(
+        *(_ask_models(target, sole, tell) for target, tell in zip(targets, told, strict=True))
+    )
     found: dict[str, Model] = {}
-    for target, known in zip(targets, answers, strict=True):
-        for name in target.names:
-            original = known.get(target.model_for(name) or name)
-            created = original.created if original is not None else 0
-            owner = original.owned_by if original is not None else target.name
-            found.setdefault(name, Model(id=name, created=created, owned_by=owner))
-        if len(targets) == 1:
-            for name, entry in known.items():
-                found.setdefault(name, entry)
+    for target, listed, tell in zip(targets, answers, told, strict=True):
+        for name in (*target.names, *(listed.models if sole else ())):
+            if name not in found:
+                found[name] = _find(target, name, listed, tell)
     return found
 
 
-async def _ask_models(target: Target, only: bool) -> Mapping[str, Model]:
+def _find(target: Target, name: str, listed: Listed, tell: bool) -> Model:
+    """Return the model that clients call `name`, with its context length if that is to be told."""
+    theirs = target.model_for(name) if name in target.names else None
+    original = listed.models.get(theirs or name, Model(id=name, owned_by=target.name))
+    model = replace(original, id=name)
+    length = listed.length(theirs or name) if tell else None
+    return model if length is None else model.with_length(length)
+
+
+async def _ask_models(target: Target, sole: bool, tell: bool) -> Listed:
     known = _last_listed(target)
-    nameless = only and not target.names and not known
+    nameless = sole and not target.names and not known.models
     if target.upstream is None and not nameless:
         return known
+    upstream = target.connection()
     try:
-        status, body = await target.connection().get(target.backend.models_path, LIMIT)
+        status, body = await upstream.get(target.backend.models_path, LIMIT)
     except UpstreamError:
         if nameless:
             raise
         return known
-    found = read_models(body) if status == 200 else {}
-    if target.engine is not None and found:
+    found = (read_models(body) if status == 200 else NOTHING_LISTED).add(_length_of_engine(target))
+    if tell and not found.complete:
+        if target.detector is not None:
+            await target.detector.wait_known()  # until then it is asked what an unknown one is
+        if path := target.backend.lengths:
+            found = found.add(await target.lengths.find(target.server, upstream, path))
+    if target.engine is not None and found.models:
         target.listed = found
-    return found or known
+    return found if found.models or not known.models else known
 
 
-def _last_listed(target: Target) -> Mapping[str, Model]:
+def _last_listed(target: Target) -> Listed:
     """Return what an engine has, as far as is known without it: it is not woken for a list."""
-    if target.engine is None or target.listed:
+    if target.engine is None or target.listed.models:
         return target.listed
     models = target.engine.facts.models
-    return {name: Model(id=name, created=0, owned_by=target.name) for name in models}
+    listed = {name: Model(id=name, created=0, owned_by=target.name) for name in models}
+    return Listed(listed, _length_of_engine(target))
 
 
-def read_models(body: bytes) -> dict[str, Model]:
-    """Return the models in a backend's list, by id, as OpenAI's four keys; {} if there are none.
-
-    Servers add keys, leave `created` out or send it as null or text, and llama.cpp lists its models
-    a second time in Ollama's form.
-    """
-    try:
-        decoded = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-    items = decoded.get("data") if isinstance(decoded, dict) else decoded
-    found: dict[str, Model] = {}
-    for item in items if isinstance(items, list) else ():
-        name = item.get("id") if isinstance(item, dict) else None
-        if isinstance(name, str) and name:
-            owner = item.get("owned_by")
-            found[name] = Model(
-                id=name,
-                created=_epoch(item.get("created")),
-                owned_by=owner if isinstance(owner, str) and owner else "backend",
-            )
-    return found
-
-
-def _epoch(value: Any) -> int:
-    """Return epoch seconds; 0 for what is no time, such as LiteLLM's null or Ollama's text."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e11:
-        return int(value)
-    return 0
+def _length_of_engine(target: Target) -> dict[str, int]:
+    """Return the context length that an engine told when it started, by the name of any model."""
+    context = target.engine.facts.context if target.engine is not None else None
+    return {} if context is None else {"": context}

@@ -12,15 +12,17 @@ from msgspec import Struct, structs
 from wellspoken.adapters.exchange import Extensions, Recovered
 from wellspoken.adapters.requests.caps import Caps
 from wellspoken.adapters.requests.errors import RequestError, short
-from wellspoken.adapters.requests.shapes import Bounds, Model
+from wellspoken.adapters.requests.shapes import Bounds
 from wellspoken.adapters.requests.vendor import Policy
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.detection import Found
+from wellspoken.adapters.servers.model_list import NOTHING_LISTED, Listed
 from wellspoken.adapters.servers.parameters import PAST_REASONING, PastReasoning
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.proxy.config.tables import Streams, System
 from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.upstream.client import Upstream
+from wellspoken.proxy.upstream.context_lengths import ContextLengths
 from wellspoken.proxy.upstream.detector import Detector
 from wellspoken.proxy.upstream.memory import Memory
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
@@ -75,9 +77,9 @@ class Target:
     told; where `detector` is, they may change while a request waits in `ready`.
     `engine` runs the backend where the proxy does that itself: `upstream` is None while it is not
     there. `look` has it found out whether the engine still answers, and while it is, `doubt` is
-    under way. `listed`: the models that an engine was last seen to list. `served`: the model that
-    its server's list begins with. `strict`: models, by the clients' names, whose template was seen
-    to take one system message alone.
+    under way. `listed`: what an engine was last seen to list. `lengths`: the context lengths that
+    its server tells beside a list, and `served` the model that its list begins with. `strict`:
+    models, by the clients' names, whose template was seen to take one system message alone.
     `tokens` belongs to this backend alone, since a token's bytes depend on its vocabulary.
     """
 
@@ -94,7 +96,8 @@ class Target:
     engine: Supervisor | None = None
     look: Callable[[], None] = lambda: None
     doubt: asyncio.Task[None] | None = None
-    listed: Mapping[str, Model] = field(default_factory=dict)
+    listed: Listed = NOTHING_LISTED
+    lengths: ContextLengths = field(default_factory=ContextLengths)
     served: Memory[str] = field(default_factory=lambda: Memory(""))
     strict: set[str] = field(default_factory=set)
     _sizes: Memory[Mapping[str, int]] = field(default_factory=lambda: Memory({}))

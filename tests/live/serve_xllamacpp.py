@@ -1,8 +1,11 @@
-"""Serves a model with the xllamacpp of this interpreter: `serve_xllamacpp.py MODEL [TEMPLATE]`.
+"""Serves a model with the xllamacpp of this interpreter.
 
-TEMPLATE is the text of a chat template in place of the model's own. It stands alone, since it runs
-in the virtual environment of an older llama.cpp (`make .venv-llamacpp-old/.installed`). It writes
-one JSON line, {"url", "version"}, and serves until its stdin closes.
+    serve_xllamacpp.py MODEL [TEMPLATE [NAME=NUMBER...]]
+
+TEMPLATE is the text of a chat template in place of the model's own, if it is not empty; NAME is a
+parameter of llama.cpp's, as n_ctx. It stands alone, since it runs in the virtual environment of an
+older llama.cpp (`make .venv-llamacpp-old/.installed`). It writes one JSON line, {"url",
+"version"}, and serves until its stdin closes.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ SETTINGS: tuple[tuple[str, Any], ...] = (
 )
 
 
-def parameters(model: str, template: str = "") -> Any:
+def parameters(model: str, template: str = "", *numbers: str) -> Any:
     """Return CommonParams for the model, in the names that this version has."""
     import xllamacpp
 
@@ -40,18 +43,21 @@ def parameters(model: str, template: str = "") -> Any:
     for name, value in SETTINGS:
         if hasattr(params, name):
             setattr(params, name, value)
+    for given in numbers:
+        name, _, number = given.partition("=")
+        setattr(params, name, int(number))
     params.cpuparams.n_threads = 1  # several would wait for each other, spinning, at each token
     params.model_alias = "tiny" if isinstance(params.model_alias, str) else {"tiny"}
     return params
 
 
-def main(model: str, template: str = "") -> None:
+def main(*arguments: str) -> None:
     """Serve until stdin closes; what llama.cpp itself prints goes to stderr."""
     import xllamacpp
 
     status = os.dup(1)
     os.dup2(2, 1)
-    server: Any = xllamacpp.Server(parameters(model, template))
+    server: Any = xllamacpp.Server(parameters(*arguments))
     url = str(server.listening_address).rstrip("/")
     line = {"url": url, "version": importlib.metadata.version("xllamacpp")}
     os.write(status, json.dumps(line).encode() + b"\n")

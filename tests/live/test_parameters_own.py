@@ -33,9 +33,13 @@ TEMPLATE = (
 
 
 @contextmanager
-def serving(python: Path, model: Path) -> Iterator[str]:
-    """Serve the model under TEMPLATE in a child process, by that interpreter's llama.cpp."""
-    command = [str(python), str(SERVE), str(model), TEMPLATE]
+def serving(python: Path, model: Path, **numbers: int) -> Iterator[str]:
+    """Serve the model under TEMPLATE in a child process, by that interpreter's llama.cpp.
+
+    `numbers`: parameters of llama.cpp's own.
+    """
+    given = [f"{name}={number}" for name, number in numbers.items()]
+    command = [str(python), str(SERVE), str(model), TEMPLATE, *given]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as child:

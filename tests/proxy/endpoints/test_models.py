@@ -10,7 +10,6 @@ from tests.fakes.upstream import Cut, Stall, Step, Upstream, whole
 from tests.proxy.conftest import StartProxy
 from tests.proxy.metrics.test_engine_metrics import Engine, hosting
 from wellspoken.engine.kind import Facts
-from wellspoken.proxy.upstream.listing import read_models
 
 MODELS: dict[str, Any] = {
     "object": "list",
@@ -134,21 +133,3 @@ async def test_an_engine_that_breaks_off_still_has_its_models(
     for number in (2, 3):
         assert await proxy.get("/v1/models") == listed
         assert len(upstream.requests) == number
-
-
-@pytest.mark.parametrize(
-    ("body", "names"),
-    [
-        (b'{"data": [{"id": "a", "created": "now", "owned_by": null}]}', ["a"]),
-        (b'[{"id": "a", "created": 1e300}, {"id": "b", "created": true}]', ["a", "b"]),
-        (b'{"data": null}', []),
-        (b"{", []),
-        (b"\xff", []),
-        (b"[" * 100_000, []),
-        (b"3", []),
-    ],
-)
-def test_model_lists_of_every_form(body: bytes, names: list[str]) -> None:
-    found = read_models(body)
-    assert list(found) == names
-    assert all(model.created == 0 and model.owned_by == "backend" for model in found.values())
