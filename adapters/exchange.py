@@ -140,6 +140,11 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
         """Whether the text is to end with the stop string that ends it (vLLM, SGLang)."""
         return "include_stop_str_in_output" in self.switches
 
+    @property
+    def tells_ids(self) -> bool:
+        """Whether the client asked for token ids, and gets them."""
+        return "return_token_ids" in self.switches and self.keeps("token_ids")
+
     def prompt_of(self, choice: int) -> str | None:
         """Return the prompt's text that a choice of a completions answer belongs to, if known."""
         prompts = self.prompts

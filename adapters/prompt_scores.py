@@ -23,12 +23,13 @@ comes before it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from msgspec import DecodeError, Meta, Raw, Struct, json
 
 from wellspoken.adapters.events import Alternative, Entry, Extra
-from wellspoken.adapters.exchange import Notes
+from wellspoken.adapters.exchange import Kind, Notes
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.logprobs import logprobs
 from wellspoken.adapters.repairs.loose_json import parse
@@ -230,6 +231,19 @@ def _completion(data: bytes) -> dict[str, Any]:
 def prompt_logprobs_computed(notes: Notes) -> None:
     """Count that a prompt's logprobs are computed here."""
     notes.add("prompt_logprobs_computed")
+
+
+def prompt_token_ids_missing(notes: Notes) -> None:
+    """Count a prompt whose ids are asked for, and that holds more than text."""
+    notes.add("prompt_token_ids_missing")
+
+
+def as_ids(kind: Kind, ids: Sequence[int]) -> Extra:
+    """Return a prompt's ids where vLLM has them: on a chat's answer, on a completion's choice."""
+    value = Raw(_encode(ids))
+    if kind == "chat":
+        return Extra("answer", None, "prompt_token_ids", value)
+    return Extra("choice", 0, "prompt_token_ids", value)
 
 
 def prompt_logprobs(

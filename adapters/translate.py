@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from wellspoken.adapters.events import End, Event, Fault, Finish, Start, Text, Usage
+from wellspoken.adapters.events import End, Event, Extra, Fault, Finish, Start, Text, Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative, TextOrNative
 from wellspoken.adapters.readers.near_openai import NearOpenAI
@@ -191,7 +191,8 @@ class BackendAnswer:
         exchange = self.exchange
         exchange.result.usage_source = source
         start = Start(PREFIXES[exchange.kind] + exchange.new_id(), exchange.now, exchange.model)
-        return [start, *self.prelude, Finish(0, "length"), Usage(prompt, 0), End(True)]
+        ids = [Extra("choice", 0, "token_ids", Raw(b"[]"))] if exchange.tells_ids else []
+        return [start, *self.prelude, *ids, Finish(0, "length"), Usage(prompt, 0), End(True)]
 
     def _add_prelude(self, events: list[Event]) -> list[Event]:
         if not self.prelude or not events or type(events[0]) is not Start:

@@ -21,6 +21,7 @@ from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative
 
 Json = dict[str, Any]
 NOW = 1_700_000_000
+SAME = ("kind", "logprobs", "k", "n", "prompts", "switches")
 
 
 def exchange(**more: Any) -> Exchange:
@@ -93,7 +94,10 @@ def read(asked: Exchange, *events: Any) -> list[Event]:
         model="asked",
         now=NOW,
         new_id=asked.new_id,
-        **{name: getattr(asked, name) for name in ("kind", "logprobs", "k", "n", "prompts")},
+        **{
+            name: getattr(asked, name)
+            for name in ("kind", "logprobs", "k", "n", "prompts", "switches")
+        },
     )
     slow = LlamaCppNative(again)
     slowly = [x for n in range(len(data)) for x in slow.feed(data[n : n + 1])] + slow.close()

@@ -32,6 +32,7 @@ from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.counts import from_timings
 from wellspoken.adapters.repairs.envelope import PREFIXES
 from wellspoken.adapters.repairs.finish_reasons import Failure
+from wellspoken.adapters.repairs.token_ids import OWN, settle_token_ids
 
 UNDECIDED = 65_536  # bytes without an event after which it is not waited for one
 _FIRST = re.compile(rb"^data:[^\r\n]+[\r\n]", re.MULTILINE)
@@ -66,15 +67,19 @@ class LlamaCppNative(Framed):
             stopped = bool(self.choices) and all(x.stopped for x in self.choices.values())
             if not stopped and self.begun:
                 self.notes.add("done_missing")
+            if self.exchange.tells_ids and self.begun:
+                self.notes.add("token_ids_missing")
             self._end(stopped)
         return self.pieces.take()
 
     def body(self, data: bytes, status: int = 200) -> list[Event]:
         """Return the events of a whole answer; one that is no completion gives a `Fault`."""
         self.pieces.whole = True
+        self.context.ids = self.exchange.tells_ids
         self.data(data, status)
         if not self.pieces.ended:
             self._end(True)
+        self.pieces.out = settle_token_ids(self.pieces.out, self.context)
         return self.pieces.take()
 
     def finish(self) -> None:
@@ -173,6 +178,9 @@ class LlamaCppNative(Framed):
         odd = self.notes.counts.get("finish_reason_unknown", 0) > unknown
         given = self.exchange.logprobs and event.completion_probabilities is not None
         lp = self.pieces.settle_entries(entries, True) if entries or given else None
+        # A stream's lack those that begin a character, and [] stands for what was not told.
+        if self.context.ids and (bytes(event.tokens) != b"[]" or not event.tokens_predicted):
+            self.pieces.extra("choice", index, OWN, event.tokens)
         told_times = event.timings is not NONE and bytes(event.timings) != b"null"
         if told_times and self.exchange.keeps("timings"):
             self.pieces.out.append(Extra("answer", None, "timings", event.timings))

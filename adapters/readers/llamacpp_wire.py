@@ -3,7 +3,7 @@
 The decoder gives it for what is in order: pull request #10783 (2024-12) and later, without
 `post_sampling_probs`. `event_of` gives it for the rest, repaired: probabilities, the shape of b4273
 and before, values that are none. Keys that are no field here are the dialect's own and left out:
-generation_settings, prompt, tokens, id_slot, tokens_cached, has_new_line, stopping_word.
+generation_settings, prompt, id_slot, tokens_cached, has_new_line, stopping_word.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from wellspoken.adapters.repairs.envelope import content_text
 from wellspoken.adapters.repairs.logprobs import logprobs
 from wellspoken.adapters.repairs.loose_json import raw
 from wellspoken.adapters.repairs.native import byte_texts
+from wellspoken.adapters.repairs.token_ids import is_ids
 from wellspoken.adapters.tokens.table import digits
 
 FLAGS = ("stopped_eos", "stopped_word", "stopped_limit")
@@ -43,6 +44,7 @@ class Native(Struct, gc=False):
     truncated: Any = None
     tokens_predicted: Count | None = None
     tokens_evaluated: Count | None = None
+    tokens: Raw = NONE
     timings: Raw = NONE
     prompt_progress: Raw = NONE
     completion_probabilities: list[Entry] | None = None
@@ -61,7 +63,9 @@ decode = msgspec.json.Decoder(Native).decode
 def event_of(payload: dict[str, Any], context: Context) -> Native:
     """Return the body or event that generic JSON tells, its logprobs repaired."""
     text = content_text(payload.get("content"), context)
-    timings, progress = payload.get("timings"), payload.get("prompt_progress")
+    tokens, timings, progress = (
+        payload.get(name) for name in ("tokens", "timings", "prompt_progress")
+    )
     return Native(
         text,
         index=_index(payload.get("index")),
@@ -73,6 +77,7 @@ def event_of(payload: dict[str, Any], context: Context) -> Native:
         truncated=payload.get("truncated"),
         tokens_predicted=count(payload.get("tokens_predicted")),
         tokens_evaluated=count(payload.get("tokens_evaluated")),
+        tokens=raw(tokens) if is_ids(tokens) else NONE,
         timings=NONE if timings is None else raw(timings),
         prompt_progress=NONE if progress is None else raw(progress),
         completion_probabilities=_entries(payload.get("completion_probabilities"), text, context),

@@ -26,7 +26,8 @@ from wellspoken.adapters.readers.tolerant import Tolerant
 from wellspoken.adapters.repairs import faults
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.counts import usage as repaired_usage
-from wellspoken.adapters.repairs.made_body import repair_made_body
+from wellspoken.adapters.repairs.finish_reasons import repair_made_body
+from wellspoken.adapters.repairs.token_ids import settle_token_ids
 
 REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 NONE = strict.NONE
@@ -72,6 +73,7 @@ class NearOpenAI(Framed):
     def body(self, data: bytes, status: int = 200) -> list[Event]:
         """Return the events of a whole answer; one that is no completion gives a `Fault`."""
         self.pieces.whole = True
+        self.context.ids = self.exchange.tells_ids
         try:
             if not is_text(data):
                 raise ValueError
@@ -98,6 +100,7 @@ class NearOpenAI(Framed):
                 else:
                     self.pieces.message(choice)
         self.pieces.out = repair_made_body(self.pieces.out, self.context)
+        self.pieces.out = settle_token_ids(self.pieces.out, self.context)
         if not any(type(x) is Fault for x in self.pieces.out):
             self.pieces.end(End(True))
         return self.pieces.take()
@@ -109,6 +112,8 @@ class NearOpenAI(Framed):
     def _end(self, *, clean: bool) -> None:
         if self.numbering is not None:
             self.pieces.out += self.numbering.release()
+        if self.exchange.tells_ids and not self.pieces.told_ids:
+            self.notes.add("token_ids_missing")
         self.pieces.end(End(clean))
 
     def data(self, data: bytes) -> None:

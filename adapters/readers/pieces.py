@@ -31,6 +31,7 @@ from wellspoken.adapters.repairs import faults
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.finish_reasons import FAILURES, Failure
 from wellspoken.adapters.repairs.token_bytes import settle
+from wellspoken.adapters.repairs.token_ids import OWN, PROMPT
 from wellspoken.adapters.repairs.tools import Row
 
 Where = Literal["answer", "choice", "message"]
@@ -54,6 +55,7 @@ class Pieces:
         self.out: list[Event] = []
         self.whole = False
         self.ended = False
+        self.told_ids = False  # token ids came
         self.roles: set[int] = set()
         self.streamed: dict[int, Streamed] = {}
         self.written: defaultdict[int, Written] = defaultdict(Written)
@@ -229,6 +231,10 @@ class Pieces:
         """Emit a key outside the contract if the client gets it, else count what is lost."""
         if value is NONE:
             return
+        if key == PROMPT:  # where vLLM has it
+            if self.context.text and where == "answer" and bytes(value) != b"null":
+                self.notes.add("token_ids_renamed")
+            where, choice = ("choice", choice or 0) if self.context.text else ("answer", None)
         data = bytes(value)
         if data == b"null":
             self.notes.add("null_key_omitted")
@@ -240,6 +246,7 @@ class Pieces:
             else:
                 self.notes.drop(key)
         elif self.exchange.keeps(key):
+            self.told_ids = self.told_ids or key == OWN
             self.out.append(Extra(where, choice, key, value))
         else:
             if key in ("stop_reason", "matched_stop"):
@@ -314,7 +321,7 @@ class Pieces:
         if given is UNSET:
             self.notes.add("logprobs_key_missing")
             return None
-        if not self.exchange.logprobs:
+        if not (self.exchange.logprobs or self.context.ids):
             self.notes.add("logprobs_unasked")
             return None
         if given.refusal is UNSET and given.content is not UNSET:

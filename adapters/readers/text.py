@@ -40,7 +40,7 @@ def _logprobs(pieces: Pieces, choice: strict.WireTextChoice) -> Logprobs | None:
     if given is UNSET:
         notes.add("logprobs_key_missing")
         return None
-    if not pieces.exchange.logprobs:
+    if not (pieces.exchange.logprobs or pieces.context.ids):
         notes.add("logprobs_unasked")
         return None
     before = notes.changes

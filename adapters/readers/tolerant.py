@@ -28,6 +28,7 @@ from wellspoken.adapters.repairs.finish_reasons import finish_reason_elsewhere a
 from wellspoken.adapters.repairs.logprobs import logprobs
 from wellspoken.adapters.repairs.loose_json import raw
 from wellspoken.adapters.repairs.numbers import holds_probabilities
+from wellspoken.adapters.repairs.token_ids import OWN, token_ids_renamed, token_ids_verbose
 from wellspoken.adapters.repairs.tools import Row, tool_call, tool_calls
 from wellspoken.adapters.tokens.table import digits
 
@@ -88,6 +89,9 @@ class Tolerant:
         self._envelope(payload)
         self._usage(payload, choices)
         beside = _reason_beside(payload, choices)
+        ids = token_ids_verbose(payload, self.context) if self.whole else None
+        if ids is not None and isinstance(choices[0], dict):
+            choices[0][OWN] = ids
         for key, value in payload.items():
             if key not in _ENVELOPE and key != "completion_probabilities":
                 self._extra("answer", None, key, value)
@@ -187,6 +191,8 @@ class Tolerant:
 
     def _choice(self, index: int, choice: dict[str, Any], beside: dict[str, Any]) -> None:
         part, apart = self._part(choice)
+        for key, ids in token_ids_renamed(choice, part, self.context).items():
+            self.pieces.extra("choice", index, key, ids)
         if self.text and not self.whole:
             part = without_end_token(part, choice.get("finish_reason"), self.context)
         given, unknown = self._reason(choice, part, beside)
@@ -248,7 +254,7 @@ class Tolerant:
             self.notes.add("logprobs_key_missing")
         if given is None:
             return None
-        if not self.exchange.logprobs:
+        if not (self.exchange.logprobs or self.context.ids):
             self.notes.add("logprobs_unasked")
             return None
         chat = isinstance(given, dict) and "content" in given and not self.text

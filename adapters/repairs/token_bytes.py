@@ -40,7 +40,8 @@ def settle(entries: list[Entry], context: Context) -> bool:
             plain = plain and entry.bytes != NULL and entry.bytes is table[entry.token]
         own, same = entry.id, None
         if own is not UNSET:
-            entry.id, ids, same = UNSET, True, list[Alternative]()
+            entry.id = own if context.ids else UNSET
+            ids, same = True, list[Alternative]()
         previous = 0.0
         ordered, alike = True, False
         for row in entry.top_logprobs:

@@ -189,3 +189,25 @@ def above_zero(sent: dict[str, Any]) -> None:
     """`top_p`: above 0, at which the best token alone is left too."""
     if decode_value(sent, "top_p") <= 0:
         sent["top_p"] = LEAST_TOP_P
+
+
+def verbose_ids(sent: dict[str, Any]) -> None:
+    """`return_token_ids`: llama.cpp's own answer beside OpenAI's, with its tokens."""
+    del sent["return_token_ids"]
+    sent["return_tokens"] = True
+    sent["verbose"] = True
+
+
+def sampled_ids(sent: dict[str, Any]) -> None:
+    """`return_token_ids`: entries without alternatives, which are those of the sampled tokens.
+
+    Raises `RequestError` 400 beside logprobs, whose entries are those of the best tokens.
+    """
+    del sent["return_token_ids"]
+    if "logprobs" in sent and decode_value(sent, "logprobs"):
+        raise unsupported(
+            "return_token_ids",
+            "mlx-lm tells token ids in the place of logprobs. Send 'return_token_ids' or "
+            "'logprobs', not both.",
+        )
+    sent["logprobs"] = True

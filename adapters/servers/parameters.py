@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, cast
 from msgspec import Struct
 
 from wellspoken.adapters.requests.errors import short, unsupported
-from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest
+from wellspoken.adapters.requests.shapes import OFF, ChatRequest, CompletionRequest
 from wellspoken.adapters.servers import forms, forms_reasoning
 
 How = Literal["native", "emulated", "answered", "accepted", "refused"]
@@ -68,6 +68,9 @@ CHAT_VARIANTS: Final = (
 )
 """Values of chat parameters that have a row of their own."""
 
+VENDOR: Final = ("return_token_ids",)
+"""Vendors' parameters that have a row: vLLM's, whose effect the proxy gives at other servers."""
+
 OURS: Final = (
     rows("store metadata", "answered", note="stored by the proxy, where it has a store")
     | rows("service_tier", "answered", note='"default" where one was asked for')
@@ -95,6 +98,8 @@ AS_BOTH: Final = Support(note="also as `reasoning`", form=forms_reasoning.as_bot
 WITHOUT_REASONING: Final = Support("accepted", form=forms_reasoning.without_reasoning)
 USAGE_ALONE: Final = Support(form=forms.usage_alone)
 IGNORED: Final = Support("accepted")
+NOT_TOLD: Final = Support("refused", note="Ask a model whose server tells them: vLLM, llama.cpp.")
+TOLD: Final = Support(note="a choice's `token_ids`, and `prompt_token_ids`")
 
 CHAT: Final = (
     OURS
@@ -108,6 +113,7 @@ CHAT: Final = (
         "parallel_tool_calls": FIRST_CALL,
         "messages.developer": AS_SYSTEM,
         "messages.reasoning_content": AS_REASONING_CONTENT,
+        "return_token_ids": NOT_TOLD,
     }
 )
 """What becomes of these in front of most servers; a server's table says the rest and its own."""
@@ -126,11 +132,13 @@ COMPLETIONS: Final = {
     "best_of": BEST_OF,
     "stream_options": USAGE_ALONE,
     "user": IGNORED,
+    "return_token_ids": NOT_TOLD,
 }
 """The same of completions."""
 
 TEXTS_ALONE: Final = (
     {"n": ONE_EACH, "echo": ECHOED, "stream_options": USAGE_ALONE, "user": IGNORED}
+    | {"return_token_ids": NOT_TOLD}
     | rows("prompt.ids", "refused", note="Send its text.")
     | rows("logprobs", "refused", note="Ask for them at POST /v1/chat/completions.")
     | rows("best_of", "refused", note="It goes by logprobs, which are not told. Send n alone.")
@@ -179,6 +187,9 @@ def find_rows(request: ChatRequest | CompletionRequest, table: Table) -> dict[st
         if name == "seed" and request.temperature == 0 and table[name].how == "refused":
             continue  # the likeliest token needs no chance; lm-evaluation-harness sends it always
         if value is not None and value not in ASKS_NOTHING.get(name, ()):
+            found[name] = name
+    for name in VENDOR:
+        if bytes(request.fields.get(name, b"null")) not in OFF and name in table:
             found[name] = name
     prompt = getattr(request, "prompt", "")
     if chat:

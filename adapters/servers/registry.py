@@ -23,6 +23,7 @@ from wellspoken.adapters.servers.parameters import (
     BEST_OF,
     ONLY_ALLOWED,
     OURS,
+    TOLD,
     Support,
     rows,
 )
@@ -40,11 +41,12 @@ CHAT: Final = (
     | rows("user safety_identifier prediction")
     | rows("prompt_cache_key prompt_cache_options prompt_cache_retention")
     | AS_TOOLS
+    | {"return_token_ids": TOLD}
 )
 COMPLETIONS: Final = (
     rows("model prompt prompt.ids stream n stop max_tokens temperature top_p seed logit_bias echo")
     | rows("frequency_penalty presence_penalty logprobs suffix user stream_options")
-    | {"best_of": BEST_OF}
+    | {"best_of": BEST_OF, "return_token_ids": TOLD}
 )
 
 OPENAI: Final = Backend(

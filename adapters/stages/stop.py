@@ -10,7 +10,7 @@ Then nothing is held back: all that a stop string may begin with is the client's
 
 from __future__ import annotations
 
-from wellspoken.adapters.events import End, Event, Fault, Finish, Text, ToolDelta
+from wellspoken.adapters.events import End, Event, Extra, Fault, Finish, Text, ToolDelta
 from wellspoken.adapters.exchange import Exchange
 
 
@@ -39,7 +39,7 @@ class StopStage:
         out: list[Event] = []
         for event in events:
             choice = getattr(event, "choice", None)
-            if choice in self.stopped and isinstance(event, Text | ToolDelta | Finish):
+            if choice in self.stopped and _goes_on(event):
                 continue
             if type(event) is Text:
                 (self._keep if self.keeps else self._text)(event, out)
@@ -131,6 +131,13 @@ class StopStage:
         held = self.held.pop(choice, "")
         if held:
             out.append(Text(choice, held))
+
+
+def _goes_on(event: Event) -> bool:
+    """Say whether an event is of what a model went on to write."""
+    if type(event) is Extra:
+        return event.key == "token_ids"
+    return isinstance(event, Text | ToolDelta | Finish)
 
 
 def opening_size(text: str, marks: tuple[str, ...]) -> int:

@@ -6,6 +6,9 @@ from wellspoken.adapters.events import Finish, Open, Reasoning, Refusal, Start, 
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.writers.base_writers import Piece, StreamWriter, encode
 
+FIRST = "prompt_token_ids"
+"""An extension of the answer's that goes with its first chunk, as vLLM's does."""
+
 
 class ChatStream(StreamWriter):
     """Events in, SSE bytes out."""
@@ -42,6 +45,9 @@ class ChatStream(StreamWriter):
         if held is not None and held.null == call and self._pass_raw(held.raw, out):
             return
         extras, self.extras = self.extras, []  # they go with what the choice says
+        if extras:
+            self.extras = [x for x in extras if x.key == FIRST]
+            extras = [x for x in extras if x.key != FIRST]
         content = b"null" if call else b'""'
         self._chunk(choice, b'{"role":"assistant","content":%b,"refusal":null}' % content, out)
         self.extras = extras

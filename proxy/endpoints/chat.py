@@ -58,10 +58,12 @@ async def _plan(planner: Planner[ChatRequest]) -> Plan:
     planner.choose_form()
     if native:
         refuse_unsupported(planner.wanted)
-    if native or scores:
+    tells = planner.exchange.tells_ids and backend.computes and not planner.exchange.parts
+    if native or scores or tells:
         prompt = await _apply_template(planner)
     if scores:
         planner.found = [await planner.score(prompt)]
+    await planner.find_ids([prompt])
     model = target.model_for(planner.wanted.model)
 
     def make(part: Exchange, stream: bool, place: int | None, sample: int) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import structs
 
+from wellspoken.adapters import prompt_scores
 from wellspoken.adapters.events import Event
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.merge import Best, Merge, entries_in
@@ -35,6 +36,7 @@ class Planner(Generic[Wanted]):
 
     `found`: each prompt where the proxy puts it, or its logprobs, before the answers. `sizes`: how
     many tokens each has and who says so, where no token is asked for and therefore no backend.
+    `ids`: each prompt's token ids, where the proxy tells them.
     `refold`: folds `wanted`'s system messages, where a template may refuse them as they are.
     """
 
@@ -45,6 +47,7 @@ class Planner(Generic[Wanted]):
     endpoint: Endpoint
     found: Sequence[scoring.Scored] = ()
     sizes: Sequence[tuple[int, str]] = ()
+    ids: Sequence[Sequence[int]] = ()
     streams: bool = False
     refold: Callable[[], None] | None = None
 
@@ -72,6 +75,25 @@ class Planner(Generic[Wanted]):
         return "prompt_logprobs" in self.exchange.switches and self.exchange.keeps(
             "prompt_logprobs"
         )
+
+    async def find_ids(self, prompts: Sequence[Prompt]) -> None:
+        """Find the prompts' token ids where the client asked for them and the backend tells none.
+
+        Counts `prompt_token_ids_missing` where a part of a chat is no text: its tokens are none.
+        """
+        exchange = self.exchange
+        if not (exchange.tells_ids and self.target.backend.computes):
+            return
+        if exchange.parts:
+            prompt_scores.prompt_token_ids_missing(exchange.notes)
+            return
+        ids: list[Sequence[int]] = []
+        for place, prompt in enumerate(prompts):
+            known = self.found[place].ids if self.found else []
+            if isinstance(prompt, str) and not known:
+                known = (await scoring.split(self.call, self.target, exchange, prompt)).ids
+            ids.append(known or [int(token) for token in prompt])
+        self.ids = ids
 
     async def score(self, prompt: Prompt) -> scoring.Scored:
         """Return a prompt with the logprobs that the request asks for."""
@@ -103,7 +125,9 @@ class Planner(Generic[Wanted]):
         if together and not self.found and not self.sizes:
             asks = [self._request(partial(make, exchange, self.streams, None, 0))]
             if each == 1 or not tops_up:
-                sources = [BackendAnswer(exchange, dialect)] if exchange.enforced else []
+                prelude = self._prelude(exchange, 0, 0)
+                one = exchange.enforced or prelude
+                sources = [BackendAnswer(exchange, dialect, prelude)] if one else []
                 return Plan(exchange, dialect, asks, sources)
             more = partial(self._choices, make, 0)
             return Plan(
@@ -149,7 +173,7 @@ class Planner(Generic[Wanted]):
         nothing, source = self.sizes[place] if self.sizes else (None, "backend")
         for sample in samples:
             part = self.exchange.part(prompt, **facts)
-            prelude = self._prelude(part, place, sample) if self.found else []
+            prelude = self._prelude(part, place, sample)
             request = self._request(partial(make, part, self.streams, place, sample))
             asks.append(request._replace(nothing=nothing, source=source))
             sources.append(BackendAnswer(part, self.endpoint.dialect, prelude))
@@ -165,8 +189,13 @@ class Planner(Generic[Wanted]):
         return make()
 
     def _prelude(self, exchange: Exchange, place: int, sample: int) -> list[Event]:
-        """Return what comes before the generated text: the prompt's logprobs, the prompt itself."""
-        found, prelude = self.found[place], list[Event]()
+        """Return what comes before the generated text: the prompt's ids, its logprobs, itself."""
+        prelude = list[Event]()
+        if self.ids and not (exchange.kind == "chat" and sample):
+            prelude.append(prompt_scores.as_ids(exchange.kind, self.ids[place]))
+        if not self.found:
+            return prelude
+        found = self.found[place]
         if self.tells and not (exchange.kind == "chat" and sample):  # a chat has them once
             k = scoring.count_of(self.wanted.fields["prompt_logprobs"])
             prelude.append(scoring.prompt_logprobs(exchange, found, k))

@@ -26,7 +26,8 @@ from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.adapters.translate import translate_body
 from wellspoken.proxy.transfer.jsonl import Fields, RejectedLine, encode, fields_of, objects_of
 
-SWITCHES: Final = frozenset(SWITCHED.values())
+SWITCHES: Final = frozenset(SWITCHED.values()) - {"return_token_ids"}
+KEPT: Final = frozenset(SWITCHED)  # token ids too, but none is missed that nobody asked for
 NATIVE: Final = ("stop", "stop_type", "tokens_predicted", "generation_settings")
 """Keys of llama.cpp's /completion, one of which stands beside its `content`."""
 NO_MODEL: Final = "unknown"  # the model of an answer that names none, nor does its request
@@ -145,6 +146,7 @@ class Converter:
             and not any(_is_given(message.get("tool_calls")) for message in messages),
             service_tier=bytes(fields.get("service_tier", b"")) == b'"default"',
             switches=SWITCHES,
+            keep=KEPT,
         )
 
 

@@ -36,6 +36,7 @@ COUNTED = {
     "logprobs_incomplete",
     "logprobs_missing",
     "logprobs_untiled",
+    "token_ids_missing",
 }
 
 # What a broken answer cannot be made to hold: fixture -> rules, why. A rule that holds after all

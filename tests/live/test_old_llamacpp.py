@@ -318,3 +318,27 @@ async def test_one_request_tells_a_prompts_logprobs_as_probes_do(
         if found:  # none for a byte that only begins a character
             assert own[1]["logprob"] == pytest.approx(found[0]["logprob"], abs=1e-6)
     assert len(rows) == len(ids) - 1
+
+
+@pytest.mark.parametrize(
+    ("old_proxy", "most", "tells"),
+    [
+        ("llamacpp", 4, True),
+        ("llamacpp", 40, False),
+        ("llamacpp-native", 4, True),
+        ("llamacpp-native", 40, True),
+    ],
+    indirect=["old_proxy"],
+)
+async def test_token_ids_are_all_or_none(
+    old_llamacpp: str, old_proxy: str, most: int, tells: bool
+) -> None:
+    """Its chat tells them by entries, which the two tokens of a character share one of."""
+    told = await ask(old_proxy, CHAT, question(max_tokens=most, return_token_ids=True, **LOGPROBS))
+    found = json.loads(told)
+    sent = {"prompt": PROMPT, "n_predict": most, "temperature": 0, "return_tokens": True}
+    own = json.loads(await ask(old_llamacpp, NATIVE, sent))["tokens"]
+    tokens = {"content": PROMPT, "add_special": True}
+    ids = json.loads(await ask(old_llamacpp, "/tokenize", tokens))["tokens"]
+    assert found["prompt_token_ids"] == ids
+    assert found["choices"][0].get("token_ids") == (own if tells else None)

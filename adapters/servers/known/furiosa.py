@@ -52,6 +52,7 @@ CHAT: Final = (
     | rows("tool_choice tool_choice.none")
     | {
         "messages.reasoning_content": usual.AS_BOTH,
+        "return_token_ids": usual.TOLD,
         "top_p": Support(form=narrow.above_zero),
         "reasoning_effort": Support(
             note="low, medium or high for gpt-oss, else a variable of the template",
@@ -73,7 +74,7 @@ CHAT: Final = (
 COMPLETIONS: Final = (
     rows("model prompt prompt.ids stream stop max_tokens temperature logprobs")
     | usual.COMPLETIONS
-    | {"top_p": Support(form=narrow.above_zero)}
+    | {"top_p": Support(form=narrow.above_zero), "return_token_ids": usual.TOLD}
     | rows("seed logit_bias", "refused", note=f"{NO_SAMPLING}.")
     | rows(
         "frequency_penalty presence_penalty",

@@ -8,6 +8,8 @@ Known deviations of /v1/chat/completions:
 - a character that is cut over tokens is one entry that holds all its bytes.
 - a body's last entry may be the end-of-text token (token "", bytes []).
 - with a stop string as many entries are dropped as that string has tokens.
+- `verbose` in a request adds `__verbose`, its own answer with the `tokens` (b11549); a server of
+  b7376 has it by its command line alone.
 - past calls whose arguments are no JSON are a 500 (b11549, not b7376).
 - tools, `stream` and `logprobs` together are a 400, whatever `tool_choice` says.
 - a part of a message that the model cannot read (an image) is a 500.
@@ -53,6 +55,10 @@ PAGE: Final = re.compile(
 )
 """The web page of 2023 to b11549: /, files beside it, SvelteKit's /_app/; it reads /props."""
 
+TOKEN_IDS: Final = Support(
+    note="from its own answer, which `verbose` puts beside; the prompt's by /tokenize",
+    form=forms_narrow.verbose_ids,
+)
 CHAT: Final = (
     rows("model stream stop max_tokens temperature top_p")
     | rows("messages", form=forms_narrow.json_arguments)
@@ -69,6 +75,7 @@ CHAT: Final = (
         "parallel_tool_calls": Support(note="further calls are dropped at false"),
         "tool_choice.function": Support("emulated", form=forms.only_named_tool),
         "reasoning_effort": Support(form=forms.effort_for_template),
+        "return_token_ids": TOKEN_IDS,
     }
     | rows("messages.file tools.custom verbosity modalities audio web_search_options", "refused")
 )
@@ -80,6 +87,7 @@ COMPLETIONS: Final = (
         "seed": Support(form=forms.never_random),
         "echo": Support("emulated", note="computed from the prompt's tokens"),
         "logit_bias": Support(form=forms.bias_pairs),
+        "return_token_ids": TOKEN_IDS,
     }
     | rows("suffix", "refused", note="Leave it out; llama.cpp fills in at POST /infill.")
 )
@@ -119,6 +127,7 @@ LLAMACPP: Final = Backend(
     native="/completion",
     loses_entries=True,
     counting="timings_per_token",
+    unstreamed=frozenset({"return_token_ids"}),  # what begins a character has no event
     apart=(frozenset({"tools", "logprobs"}), frozenset({"functions", "logprobs"})),
     passes=PASSES,
     ui=PAGE,

@@ -33,6 +33,7 @@ from wellspoken.adapters.requests.errors import RequestError, invalid, wrong_val
 from wellspoken.adapters.requests.shapes import (
     ALL_ALTERNATIVES,
     COMPLETION_KEYS,
+    OFF,
     OPENAI_KEYS,
     OUR_KEYS,
     ChatRequest,
@@ -54,6 +55,7 @@ _CALLS: Final = (
     "out."
 )
 _TEXT: Final = "Send text only, or set adapter llamacpp for this backend."
+TOKEN_IDS: Final = Support(key="return_tokens", note="the prompt's by /tokenize")
 CHAT: Final = (
     rows("messages", form=forms_narrow.json_arguments)
     | rows("model stream stop temperature top_p seed logit_bias")
@@ -73,6 +75,7 @@ CHAT: Final = (
         "messages.developer": usual.AS_SYSTEM,
         "messages.reasoning_content": usual.AS_REASONING_CONTENT,
         "reasoning_effort": Support(form=forms.effort_for_template),
+        "return_token_ids": TOKEN_IDS,
     }
     | rows("tools tool_choice tool_choice.required tool_choice.function", "refused", note=_CALLS)
     | rows("tool_choice.allowed_tools tools.custom", "refused", note=_CALLS)
@@ -89,6 +92,7 @@ COMPLETIONS: Final = (
         "logprobs": Support(key="n_probs"),
         "echo": Support("emulated", note="computed from the prompt's tokens"),
         "stream_options": Support("emulated", note="from the answer's counts"),
+        "return_token_ids": TOKEN_IDS,
     }
     | rows("suffix", "refused", note="Leave it out; llama.cpp fills in at POST /infill.")
 )
@@ -109,6 +113,7 @@ LLAMACPP_NATIVE: Final = Backend(
     lengths="/props",
     tokenize=TOKENIZE,
     loses_entries=True,
+    unstreamed=frozenset({"return_token_ids"}),  # what begins a character has no event
     passes=PASSES,
     ui=PAGE,
 )
@@ -133,6 +138,7 @@ WITHHELD: Final = frozenset(
 """Vendor keys that are ours to set, would hide what is read, or are the template's."""
 
 _NULL: Final = b"null"
+_RAW_NULL: Final = Raw(_NULL)
 _encode = json.Encoder().encode
 
 
@@ -163,6 +169,8 @@ def prepare_native(
     for key, value in fields.items():
         if key not in known or (key in SAME and bytes(value) != _NULL):
             sent[key] = value
+    if bytes(sent.pop("return_token_ids", _RAW_NULL)) not in OFF:
+        sent["return_tokens"] = True
     sent.setdefault("cache_prompt", True)  # off by default up to 2024-11
     most = _limit(request) if limit is None else limit
     if most is not None:

@@ -29,6 +29,7 @@ from __future__ import annotations
 from typing import Final
 
 from wellspoken.adapters.servers import forms
+from wellspoken.adapters.servers import forms_narrow as narrow
 from wellspoken.adapters.servers import parameters as usual
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.parameters import Support, rows
@@ -38,6 +39,9 @@ NO_LIMIT: Final = 32_768
 """What is asked for where the client sets no limit: it has to be a number, and 512 is too few."""
 
 PENALTY: Final = Support(since="0.31.3")
+TOKEN_IDS: Final = Support(
+    note="`token_ids` alone, and not beside logprobs", form=narrow.sampled_ids, since="0.31.3"
+)
 SEED: Final = Support(form=forms.natural_seed, since="0.28.0")
 
 CHAT: Final = (
@@ -45,6 +49,7 @@ CHAT: Final = (
     | usual.CHAT
     | {
         "messages.reasoning_content": usual.AS_BOTH,
+        "return_token_ids": TOKEN_IDS,
         "seed": SEED,
         "frequency_penalty": PENALTY,
         "presence_penalty": PENALTY,
@@ -68,6 +73,7 @@ COMPLETIONS: Final = (
     rows("model prompt stream stop max_tokens temperature top_p logit_bias")
     | {"seed": SEED, "frequency_penalty": PENALTY, "presence_penalty": PENALTY}
     | usual.TEXTS_ALONE
+    | {"return_token_ids": TOKEN_IDS}
     | rows("suffix", "refused", note="Put it into the prompt, in the model's own form.")
 )
 
@@ -79,6 +85,6 @@ MLX_LM: Final = Backend(
     completion_table=COMPLETIONS,
     no_limit=NO_LIMIT,
     least_tokens=1,
-    unstreamed=frozenset({"logprobs"}),
+    unstreamed=frozenset({"logprobs", "return_token_ids"}),
     versions="0.31.3 to 0.32.2",
 )

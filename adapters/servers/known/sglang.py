@@ -11,6 +11,8 @@ Known deviations of /v1/chat/completions:
   temperature (unless that is 0), unless the server runs with SGLANG_RETURN_ORIGINAL_LOGPROB=1. That
   cannot be undone here, since only some tokens of it are told.
 - up to 0.5.9: the bytes of a part of a character are those of U+FFFD.
+- from 0.5.17: `return_token_ids` gives both lists on each choice of a body, in 0.5.23 the answer's
+  as `response_token_ids`; a stream refuses it (pull request #30917).
 - without `logprobs` where there are none; no `refusal`.
 - errors are flat objects with an int `code`, in a stream within `error`, and [DONE] follows. A
   request that was aborted from elsewhere ends in finish_reason "abort" within a 200.
@@ -36,6 +38,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import structs
+
 from wellspoken.adapters.servers import forms
 from wellspoken.adapters.servers import parameters as usual
 from wellspoken.adapters.servers.backend import Backend
@@ -44,6 +48,7 @@ from wellspoken.adapters.tokens.tokenize import COMMON, Tokenize
 
 SEED: Final = Support(note="with --enable-deterministic-inference", since="0.5.9")
 BIAS: Final = Support(since="0.4.8")
+TOKEN_IDS: Final = structs.replace(usual.TOLD, since="0.5.17")
 
 CHAT: Final = (
     rows("model messages stream stop max_tokens temperature top_p")
@@ -62,6 +67,7 @@ CHAT: Final = (
             since="0.5.3",
             older=Support(form=forms.effort_for_template, since="0.4.7"),
         ),
+        "return_token_ids": TOKEN_IDS,
         "messages.input_audio": Support(
             note="as audio_url", form=forms.audio_as_url, since="0.4.6"
         ),
@@ -72,7 +78,7 @@ COMPLETIONS: Final = (
     rows("model prompt prompt.ids stream stop max_tokens temperature top_p echo")
     | rows("frequency_penalty presence_penalty logprobs")
     | usual.COMPLETIONS
-    | {"n": Support(), "seed": SEED, "logit_bias": BIAS}
+    | {"n": Support(), "seed": SEED, "logit_bias": BIAS, "return_token_ids": TOKEN_IDS}
     | rows("suffix", "refused", note="Put it into the prompt, in the model's own form.")
 )
 TOKENIZE: Final = Tokenize(
@@ -100,6 +106,7 @@ SGLANG: Final = Backend(
     detokenize="/detokenize",
     tokenize=TOKENIZE,
     lengths="/get_server_info",
+    apart=(frozenset({"messages", "return_token_ids"}),),  # a chat's stream alone
     passes=PASSES,
     versions="0.4 to 0.5.23",
 )

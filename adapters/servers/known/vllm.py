@@ -37,6 +37,7 @@ if named (#5032), 0.6.0 with parsers (#5649), `tool_choice` none 0.6.4, required
 (#26233). `reasoning_effort` from 0.10.1 for gpt-oss alone (#22342), then for templates (#31956,
 2026-01; "none" #36238; enable_thinking #43401, 2026-05). A template that does not know the role
 developer gets system from 0.28 at the latest (#43590); before, most of them dropped the message.
+`return_token_ids` from 0.10.2 (#22587).
 Past `reasoning_content` is read from 0.12 (#28531), from 0.16 as `reasoning` alone (#27752,
 #33402), later by both names (#42664).
 `best_of` and `guided_*` went in 0.12 (#29090, #29326), and are ignored since. `use_beam_search`
@@ -106,6 +107,7 @@ USAGE: Final = Support(
     since="0.5.0",
     older=usual.COUNTED,
 )
+TOKEN_IDS: Final = structs.replace(usual.TOLD, since="0.10.2")
 USER: Final = Support(note="taken and ignored")
 
 CHAT: Final = (
@@ -142,6 +144,7 @@ CHAT: Final = (
         "messages.reasoning_content": structs.replace(
             usual.AS_REASONING, since="0.16.0", older=usual.AS_REASONING_CONTENT
         ),
+        "return_token_ids": TOKEN_IDS,
     }
     | rows("messages.file tools.custom verbosity modalities audio web_search_options", "refused")
 )
@@ -155,6 +158,7 @@ COMPLETIONS: Final = (
         "echo": Support(since="0.3.0"),
         "best_of": usual.BEST_OF,
         "stream_options": USAGE,
+        "return_token_ids": TOKEN_IDS,
         "suffix": Support(note="400 by vLLM for a model that fills no gaps, and by older versions"),
     }
 )

@@ -28,6 +28,7 @@ BESIDE = {
     "n_refused": "tests/proxy/relay/test_rest.py",
     "prompt_logprobs_computed": "proxy/relay/scoring.py",
     "prompt_text_unknown": "proxy/relay/scoring.py",
+    "prompt_token_ids_missing": "adapters/prompt_scores.py",
     "logprobs_own_unknown": "tests/adapters/servers/test_cortex.py",
 }
 

@@ -111,6 +111,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "tool_choice.required": ({"tools": [F], "tool_choice": "required"}, "tool_choice"),
     "tool_choice.function": ({"tools": [F], "tool_choice": CALL_F}, "tool_choice"),
     # not in R
+    "return_token_ids": ({"return_token_ids": True}, "return_token_ids"),
     "reasoning_effort": ({"reasoning_effort": "low"}, "reasoning_effort"),
     "audio": ({"audio": {"voice": "alloy", "format": "wav"}}, "audio"),
     "modalities": ({"modalities": ["text", "audio"]}, "modalities"),

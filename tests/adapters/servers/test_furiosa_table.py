@@ -119,6 +119,7 @@ CHAT_SENT: dict[str, tuple[Json, Json]] = {
         {"functions": [F["function"]], "function_call": {"name": "f"}},
         {"tools": [F], "tool_choice": CALL_F},
     ),
+    "return_token_ids": ({"return_token_ids": True}, {"return_token_ids": True}),
     "n": ({"n": 3}, {}),  # _verify_args: above 1 a ValueError
     "store": ({"store": True}, {}),
     "metadata": ({"metadata": {"a": "b"}}, {}),
@@ -166,6 +167,7 @@ TEXT_SENT: dict[str, tuple[Json, Json]] = {
         {"stream": True, "stream_options": {"include_usage": True}},
         {"stream": True, "stream_options": {"include_usage": True}},
     ),
+    "return_token_ids": ({"return_token_ids": True}, {"return_token_ids": True}),
     "n": ({"n": 2}, {}),
     "best_of": ({"best_of": 2}, {}),
     "user": ({"user": "u"}, {}),

@@ -133,6 +133,7 @@ CHAT_SENT: dict[str, tuple[Json, Json]] = {
 }
 CHAT_REFUSED: dict[str, tuple[Json, str]] = {
     # not in T, so ignored
+    "return_token_ids": ({"return_token_ids": True}, "return_token_ids"),
     "reasoning_effort": ({"reasoning_effort": "low"}, "reasoning_effort"),
     "audio": ({"audio": {"voice": "alloy", "format": "wav"}}, "audio"),
     "modalities": ({"modalities": ["text", "audio"]}, "modalities"),
@@ -172,6 +173,7 @@ TEXT_SENT: dict[str, tuple[Json, Json]] = {
 }
 TEXT_REFUSED: dict[str, tuple[Json, str]] = {
     "prompt.ids": ({"prompt": [1, 2]}, "prompt"),  # T: a string, or several
+    "return_token_ids": ({"return_token_ids": True}, "return_token_ids"),
     # llama.py since 80be68a (0.3.7): the tokens around it are number 0, which its own comment
     # calls unfinished
     "suffix": ({"suffix": "x"}, "suffix"),

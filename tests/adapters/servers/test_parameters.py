@@ -15,6 +15,7 @@ from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.parameters import (
     ASKS_NOTHING,
     CHAT_VARIANTS,
+    VENDOR,
     How,
     Support,
     Table,
@@ -23,8 +24,8 @@ from wellspoken.adapters.servers.parameters import (
 from wellspoken.adapters.servers.prepare import prepare, prepare_completion
 from wellspoken.adapters.servers.registry import BACKENDS, find
 
-CHAT_ROWS = OPENAI_KEYS | set(CHAT_VARIANTS)
-COMPLETION_ROWS = COMPLETION_KEYS | {"prompt.ids"}
+CHAT_ROWS = OPENAI_KEYS | set(CHAT_VARIANTS) | set(VENDOR)
+COMPLETION_ROWS = COMPLETION_KEYS | {"prompt.ids"} | set(VENDOR)
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 OTHER = {"type": "function", "function": {"name": "g"}}
@@ -70,6 +71,7 @@ CHAT_VALUES: dict[str, tuple[dict[str, Any], str]] = {
         {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}},
         "response_format",
     ),
+    "return_token_ids": ({"return_token_ids": True}, "return_token_ids"),
     "seed": ({"seed": 1}, "seed"),
     "stop": ({"stop": "x"}, "stop"),
     "temperature": ({"temperature": 0.5}, "temperature"),
