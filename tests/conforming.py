@@ -178,7 +178,9 @@ BODIES: dict[str, Sample] = {
     ),
     "text unknown": Sample(body(choice(logprobs={"content": NAMELESS, "refusal": None})), SCORED),
     "no text": Sample(
-        body(choice(message=message(""), logprobs={"content": [], "refusal": None})), SCORED
+        body(choice(message=message(""), logprobs={"content": [], "refusal": None})),
+        SCORED,
+        Facts(choices={0: ChoiceFacts(rows=(Row(-0.5),), drops={"logprobs_eos_entry": 1})}),
     ),
     "two": Sample(body(choice(), choice(1, "length")), Request(model=MODEL, n=2)),
     "tools": Sample(

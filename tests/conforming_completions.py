@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.conformance import Request
+from tests.conformance import ChoiceFacts, Facts, Request, Row
 from tests.conforming import CREATED, FACTS, TEXT, TOKENS, Sample
 
 ID = "cmpl-uqkvlQyYK7bGYrRHQ0eXlWi7"
@@ -111,10 +111,9 @@ BODIES: dict[str, Sample] = {
     "broken character": Sample(body(choice(text="a\ufffd!", logprobs=BROKEN)), SCORED),
     "text unknown": Sample(body(choice(text="Hi é!", logprobs=NAMELESS)), SCORED),
     "no text": Sample(
-        body(
-            choice(text="", logprobs={key: [] for key in arrays()}),
-        ),
+        body(choice(text="", logprobs={key: [] for key in arrays()})),
         SCORED,
+        Facts(choices={0: ChoiceFacts(rows=(Row(-0.5),), drops={"logprobs_eos_entry": 1})}),
     ),
     "four": Sample(body(*(choice(n, "abcd"[n]) for n in range(4))), FOUR),
     "length": Sample(body(choice(finish_reason="length")), ASKED),

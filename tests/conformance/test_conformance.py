@@ -183,6 +183,7 @@ BODY_MUTANTS: list[tuple[str, str, Mutation, str]] = [
     ("scored", "merged", edit(*ENTRIES, by=merged), "7.count"),
     ("scored", "alternative missing", edit(*TOP, by=lambda t: t.pop()), "7.offered"),
     ("scored", "none left", put(*CHOICE, "logprobs", value=None), "7.missing"),
+    ("no text", "nothing said of those given", put(*CHOICE, "logprobs", value=None), "7.missing"),
     ("scored", "entry missing", drop(*ENTRIES, 0), "7.tiling"),
     ("scored", "EOS entry", edit(*ENTRIES, by=lambda e: e.append(entries()[0])), "7.tiling"),
     ("scored", "text cut", put(*MESSAGE, "content", value="Hi é"), "7.tiling"),

@@ -168,6 +168,7 @@ BODY_MUTANTS: list[tuple[str, str, Mutation, str]] = [
     ("echo", "a word outside", score("tokens", 0, "Oh"), "L.tiling"),
     ("text unknown", "known part", row(0, "Ho", {"Ho": -1.0}), "L.tiling"),
     ("scored", "none left", first("logprobs", None), "L.missing"),
+    ("no text", "nothing said of those given", first("logprobs", None), "L.missing"),
     ("scored", "merged", merged, "L.count"),
     ("scored", "all zero", zero, "L.numbers"),
     ("scored", "another number", lambda a: (

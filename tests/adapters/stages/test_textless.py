@@ -27,6 +27,7 @@ from tests.answers import (
     stream,
 )
 from tests.fold import payloads
+from tests.replay import body as replay_body
 from tests.replay import exchange, stream_of_body
 from tests.replay import stream as replay_stream
 from wellspoken.adapters.merge import Merge
@@ -95,6 +96,7 @@ def test_logprobs_are_null_where_none_were_asked_for() -> None:
         ([BLANK], "stop", []),
         ([BLANK, PART, BLANK], "stop", [-1.5, -2.5]),
         ([BLANK, EOS], "stop", [-1.5]),
+        ([entry("<|im_end|>"), EOS], "stop", []),
         ([BLANK, entry(" "), BLANK], "length", [-1.5, -1.5]),
         ([BLANK, PART], "content_filter", [-1.5, -2.5]),
         ([{**PART, "token": "\\xc3"}], "length", [-2.5]),
@@ -305,6 +307,22 @@ def test_an_echoed_prompt_is_the_text() -> None:
         assert found["logprobs"]["tokens"] == ["Say", ": "]
 
 
+def test_a_list_without_entries_scores_no_echoed_prompt() -> None:
+    answer = completions.piece("Hi", completions.arrays(["Hi"], [-1.0], [{"Hi": -1.0}]), "stop")
+    sent = completions.sse(completions.piece("Say: ", EMPTY_ARRAYS), answer)
+    request = completions.ask(echo=True, stream=True)
+    outcome = replay_stream(request, [sent], "completions")
+    assert outcome.fault is not None and outcome.fault["code"] == "echo_ignored"
+
+
+def test_offsets_of_no_entries_are_not_wrong() -> None:
+    given = {**EMPTY_ARRAYS, "token_ids": None}  # no key of OpenAI's, so that it is repaired
+    chunks = [completions.piece("", given), completions.piece("", reason="stop")]
+    outcome, found = completions.streamed(*chunks)
+    assert found["logprobs"] == EMPTY_ARRAYS
+    assert "text_offset_shifted" not in outcome.repairs
+
+
 def test_logprobs_of_an_unended_answer_come_with_its_reason() -> None:
     """A reason beside text may be on each chunk, so that more text may come behind it."""
     parts = [chunk(message(""), "stop", logprobs=EMPTY)]
@@ -312,3 +330,13 @@ def test_logprobs_of_an_unended_answer_come_with_its_reason() -> None:
     said = stream(parts, scored())
     assert [row["token"] for row in said.entries] == ["Hi"]
     assert told(said) == 1
+
+
+@pytest.mark.parametrize("rows", [[], [BLANK]])
+def test_llama_cpps_own_answer_tells_its_empty_list(rows: list[Json]) -> None:
+    sent = {"content": "", "stop": True, "stop_type": "eos", "completion_probabilities": rows}
+    counts = {"tokens_predicted": 1, "tokens_evaluated": 2}
+    request = completions.ask()
+    raw = json.dumps({**sent, **counts}).encode()
+    outcome = replay_body(request, 200, "application/json", raw, "llamacpp")
+    assert json.loads(outcome.body)["choices"][0]["logprobs"] == EMPTY_ARRAYS
