@@ -37,6 +37,7 @@ from wellspoken.adapters.repairs.tools import Row
 Where = Literal["answer", "choice", "message"]
 
 _SILENT = strict.WirePart()
+_TEXTLESS = strict.WirePart(content="")
 LONGEST_REASON = 64  # characters of a backend's finish reason that an error quotes
 OBJECTS = {"annotations": b"[{", "audio": b"{"}
 """OpenAI's own keys of a message that pass as they are, and how their JSON begins."""
@@ -364,7 +365,7 @@ def _single(
     bare = text is UNSET and role is UNSET
     if lp is not None and not lp.entries:
         others = _single(index, part, None, refused, rows, finish, None)
-        silent = part == _SILENT and finish is None
+        silent = finish is None and part == _SILENT
         return [Text(index, "", lp), *others] if others or silent else []
     if finish is not None:
         if bare and refusal is UNSET and not rows and lp is None:
@@ -374,7 +375,7 @@ def _single(
             n, call_id, name, arguments = rows[0]
             return [ToolDelta(index, n, call_id, name, arguments, raw, not bare)]
     elif rows or lp is not None:
-        return []
+        return [Text(index, "", lp)] if part == _TEXTLESS else []
     elif role == "assistant" and text in ("", None) and refusal is None:
         return [Open(index, raw, text is None)]
     elif bare and isinstance(refusal, str) and refusal:
