@@ -109,7 +109,7 @@ def fault_from(payload: Any, status: int, context: Context) -> Fault:
     message = _message(next((body[key] for key in _MESSAGES if body.get(key)), None))
     kind = _message(body.get("type"))[:LONGEST_CODE]
     if _is_overflow(message, code, kind):
-        message = say_overflow(message, body, "prompt" if context.text else "messages")
+        message = say_overflow(message, body, _length_param(context))
     if status < 400:
         context.note("error_in_200")
         own = _number(code if code is not None else body.get("status"))
@@ -124,6 +124,11 @@ def fault_from(payload: Any, status: int, context: Context) -> Fault:
         kind,
         context,
     )
+
+
+def _length_param(context: Context) -> str:
+    """Return what of the client's request is too long, whatever the backend's endpoint is."""
+    return "prompt" if context.exchange.kind == "completions" else "messages"
 
 
 def _param(given: Any, context: Context) -> str | None:
@@ -223,7 +228,7 @@ def fault(
         status = 502
     said = _code(status, message, code, kind, context)
     if said == "context_length_exceeded":
-        param = param or ("prompt" if context.text else "messages")
+        param = param or _length_param(context)
     return Fault(status, message, _type(status), param, said)
 
 

@@ -76,4 +76,5 @@ async def test_the_length_told_is_the_length_served(
             assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
             said = f"maximum context length is {length} tokens"
             assert said in answer["error"]["message"], answer
-            assert f"resulted in {length + 1} tokens" in answer["error"]["message"]
+            assert f"your prompt resulted in {length + 1} tokens" in answer["error"]["message"]
+            assert answer["error"]["param"] == "prompt"

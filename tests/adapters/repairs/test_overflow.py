@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.replay import exchange
+from wellspoken.adapters.repairs.context import Context
+from wellspoken.adapters.repairs.faults import fault_from
 from wellspoken.adapters.repairs.overflow import say_overflow, told_numbers
+
+USER = {"role": "user", "content": "Hi"}
 
 # llama.cpp b11549; vLLM 0.32 and older; SGLang; TGI; llama-cpp-python; TabbyAPI.
 TEXTS = [
@@ -38,3 +45,17 @@ def test_llamacpps_keys_tell_them_where_the_text_does_not() -> None:
         "tokens. Please reduce the length of the prompt."
     )
     assert say_overflow(text, {}, "prompt") == text
+
+
+@pytest.mark.parametrize(
+    "asked", [{"model": "m", "messages": [USER]}, {"model": "m", "prompt": "Hi"}]
+)
+@pytest.mark.parametrize("text", [True, False])
+def test_what_is_too_long_is_the_clients(asked: dict[str, Any], text: bool) -> None:
+    """llama.cpp answers /v1/completions in the chat's form. Mutant: what the backend's has."""
+    param = list(asked)[1]
+    context = Context(exchange(asked), text=text)
+    said = "request (513 tokens) exceeds the available context size (512 tokens), try increasing it"
+    fault = fault_from({"error": {"message": said, "code": 400}}, 400, context)
+    assert (fault.param, fault.code) == (param, "context_length_exceeded")
+    assert f"your {param} resulted in 513 tokens" in fault.message
