@@ -79,7 +79,8 @@ class LlamaCppNative(Framed):
         self.data(data, status)
         if not self.pieces.ended:
             self._end(True)
-        self.pieces.out = settle_token_ids(self.pieces.out, self.context)
+        if self.context.ids:
+            self.pieces.out = settle_token_ids(self.pieces.out, self.context)
         return self.pieces.take()
 
     def finish(self) -> None:

@@ -73,7 +73,8 @@ class NearOpenAI(Framed):
     def body(self, data: bytes, status: int = 200) -> list[Event]:
         """Return the events of a whole answer; one that is no completion gives a `Fault`."""
         self.pieces.whole = True
-        self.context.ids = self.exchange.tells_ids
+        if self.exchange.switches:
+            self.context.ids = self.exchange.tells_ids
         try:
             if not is_text(data):
                 raise ValueError
@@ -100,7 +101,8 @@ class NearOpenAI(Framed):
                 else:
                     self.pieces.message(choice)
         self.pieces.out = repair_made_body(self.pieces.out, self.context)
-        self.pieces.out = settle_token_ids(self.pieces.out, self.context)
+        if self.context.ids:
+            self.pieces.out = settle_token_ids(self.pieces.out, self.context)
         if not any(type(x) is Fault for x in self.pieces.out):
             self.pieces.end(End(True))
         return self.pieces.take()

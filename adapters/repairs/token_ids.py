@@ -92,7 +92,7 @@ def settle_token_ids(events: list[Event], context: Context) -> list[Event]:
     that the client did not ask for go. Counts `token_ids_missing` for a choice without.
     """
     exchange = context.exchange
-    if not exchange.tells_ids or any(type(event) is Fault for event in events):
+    if any(type(event) is Fault for event in events):
         return events
     told = {x.choice: x for x in events if type(x) is Extra and x.key == OWN}
     choices = list(dict.fromkeys(x.choice for x in events if isinstance(x, _OF_CHOICE)))

@@ -58,12 +58,13 @@ async def _plan(planner: Planner[ChatRequest]) -> Plan:
     planner.choose_form()
     if native:
         refuse_unsupported(planner.wanted)
-    tells = planner.exchange.tells_ids and backend.computes and not planner.exchange.parts
-    if native or scores or tells:
+    tells = backend.computes and exchange.tells_ids
+    if native or scores or (tells and not exchange.parts):
         prompt = await _apply_template(planner)
     if scores:
         planner.found = [await planner.score(prompt)]
-    await planner.find_ids([prompt])
+    if tells:
+        await planner.find_ids([prompt])
     model = target.model_for(planner.wanted.model)
 
     def make(part: Exchange, stream: bool, place: int | None, sample: int) -> bytes:

@@ -77,7 +77,8 @@ async def _plan(planner: Planner[CompletionRequest]) -> Plan:
     emulated = wanted.echo and backend.completion_table["echo"].how == "emulated"
     if emulated or (backend.scores == "proxy" and planner.tells):
         planner.found = [await planner.score(prompt) for prompt in given]
-    await planner.find_ids(given)
+    if backend.computes and exchange.tells_ids:
+        await planner.find_ids(given)
     if wanted.limit == 0 and not (wanted.echo and backend.scores == "backend"):
         planner.sizes = [await _size(planner, place, given[place]) for place in range(len(given))]
         if not exchange.model:  # nor does an answer of the backend's tell it

@@ -77,13 +77,11 @@ class Planner(Generic[Wanted]):
         )
 
     async def find_ids(self, prompts: Sequence[Prompt]) -> None:
-        """Find the prompts' token ids where the client asked for them and the backend tells none.
+        """Find the prompts' token ids, which the backend's answer will not tell.
 
         Counts `prompt_token_ids_missing` where a part of a chat is no text: its tokens are none.
         """
         exchange = self.exchange
-        if not (exchange.tells_ids and self.target.backend.computes):
-            return
         if exchange.parts:
             prompt_scores.prompt_token_ids_missing(exchange.notes)
             return
@@ -125,7 +123,7 @@ class Planner(Generic[Wanted]):
         if together and not self.found and not self.sizes:
             asks = [self._request(partial(make, exchange, self.streams, None, 0))]
             if each == 1 or not tops_up:
-                prelude = self._prelude(exchange, 0, 0)
+                prelude = self._prelude(exchange, 0, 0) if self.ids else []
                 one = exchange.enforced or prelude
                 sources = [BackendAnswer(exchange, dialect, prelude)] if one else []
                 return Plan(exchange, dialect, asks, sources)
@@ -173,7 +171,7 @@ class Planner(Generic[Wanted]):
         nothing, source = self.sizes[place] if self.sizes else (None, "backend")
         for sample in samples:
             part = self.exchange.part(prompt, **facts)
-            prelude = self._prelude(part, place, sample)
+            prelude = self._prelude(part, place, sample) if self.found or self.ids else []
             request = self._request(partial(make, part, self.streams, place, sample))
             asks.append(request._replace(nothing=nothing, source=source))
             sources.append(BackendAnswer(part, self.endpoint.dialect, prelude))
