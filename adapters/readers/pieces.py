@@ -205,6 +205,8 @@ class Pieces:
             out.append(Text(index, "", lp))
             lp = None
         size = len(out)
+        if lp is not None:
+            lp.whole = self.whole
         if lp is not None and not text:
             out.append(Text(index, "", lp))
         if reasoning:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from msgspec import json
 
+from wellspoken.adapters.alignment.candidates import CONTROL, own_part, without_bytes
 from wellspoken.adapters.events import Entry, Reason
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.stages.candidates import CONTROL, own_part, without_bytes
 from wellspoken.adapters.tokens.table import NULL, token_id
 
 _ids = json.Decoder(list[int]).decode

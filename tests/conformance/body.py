@@ -73,6 +73,9 @@ def check_choice(
     if isinstance(logprobs, dict):
         for key in ("content", "refusal"):
             said = content if key == "content" else refusal
+            # A limit may cut a character's parts off, and of what parts it is nobody may know.
+            if choice.get("finish_reason") == "length" or not (said or "")[-1:].isascii():
+                continue
             _last(logprobs.get(key), said, report, f"{at}.logprobs.{key}")
     if facts is None:
         return

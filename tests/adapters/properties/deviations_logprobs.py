@@ -64,7 +64,10 @@ def unordered(draw: Draw, case: Case) -> None:
 
 def eos_entry(draw: Draw, case: Case) -> None:
     """The end-of-text token's own entry after the text."""
-    form = draw(st.sampled_from([("", []), ("</s>", list(b"</s>")), ("<|im_end|>", None)]))
+    forms: list[tuple[str, list[int] | None]] = [("</s>", list(b"</s>")), ("<|im_end|>", None)]
+    if case.reason != "length":  # where a token without text may be a part of a character
+        forms.append(("", []))
+    form = draw(st.sampled_from(forms))
     value = {"token": form[0], "bytes": form[1], "logprob": -0.5}
     scored = [c for c in case.choices() if c["logprobs"]]
     scored[-1]["logprobs"]["content"].append({**value, "top_logprobs": [dict(value)][: case.k]})

@@ -292,7 +292,10 @@ def sentencepiece(draw: Draw, case: TextCase) -> None:
 
 def eos_entry(draw: Draw, case: TextCase) -> None:
     """The end-of-text token's own entry behind the text."""
-    name = draw(st.sampled_from(["", "</s>", "<|im_end|>"]))
+    names = ["</s>", "<|im_end|>"]
+    if all(answer.reason != "length" for answer in case.answers):
+        names.append("")  # else it may be a part of a character
+    name = draw(st.sampled_from(names))
     for index, answer in enumerate(case.answers):
         last = [c for c in scored_choices(case) if c["index"] == index][-1]["logprobs"]
         last["tokens"].append(name)

@@ -12,8 +12,8 @@ import pytest
 
 from tests.corpus import fixtures
 from tests.replay import replay
+from wellspoken.adapters.alignment.spelling import SPELLINGS
 from wellspoken.adapters.repairs.finish_reasons import FAILURES, REASONS
-from wellspoken.adapters.stages.spelling import SPELLINGS
 
 ADAPTERS = Path(__file__).parents[3] / "adapters"
 README = ADAPTERS / "README.md"

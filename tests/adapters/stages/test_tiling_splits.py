@@ -25,7 +25,7 @@ from tests.answers import (
     stream,
 )
 from tests.examples import examples
-from wellspoken.adapters.stages.spelling import BYTE_LEVEL
+from wellspoken.adapters.alignment.spelling import BYTE_LEVEL
 
 CHARACTER = {byte: character for character, byte in BYTE_LEVEL.items()}
 

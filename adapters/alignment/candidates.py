@@ -9,14 +9,16 @@ from unicodedata import normalize
 
 from msgspec import Raw, json
 
+from wellspoken.adapters.alignment.placement import ANY, Mark, Option, Piece
+from wellspoken.adapters.alignment.spelling import Undo
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
 from wellspoken.adapters.exchange import Notes
-from wellspoken.adapters.stages.alignment import Option, Piece
-from wellspoken.adapters.stages.spelling import Undo
-from wellspoken.adapters.tokens.table import NULL, bytes_json, escape, spell
+from wellspoken.adapters.tokens.table import NULL, bytes_json, escape, spell, token_id
 
-CONTROL = re.compile(r"<[^<>\s]+>|\[[A-Z_/]+\]")
-"""What names a control token, such as `<s>`, `<|im_end|>` or `[INST]`."""
+LOOSE = 15  # a cover with a gap is better, one with two is worse
+CONTROL = re.compile(r"<(?!0x[0-9A-Fa-f]{2}>)[^<>\s]+>|\[[A-Z_/]+\]")
+"""What names a control token, such as `<s>`, `<|im_end|>` or `[INST]`, but no byte (`<0x0A>`)."""
+_OPENS = re.compile(r"(?i)[<\[](?!/).*(tool|func|python|action|think|reason)(?!.*end)")
 _REPLACED = re.compile("\ufffd+")
 UNCHOSEN = Raw()
 """`bytes` of an entry whose own token is still to be chosen among its alternatives."""
@@ -45,7 +47,8 @@ class Reading(NamedTuple):
     each token alone and leaves out what is not UTF-8 (llama-cpp-python). `most`: characters that a
     token without text may complete. `spaced`: a text may lack the space that it begins with, as
     where each token is decoded alone with a sentencepiece vocabulary (TensorRT-LLM, FastChat).
-    `alternatives`: the token may be one of its alternatives.
+    `alternatives`: the token may be one of its alternatives. `textless`: a token without text may
+    stand for any, as where a server leaves a token out that is not all UTF-8 (Rust's from_utf8).
     """
 
     empty: bool = False
@@ -54,6 +57,13 @@ class Reading(NamedTuple):
     most: int = 1
     spaced: bool = False
     alternatives: bool = False
+    textless: bool = False
+
+    @property
+    def cost(self) -> int:
+        """How much it is worse than rows left out."""
+        loose = self.lossy or self.spaced or self.alternatives or self.textless
+        return LOOSE if loose else 0
 
     @property
     def exact(self) -> bool:
@@ -75,8 +85,9 @@ READINGS = (
     Reading(lossy=True, most=4),
     Reading(empty=True, spaced=True),
     Reading(alternatives=True),
+    Reading(textless=True),
 )
-READINGS_OF_ASCII = tuple(x for x in READINGS if x.empty or x.alternatives)
+READINGS_OF_ASCII = tuple(x for x in READINGS if x.empty or x.alternatives or x.textless)
 """The others differ in parts of characters alone, and ASCII text has none."""
 
 
@@ -120,17 +131,21 @@ def _may_be_another(entry: Entry) -> bool:
     """
     known = entry.token or entry.logprob != UNKNOWN
     same = (entry.token, entry.logprob)
-    return not known or any((x.token, x.logprob) == same for x in entry.top_logprobs)
+    if not known or not entry.token:
+        return not known
+    return any((x.token, x.logprob) == same for x in entry.top_logprobs)
 
 
 def _option(row: Entry | Alternative, undo: Undo | None, pick: int, reading: Reading) -> Option:
     data = bytes_of(row, undo)
     if data is not None:
-        return Option(None, (b"", data), pick) if reading.lossy else Option(data, pick=pick)
+        return (
+            Option(None, (b"", data), pick, firm=True) if reading.lossy else Option(data, pick=pick)
+        )
     if reading.empty and not row.token and pick < 0:
         return Option(b"")
     if not row.token:
-        return Option(None, pick=pick, most=reading.most)
+        return Option(None, pick=pick, most=ANY if reading.textless else reading.most)
     texts = tuple(text.encode() for text in _REPLACED.split(row.token))
     most = max(reading.most, min(row.token.count("\ufffd"), 4))
     return Option(None, texts, pick, most)
@@ -223,6 +238,21 @@ def set_text(entry: Entry, text: str, notes: Notes) -> None:
     was = (entry.token, entry.logprob, entry.bytes)
     own_part(entry, text.encode(), notes)
     _mirror(entry, was)
+
+
+def mark_of(entry: Entry) -> Mark:
+    """Return what a control token opens or closes, "" for any other token."""
+    if not CONTROL.fullmatch(entry.token):
+        return ""
+    return "opens" if _OPENS.match(entry.token) else "closes"
+
+
+def is_part(entry: Entry) -> bool:
+    """Say whether the entry may be a part of a character: it tells no text that is whole."""
+    data = bytes_of(entry, None) if entry.bytes is not UNCHOSEN else None
+    if data is None:
+        return not _REPLACED.sub("", entry.token) or token_id(entry.token) is not None
+    return ("\ufffd" in data.decode(errors="replace") and not data.isascii()) or not data
 
 
 def blank(entry: Entry, notes: Notes) -> None:

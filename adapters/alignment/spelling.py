@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from wellspoken.adapters.tokens.table import raw_escapes
 
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_BYTES = re.compile(r"(?:<0x[0-9A-Fa-f]{2}>)+")
 _NAMED_BYTE = re.compile(r"byte: \\x([0-9a-fA-F]{2})")
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 
@@ -29,9 +29,8 @@ BYTE_LEVEL = _byte_level()
 
 def raw_sentencepiece(token: str) -> bytes | None:
     """Return the bytes of `▁Hello` or `<0x0A>` (vLLM 0.3.3, Llama 2 and Mistral vocabularies)."""
-    found = _BYTE.fullmatch(token)
-    if found:
-        return bytes([int(found[1], 16)])
+    if _BYTES.fullmatch(token):
+        return bytes.fromhex(token.replace("<0x", "").replace(">", ""))
     return token.replace("▁", " ").encode() if "▁" in token else None
 
 

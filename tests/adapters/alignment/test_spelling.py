@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.adapters.completions import SPLIT, Rows, arrays_in, translate_rows
-from wellspoken.adapters.stages.spelling import (
+from wellspoken.adapters.alignment.spelling import (
     BYTE_LEVEL,
     SPELLINGS,
     raw_byte_level,

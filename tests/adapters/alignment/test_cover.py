@@ -9,14 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from wellspoken.adapters.stages.alignment import PARTIAL, WIDTH, Budget, Cover, Option
-from wellspoken.adapters.stages.alignment import cover as cover_within
+from wellspoken.adapters.alignment.cover import Hints
+from wellspoken.adapters.alignment.cover import cover as cover_within
+from wellspoken.adapters.alignment.parts import WIDTH
+from wellspoken.adapters.alignment.placement import PARTIAL, Budget, Cover, Option
 
 PART = Option(None)  # a part of a character of unknown split
 
 
-def cover(tokens: list[list[Option]], content: bytes, after: bytes = b"") -> Cover | None:
-    return cover_within(tokens, content, after, Budget())
+def cover(
+    tokens: list[list[Option]], content: bytes, after: bytes = b"", last: bool = False
+) -> Cover | None:
+    return cover_within(tokens, content, Budget(), Hints(after, last=last))
 
 
 def rows(*tokens: bytes | Option) -> list[list[Option]]:
@@ -35,7 +39,7 @@ KNOWN: dict[str, tuple[list[bytes], str, list[tuple[int, bytes]], int]] = {
     "the leading space": ([b" a", b"b"], "ab", [(0, b"a"), (1, b"b")], 1),
     "reasoning before": ([b"hm", b"a", b"b"], "ab", [(1, b"a"), (2, b"b")], 2),
     "the last of two": ([b"ab", b"-", b"ab"], "ab", [(0, b"ab")], 0),
-    "found at the end": ([b"x", b"ab", b"-", b"ab"], "ab", [(3, b"ab")], 2),
+    "the last, where all are there": ([b"x", b"ab", b"-", b"ab"], "ab", [(3, b"ab")], 2),
     "it reaches over": ([b"a", b"bcd"], "ab", [(0, b"a"), (1, b"b")], 0),
     "the rows end first": ([b"a"], "abc", [(0, b"a")], PARTIAL),
     "a part of a character": ([b"\xc3", b"\xa9"], "é", [(0, b"\xc3"), (1, b"\xa9")], 0),
@@ -46,7 +50,7 @@ KNOWN: dict[str, tuple[list[bytes], str, list[tuple[int, bytes]], int]] = {
 @pytest.mark.parametrize("name", KNOWN)
 def test_known_bytes(name: str) -> None:
     tokens, content, wanted, cost = KNOWN[name]
-    found = cover(rows(*tokens), content.encode())
+    found = cover(rows(*tokens), content.encode(), last=name == "the last, where all are there")
     assert owned(found, content) == wanted
     assert found is not None and found.cost == cost
 
@@ -181,5 +185,5 @@ def test_a_hostile_answer_does_not_stall() -> None:
     """The work over all starts is bounded, whatever the rows may stand for."""
     budget = Budget(1_000)
     tokens = [*rows(*[PART] * 300), *rows(b"x")]
-    assert cover_within(tokens, "é".encode() * 200 + b"y", b"", budget) is None
+    assert cover_within(tokens, "é".encode() * 200 + b"y", budget, Hints()) is None
     assert -2 * WIDTH <= budget.left < 0

@@ -1,0 +1,1 @@
+"""Which logprob entries are of the content, and what each of them owns of it."""

@@ -1,0 +1,131 @@
+"""What an alignment is made of: what a row may stand for, which bytes it owns, at what cost.
+
+A *row* is a logprob entry as the alignment sees it: the things that its token may stand for, its
+*options*. A *piece* is a row that was found to be of the content, with the bytes it owns there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from msgspec import Struct
+
+PART = (b"", b"")  # the texts of a part of a character
+ANY = 1_000_000  # `most` of a row that may stand for any text
+STEPS = 100_000
+REPLACEMENT = "\ufffd".encode()
+
+SPACE = 1  # only white space was cut at the front, or what ends with a control token
+FRONT = 2  # rows before the content are outside, the last of them no control token
+LEFT = 3  # those that came with the content are behind it
+TAIL = 5  # rows with text stand behind the content, though nothing of the answer is to follow
+MARKED = 6  # a control token that closes and text do: the content begins behind that, as a rule
+GAP = 10  # rows between two pieces are outside, each time
+PARTIAL = 100  # the rows end before the content
+"""What a cover costs; 0 is exact. Of several covers the cheapest is taken."""
+
+
+class Option(NamedTuple):
+    """One thing a row's token may stand for.
+
+    `data` are its bytes; None for a pattern: `texts`, with up to `most` characters that are not
+    ASCII between one and the next (`ANY`: for any text). `firm`: what is behind a gap does not lie
+    beyond the content. `pick` is the index of the alternative it is, -1 for the row's own token.
+    """
+
+    data: bytes | None
+    texts: tuple[bytes, ...] = PART
+    pick: int = -1
+    most: int = 1
+    firm: bool = False
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether it tells no text at all: a part of a character, or the end of the text."""
+        return not (self.data if self.data is not None else any(self.texts))
+
+
+class Piece(NamedTuple):
+    """A kept row: its index, the bytes it owns in the content, what of them is its option's.
+
+    `cut`: bytes clipped from the option's front. `over`: bytes of it beyond the content's end.
+    """
+
+    row: int
+    start: int
+    end: int
+    option: Option
+    cut: int = 0
+    over: int = 0
+
+
+class Cover(NamedTuple):
+    """The pieces in order; all other rows up to the last piece's are outside the content.
+
+    `covered`: bytes of the content that the pieces own.
+    """
+
+    pieces: list[Piece]
+    covered: int
+    cost: int
+
+
+Rows = Sequence[Sequence[Option]]
+Mark = Literal["", "opens", "closes"]
+"""Whether a row is a control token, and whether it opens reasoning or a call: "closes" if not."""
+
+
+class Joint(NamedTuple):
+    """A row, and where in the content its text begins.
+
+    `state`: the walk's own mark of it. `penalty`: how little is known of the split before it.
+    """
+
+    row: int
+    at: int
+    state: tuple[int, int] = (0, 0)
+    penalty: int = 0
+
+
+class Stretch(NamedTuple):
+    """Rows that cover the content one after the other, as far as they do.
+
+    `joints`: where it may be left, the furthest first. `whole`: the first of them is the content's
+    end. `trace` returns the pieces up to one of them. `cut`: white space was clipped at its front.
+    """
+
+    first: int
+    joints: list[Joint]
+    whole: bool
+    trace: Callable[[Joint], list[Piece]]
+    cut: bool = False
+
+
+class Walker(Protocol):
+    """Finds the stretches of some rows in some content."""
+
+    def walk(self, row: int, at: int) -> Stretch | None:
+        """Return the longest stretch that begins with `row` at `at`; None if that does not fit."""
+
+    def find_begins(self, row: int, at: int) -> list[int]:
+        """Return the rows from `row` on with which a stretch may begin at `at`."""
+
+
+def find_cut(data: bytes, content: bytes, at: int) -> int:
+    """Return how many bytes of white space have to go from a text's front so that it may fit."""
+    given = len(data) - len(data.lstrip())
+    shown = content[at : at + given]
+    cut = given - (len(shown) - len(shown.lstrip()))
+    return cut if cut < len(data) else 0
+
+
+class Budget(Struct, eq=False):
+    """States that may still be looked at, so that a hostile answer cannot stall the loop."""
+
+    left: int = STEPS
+
+    def spend(self, states: int) -> bool:
+        """Take some; say whether any were left."""
+        self.left -= states
+        return self.left >= 0

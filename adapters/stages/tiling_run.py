@@ -1,0 +1,407 @@
+"""What one choice has that is not written yet: text held back, and entries that wait for theirs.
+
+`TilingStage` has the theory; here is how a piece of text gets its entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice, takewhile
+
+from wellspoken.adapters.alignment.candidates import (
+    CONTROL,
+    LOOSE,
+    READINGS,
+    READINGS_OF_ASCII,
+    UNCHOSEN,
+    Reading,
+    blank,
+    is_part,
+    mark_of,
+    options,
+    own_part,
+    set_text,
+    settle_piece,
+    without_bytes,
+)
+from wellspoken.adapters.alignment.cover import SURE, Hints, cover
+from wellspoken.adapters.alignment.placement import (
+    ANY,
+    PARTIAL,
+    STEPS,
+    Budget,
+    Cover,
+    Option,
+    Piece,
+)
+from wellspoken.adapters.alignment.spelling import SPELLINGS, Undo
+from wellspoken.adapters.events import UNKNOWN, Entry, Event, Logprobs, Reason, Text
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.stages.textless import take_textless
+from wellspoken.adapters.tokens.table import NULL, token_id
+
+Spelling = tuple[str, Undo] | None
+
+LATE = 8  # times that all of what waits is searched: entries far ahead of their text, or behind it
+UNSURE = 64  # bytes of text at most that wait to have their split told
+AHEAD = 32  # waiting entries looked at beyond one for each byte of the text
+LEADING = 16  # characters of leading white space that wait for what follows
+
+
+class Run:
+    """One choice's text and entries; `budget` bounds the alignments of the whole answer."""
+
+    def __init__(self, exchange: Exchange, choice: int, budget: Budget) -> None:
+        self.exchange = exchange
+        self.notes = exchange.notes
+        self.choice = choice
+        self.budget = budget
+        self.waiting: list[Entry] = []  # entries that have no text yet
+        self.held = ""  # text held back: the first waiting entry reaches over its end
+        self.bare = ""  # text written without entries since the last covered piece
+        self.reasoning = ""  # shown reasoning that no entries were found for yet
+        self.spelling: Spelling = None
+        self.late = LATE
+        self.lags = False  # entries with text were seen to come before their text
+        self.parted = False  # the last entry written owns a part of unknown split
+        self.apart = False  # reasoning or a call came since the last covered piece
+        self.begun = False  # entries were written
+        self.any = False  # entries came
+        self.given = False  # a list without entries came
+
+    def add(self, text: str, lp: Logprobs | None, out: list[Event], *, last: bool) -> None:
+        """Take a piece of text and the entries that came with it; write what can be written.
+
+        `last`: all entries of the choice are there, and nothing is to stand behind the content.
+        """
+        if lp is None or not lp.entries:
+            own = 0
+            if not self.waiting:
+                self.bare += text
+                if text:
+                    out.append(Text(self.choice, text))
+                return
+        else:
+            own = len(lp.entries)
+            if not lp.sampled:
+                for entry in lp.entries:
+                    entry.bytes = UNCHOSEN
+            self.waiting += lp.entries
+        self.held += text
+        if self.held:
+            self._take(out, own, last=last)
+
+    def pause(self, out: list[Event]) -> None:
+        """Write the text that is held: what comes now stands between two runs of content.
+
+        The entries wait on, since those of the next run may be among them.
+        """
+        if self.held:
+            self._take(out, 0, ends=True)
+        self.apart = True
+
+    def reason(self, text: str, given: list[Entry]) -> None:
+        """Take a piece of shown reasoning, and the entries that came with it alone."""
+        if given and "".join([entry.token for entry in given]) == text:
+            del self.waiting[-len(given) :]
+            self.notes.add("logprobs_outside_content", len(given))
+        else:
+            self.reasoning += text
+
+    def finish(self, reason: Reason | None, out: list[Event], *, clean: bool = True) -> None:
+        """End the choice; where its content has no text, some entries belong to that."""
+        some = self.held or self.bare or self.begun or self.apart or self.exchange.echo
+        if clean and self.waiting and not some:
+            entries, self.waiting = take_textless(self.waiting, reason, self.exchange), []
+            self.emit("", entries, out)
+        self.close(out, cut=reason == "length")
+
+    def tell(self, out: list[Event]) -> None:
+        """Write that logprobs were given though none belong to the content, which has no text."""
+        if (self.given or self.any) and not (self.begun or self.bare):
+            out.append(Text(self.choice, "", Logprobs([], False)))
+
+    def close(self, out: list[Event], *, cut: bool) -> None:
+        """Write the text that is held, its last entry clipped to it; what still waits is outside.
+
+        Those are the end-of-text token, a stop string, reasoning or markup. `cut`: the answer
+        ended at a length limit, or broke off, so they may be parts of a character that never came.
+        """
+        if self.held:
+            self._take(out, 0, ends=True)
+        if self.waiting and self.bare:
+            found, self.spelling = self._cover(self.bare.encode(), Hints(), exact=True)
+            if found is not None and found.pieces:
+                self._write(self.bare, found, out, ends=True)
+        parts = self._count_parts(cut)
+        rest = self.waiting[:parts] + self._apart(self.waiting[parts:])
+        for entry in self.waiting[:parts]:
+            if entry.bytes != NULL:
+                self.notes.add("logprobs_clipped")
+            if token_id(entry.token) is None:
+                own_part(entry, b"", self.notes)
+        self.waiting = []
+        if self.bare.strip("\ufffd") == "" != self.bare and (self.any or self.exchange.echo):
+            # A token that only begins a character, of which llama.cpp tells nothing.
+            self.notes.add("logprobs_unknown")
+            rest.insert(0, Entry("", UNKNOWN, NULL, []))
+            own_part(rest[0], self.bare.encode(), self.notes)
+            self.bare = ""
+        if rest:
+            self.emit("", rest, out)
+
+    def _count_parts(self, cut: bool) -> int:
+        """Return how many entries that wait may be parts of a character of which nothing came.
+
+        Behind them stands nothing but what ends the text. Where the answer ended by itself without
+        a control token, the last of them does; and a stop string may end it inside a character.
+        """
+        if self.apart or (self.exchange.stops and not cut):
+            return 0
+        parts = 0
+        while parts < len(self.waiting) and is_part(self.waiting[parts]):
+            parts += 1
+        behind = self.waiting[parts:]
+        if not all(CONTROL.fullmatch(entry.token) for entry in behind):
+            return 0
+        return parts if cut or behind or (self.parted and self.lags) else max(parts - 1, 0)
+
+    def _take(self, out: list[Event], own: int, *, last: bool = False, ends: bool = False) -> None:
+        """Write the held text with the entries that cover it; `ends`: nothing follows it."""
+        # The order of what is tried: with the bare text before it first, since an entry may come a
+        # chunk after its text ("Hel" alone, then "lo" with the entry "Hello"); then the text at
+        # hand. That is tried a few times an answer, so that a server whose entries never fit costs
+        # no more than that.
+        near = islice(self.waiting, len(self.held) + AHEAD)
+        if any(entry.bytes == NULL and token_id(entry.token) is not None for entry in near):
+            text, entries = self.held, self.waiting
+            self.held, self.waiting = "", []
+            self.emit(text, entries, out)  # texts unknown: no aligning
+            return
+        base = ""
+        found, spelling = None, self.spelling
+        if self.bare and self.late:
+            self.late -= 1
+            content = (self.bare + self.held).encode()
+            found, spelling = self._cover(content, Hints(), exact=True, strict=True)
+            if found is not None:
+                self.late += 1
+                base = self.bare
+        if found is None:
+            first = len(self.waiting) - own
+            hints = Hints(self.reasoning.encode(), first, lags=self.lags, last=last)
+            found, spelling = self._cover(self.held.encode(), hints)
+        if found is None or not found.pieces:
+            self._give_up(own, out)
+            return
+        leading = len(self.held) < LEADING and self.held.isspace()
+        if leading and not (ends or self.begun or spelling is None):
+            return  # the tokenizer's leading space: whether it is content, the next text tells
+        self.spelling = spelling
+        self._write(base, found, out, ends=ends)
+
+    def _write(self, base: str, found: Cover, out: list[Event], *, ends: bool) -> None:
+        # Each entry of the run is outside the content (before the first piece, or between two),
+        # goes out with its piece, or waits (behind the last one). Where that reaches over the text,
+        # it waits with the text from its first whole character on.
+        content = (base + self.held).encode()
+        pieces, entries, text = found.pieces, self.waiting, self.held
+        if not self.begun:
+            pieces = _without_front(pieces, content)
+        before = entries[: pieces[0].row]
+        if self.apart or not self.begun or not all(CONTROL.fullmatch(x.token) for x in before):
+            # The last character's parts may be more than those that came with it.
+            parts = list(takewhile(is_part, before)) if self.parted else []
+            before = parts + self._apart(before[len(parts) :])
+        for entry in before:
+            without_bytes(entry)
+        end, after = pieces[-1].row + 1, ""
+        if between := end - pieces[0].row - len(pieces):
+            self.notes.add("logprobs_outside_content", between)
+        first = len(pieces)
+        if not ends and not base:
+            if pieces[-1].over:
+                first -= 1
+            elif self.lags:
+                first = _first_unsure(pieces)
+            first = _first_held(pieces, content, first)
+        if first < len(pieces):
+            start, end = pieces[first].start, pieces[first].row
+            text, after = content[:start].decode(), content[start:].decode()
+            pieces = pieces[:first]
+        undo = self.spelling[1] if self.spelling else None
+        self.parted = bool(pieces) and pieces[-1].option.data is None
+        kept = [settle_piece(entries[x.row], x, content, undo, self.notes) for x in pieces]
+        self.held, self.waiting = after, entries[end:]
+        self.apart, self.reasoning = False, ""
+        self.lags = self.lags or bool(after) or not all(is_part(x) for x in self.waiting)
+        self.emit(text, before + kept, out)
+        self.bare = "" if after else content[found.covered :].decode(errors="ignore")
+        if self.bare:
+            self.notes.add("logprobs_incomplete")
+
+    def _cover(
+        self, content: bytes, hints: Hints, *, exact: bool = False, strict: bool = False
+    ) -> tuple[Cover | None, Spelling]:
+        """Return the cheapest cover and its spelling; `exact`: none that drops entries.
+
+        `strict`: by no reading that takes a token for another's text. Of many waiting entries the
+        first few are looked at, and all only if those do not fit, or some came with the text.
+        """
+        readings = READINGS_OF_ASCII if content.isascii() else READINGS
+        if strict:
+            readings = tuple(reading for reading in readings if not reading.cost)
+        entries = self.waiting[: len(content) + AHEAD]
+        best: tuple[Cover | None, Spelling] = (None, None)
+        alone = hints.own == len(self.waiting)  # no entries came with the text
+        if self.lags or alone or len(entries) == len(self.waiting):
+            best = self._search(entries, content, hints, readings)
+        if len(entries) < len(self.waiting) and self.late and (best[0] is None or best[0].cost):
+            self.late -= 1
+            best = self._search(self.waiting, content, hints, readings)
+        if best[0] is None or (exact and best[0].cost not in (0, LOOSE, PARTIAL)):
+            return None, self.spelling
+        if best[1] is not None:
+            self.notes.add(best[1][0])
+        return best
+
+    def _search(
+        self,
+        entries: list[Entry],
+        content: bytes,
+        hints: Hints,
+        readings: Sequence[Reading],
+    ) -> tuple[Cover | None, Spelling]:
+        """Return the cheapest cover by the first reading that has one."""
+        # Readings outside, spellings inside: a looser reading is worse than another spelling, since
+        # it finds room for nearly anything. A cover without cost ends the search; one that left out
+        # what stands before the content may be bettered by another spelling, but not by a looser
+        # reading.
+        budget = Budget(min(STEPS, self.budget.left))
+        given = budget.left
+        hints = hints._replace(marks=[mark_of(entry) for entry in entries])
+        best: tuple[Cover | None, Spelling] = (None, None)
+        tried: list[list[list[Option]]] = []
+        used = (x for x in SPELLINGS if any(_is_spelled(entry, x[1]) for entry in entries))
+        spellings = tuple(dict.fromkeys((self.spelling, None, *used)))
+        for reading in readings:
+            for spelling in spellings:
+                undo = spelling[1] if spelling else None
+                rows = [options(entry, undo, reading) for entry in entries]
+                if rows in tried:
+                    continue
+                tried.append(rows)
+                found = cover(rows, content, budget, hints)
+                if found is None or (reading.exact and found.cost):
+                    continue
+                found = found._replace(cost=found.cost + reading.cost)
+                if best[0] is None or found.cost < best[0].cost:
+                    best = (found, spelling or self.spelling)
+                if best[0] is not None and best[0].cost == 0:
+                    break
+            if best[0] is not None and best[0].cost < SURE:
+                break
+        self.budget.left -= given - max(budget.left, 0)
+        return best
+
+    def _give_up(self, own: int, out: list[Event]) -> None:
+        """Write the entries as they are: nothing tells which of them the text belongs to."""
+        if self.apart:  # those of reasoning or a call are not: the text's own alone
+            outside = len(self.waiting) - own
+            if not own:
+                text, self.held = self.held, ""
+                self.bare += text
+                out.append(Text(self.choice, text))
+                return
+            self._apart(self.waiting[:outside])
+            self.waiting = self.waiting[outside:]
+        entries, text = self.waiting, self.held
+        self.waiting, self.held = [], ""
+        if all(not entry.token and entry.bytes is not UNCHOSEN for entry in entries):
+            for entry in entries:  # nothing is known of any: as parts of one piece
+                own_part(entry, text.encode() if entry is entries[-1] else b"", self.notes)
+        elif len(entries) == 1:
+            set_text(entries[0], text, self.notes)
+        else:
+            self.notes.add("logprobs_untiled")
+            for entry in entries:
+                if entry.bytes is UNCHOSEN:
+                    set_text(entry, "", self.notes)
+                elif entry.bytes == NULL:
+                    own_part(entry, b"", self.notes)
+        self.emit(text, entries, out)
+
+    def emit(self, text: str, entries: list[Entry], out: list[Event]) -> None:
+        """Write text and entries, each with no more alternatives than were asked for."""
+        if not text and not entries:
+            return
+        self.trim(entries)
+        for entry in () if self.exchange.kind == "completions" else entries:
+            blank(entry, self.notes)  # a map's keys tell its numbers apart
+        self.begun = self.begun or bool(entries)
+        out.append(Text(self.choice, text, Logprobs(entries, False) if entries else None))
+
+    def trim(self, entries: list[Entry]) -> bool:
+        """Leave at most k alternatives of each entry; say whether any was more than that."""
+        k, trimmed = self.exchange.k, False
+        for entry in entries:
+            rows = entry.top_logprobs
+            if len(rows) > k:
+                # The completions endpoint's maps hold the sampled token beside the best k.
+                text = self.exchange.kind == "completions"
+                own = text and len(rows) == k + 1 and rows[k].token == entry.token
+                del rows[k:]
+                trimmed = trimmed or not own
+        if trimmed:
+            self.notes.add("logprobs_trimmed")
+        return trimmed
+
+    def _apart(self, entries: list[Entry]) -> list[Entry]:
+        """Return what stays of entries that own no content: all of them with `echo`, else none.
+
+        Clients of an echoed prompt count its tokens, among them one that begins the text and one
+        that ends it.
+        """
+        if not entries:
+            return []
+        if not self.exchange.echo or self.exchange.stops:
+            self.notes.add("logprobs_outside_content", len(entries))
+            return []
+        for entry in entries:
+            without_bytes(entry)
+        return entries
+
+
+def _is_spelled(entry: Entry, undo: Undo) -> bool:
+    return undo(entry.token) is not None or any(
+        undo(row.token) is not None for row in entry.top_logprobs
+    )
+
+
+def _first_held(pieces: list[Piece], content: bytes, first: int) -> int:
+    """Return the piece at or before `first` from which text can wait: it begins a character."""
+    while 0 < first < len(pieces) and (
+        content[pieces[first].start] & 0xC0 == 0x80 or pieces[first - 1].end > pieces[first].start
+    ):
+        first -= 1
+    return first
+
+
+def _first_unsure(pieces: list[Piece]) -> int:
+    """Return the first of the last pieces whose split the next text may tell better."""
+    first = len(pieces)
+    while first and _is_unsure(pieces[first - 1].option):
+        first -= 1
+    near = first < len(pieces) and pieces[-1].end - pieces[first].start <= UNSURE
+    return first if near else len(pieces)
+
+
+def _is_unsure(option: Option) -> bool:
+    return option.data is None and not option.texts[-1]
+
+
+def _without_front(pieces: list[Piece], content: bytes) -> list[Piece]:
+    """Return the pieces without empty ones before ASCII text, which has no parts of characters."""
+    owner = next((n for n, piece in enumerate(pieces) if piece.end > piece.start), 0)
+    front = content[: pieces[owner].end].isascii() and pieces[owner].option.most < ANY
+    return pieces[owner:] if front else pieces
