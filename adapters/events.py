@@ -149,12 +149,17 @@ class Finish(Struct, gc=False):
     raw: bytes | None = None
 
 
+UNNUMBERED = -1
+"""The `slot` of counts that are one choice's, it is not said which one's."""
+
+
 class Usage(Struct, gc=False):
     """Token counts, None where the backend did not tell.
 
     `prompt_details` and `completion_details` are OpenAI's two objects as JSON, empty if absent.
     `last`: it came in a chunk of its own, so the answer is complete. `running`: the counts so far,
-    for the chunk that comes next.
+    for the chunk that comes next. `timed`: they are from an object that is no usage, such as
+    llama.cpp's timings. `slot`: the choice whose counts alone these are, None for the whole answer.
     """
 
     prompt: int | None
@@ -164,6 +169,8 @@ class Usage(Struct, gc=False):
     raw: bytes | None = None
     last: bool = False
     running: bool = False
+    timed: bool = False
+    slot: int | None = None
 
 
 class Extra(Struct, gc=False):

@@ -90,7 +90,8 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
     is put before. `enforced`: the backend is not told the stop strings, so the answer is over when
     every choice has met one; each of its chunks carries the token counts so far. `stored`: the
     answer is kept, so it has an id of its own, and its usage also if it is a stream.
-    `running_usage`: each chunk tells the counts so far, and the client gets them.
+    `running_usage`: each chunk tells the counts so far, and the client gets them. `asks_usage`: the
+    proxy asks the stream for its usage, which the client does not get.
 
     Of the surroundings: `now`: epoch seconds. `new_id`: a fresh suffix of at least 8 url-safe
     characters, new each call. `tokenize`: where the backend counts tokens, None where it is not to
@@ -128,6 +129,7 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
     enforced: bool = False
     stored: bool = False
     running_usage: bool = False
+    asks_usage: bool = False
     tokenize: Tokenize | None = None
     pairs_best: bool = False
     recover: frozenset[Recovered] = frozenset()

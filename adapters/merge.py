@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from msgspec import Raw, json
-
 from wellspoken.adapters.events import (
     UNKNOWN,
     End,
@@ -28,6 +26,7 @@ from wellspoken.adapters.events import (
 )
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.usage import SOURCES
+from wellspoken.adapters.sums import add_usage
 
 _OF_CHOICE = Open | Text | Reasoning | Refusal | ToolDelta | Finish
 
@@ -88,7 +87,7 @@ class Best:
         self, exchange: Exchange, parts: Sequence[Exchange], of: int, leading: Sequence[int] = ()
     ) -> None:
         self.exchange = exchange
-        self.of = of
+        self.of = self.each = of
         self.leading = leading or [0] * len(parts)
         self.merge = Merge(exchange, parts, of)
         self.held: list[list[Event]] = [[] for _ in parts]
@@ -128,28 +127,9 @@ class Best:
         return sum(values) / len(values) if values else UNKNOWN
 
 
-def add_usage(usage: Usage, other: Usage, *, prompt: bool) -> None:
-    """Add another answer's counts to a usage; its prompt's only with `prompt`."""
-    usage.completion = (usage.completion or 0) + (other.completion or 0)
-    usage.completion_details = _sum(usage.completion_details, other.completion_details)
-    if prompt:
-        usage.prompt = (usage.prompt or 0) + (other.prompt or 0)
-        usage.prompt_details = _sum(usage.prompt_details, other.prompt_details)
-
-
 def weakest(sources: Iterable[str]) -> str:
     """Return the least certain of the usage's sources."""
     return max(sources, key=SOURCES.index)
-
-
-def _sum(one: Raw, other: Raw) -> Raw:
-    """Return two details objects as one, each count the sum; one that is in one alone stays."""
-    if not bytes(one) or not bytes(other):
-        return other if bytes(other) else one
-    total = json.decode(one, type=dict[str, int])
-    for key, count in json.decode(other, type=dict[str, int]).items():
-        total[key] = total.get(key, 0) + count
-    return Raw(json.encode(total))
 
 
 def entries_in(events: list[Event]) -> list[Entry]:

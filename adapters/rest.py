@@ -11,7 +11,8 @@ from typing import Final
 
 from wellspoken.adapters.events import End, Event, Fault, Start, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.merge import Merge, add_usage, weakest
+from wellspoken.adapters.merge import Merge, weakest
+from wellspoken.adapters.sums import add_usage
 
 REFUSALS: Final = (400, 422, 501)
 """Statuses by which a server may say that it gives one choice only."""

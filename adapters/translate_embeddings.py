@@ -233,7 +233,9 @@ def _usage(payload: Any, request: EmbeddingRequest, context: Context) -> dict[st
     given = payload.get("usage") if isinstance(payload, dict) else None
     found = counts.usage(given, context)
     if found is None and isinstance(payload, dict):
-        found = counts.from_timings(payload, context)
+        found = counts.from_timings(payload)
+        if found is not None:
+            context.note("usage_from_timings")
     prompt = found.prompt if found is not None else None
     if isinstance(given, dict):
         if prompt is None:  # no token is made, so the total is the prompt's

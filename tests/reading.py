@@ -96,10 +96,13 @@ def _native(fixture: Fixture, parts: list[dict[str, Any]]) -> Facts | None:
 
 
 def _usage(parts: list[dict[str, Any]]) -> tuple[int, int] | None:
-    found = [part["usage"] for part in parts if part.get("usage")]
+    told = [part for part in parts if part.get("usage")]
+    found = [each[0] if isinstance(each := part["usage"], list) else each for part in told]
     if not found or not found[-1].keys() >= {"prompt_tokens", "completion_tokens"}:
         return None
-    return (found[-1]["prompt_tokens"], found[-1]["completion_tokens"])
+    if not all("timings" in part for part in told):
+        found = found[-1:]  # llama.cpp's, beside timings, are of one choice each
+    return found[-1]["prompt_tokens"], sum(usage["completion_tokens"] for usage in found)
 
 
 def _number(value: Any) -> float | None:

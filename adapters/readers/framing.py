@@ -8,6 +8,7 @@ from wellspoken.adapters.events import Event, Fault
 from wellspoken.adapters.readers.pieces import Pieces
 from wellspoken.adapters.readers.sse import EventTooLarge, ServerEvent, SSEDecoder
 from wellspoken.adapters.repairs.faults import fault_from_event
+from wellspoken.adapters.repairs.loose_json import parse
 
 
 class Framed(ABC):
@@ -52,11 +53,28 @@ class Framed(ABC):
                 pieces.notes.add("error_sse_field")
                 pieces.end(fault_from_event(event.error, pieces.context))
             elif data.strip(b' "') == b"[DONE]":
+                self._take_late(events[events.index(event) + 1 :])
                 self.finish()
             elif event.event == "error":
                 pieces.end(fault_from_event(data, pieces.context))
             else:
                 self.data(data)
+
+    def _take_late(self, events: list[ServerEvent]) -> None:
+        """Read a usage behind the end, where it came together with that (`usage_misplaced`)."""
+        for event in events:
+            if b'"usage"' in event.data and _is_usage(event.data):
+                self.pieces.notes.add("usage_misplaced")
+                self.data(event.data)
+
+
+def _is_usage(data: bytes) -> bool:
+    """Say whether a chunk has a usage, and nothing of a choice."""
+    try:
+        chunk = parse(data)
+    except ValueError:
+        return False
+    return isinstance(chunk, dict) and bool(chunk.get("usage")) and not chunk.get("choices")
 
 
 def is_text(data: bytes) -> bool:

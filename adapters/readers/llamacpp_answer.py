@@ -200,8 +200,11 @@ class LlamaCppNative(Framed):
                 timings = msgspec.json.decode(event.timings)
             except REFUSED:  # what is kept raw was not looked into
                 timings = None
-            found = from_timings({"timings": timings}, self.context)
-            counts = (found.prompt, found.completion) if found else counts
+            found = from_timings({"timings": timings})
+            if found is not None:
+                counts = (found.prompt, found.completion)
+                if not self.exchange.enforced:
+                    self.notes.add("usage_from_timings")
         self.counts[index] = counts
         flags = {name: getattr(event, name) for name in FLAGS}
         return native.finish(event.stop_type, flags, event.truncated, self.context)

@@ -6,6 +6,7 @@ What the strict Structs of `strict.py` accept goes straight to events; what they
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -29,6 +30,7 @@ from wellspoken.adapters.repairs.counts import usage as repaired_usage
 from wellspoken.adapters.repairs.finish_reasons import repair_made_body
 from wellspoken.adapters.repairs.token_ids import settle_token_ids
 
+_USAGE_NULL = re.compile(rb',\s*"usage"\s*:\s*null|"usage"\s*:\s*null\s*,\s*')
 REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 NONE = strict.NONE
 
@@ -81,7 +83,7 @@ class NearOpenAI(Framed):
             body = self.decode_body(data)
             if len({choice.index for choice in body.choices}) < len(body.choices):
                 raise ValueError
-            if body.usage is UNSET and body.timings is not NONE:
+            if body.timings is not NONE and type(body.usage) is not strict.WireUsage:
                 raise ValueError
         except (*REFUSED, ValueError):
             self._tolerant(data, status)
@@ -133,7 +135,7 @@ class NearOpenAI(Framed):
             self._tolerant(data, 200)
             return
         same = self.begin(chunk.id, chunk.created, chunk.model, chunk.system_fingerprint)
-        usage = None
+        usage, ours = None, False
         if isinstance(chunk.usage, strict.WireUsage):
             usage = self._usage(chunk.usage)
             if usage is not None:
@@ -141,7 +143,10 @@ class NearOpenAI(Framed):
             if chunk.choices and not self.exchange.running_usage:
                 self.notes.add("usage_misplaced")
         elif (chunk.usage is None) != self.exchange.include_usage:
-            self.notes.add("usage_null_missing" if chunk.usage is UNSET else "null_key_omitted")
+            ours = self.exchange.asks_usage and chunk.usage is None
+            if not ours:
+                null = chunk.usage is UNSET
+                self.notes.add("usage_null_missing" if null else "null_key_omitted")
         if chunk.system_fingerprint is None or chunk.system_fingerprint == "":
             self.notes.add("system_fingerprint_null")
         if chunk.service_tier is not UNSET or self.exchange.service_tier:
@@ -149,6 +154,8 @@ class NearOpenAI(Framed):
         if b"\n" in data:
             self.notes.add("sse_data_lines")
         raw = data if same and before == self.notes.changes else None
+        if ours and raw is not None:  # a null that only our asking brought
+            raw = _USAGE_NULL.sub(b"", raw, 1)
         if usage is not None and not chunk.choices:
             usage.raw = raw
         if len(chunk.choices) > 1:

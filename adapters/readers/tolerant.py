@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from wellspoken.adapters.events import FUNCTION_CALL, Logprobs, Reason
+from wellspoken.adapters.events import FUNCTION_CALL, UNNUMBERED, Logprobs, Reason, Usage
 from wellspoken.adapters.readers.legacy import undo_bytes
 from wellspoken.adapters.readers.opening import Opening
 from wellspoken.adapters.readers.pieces import Where
@@ -30,6 +30,7 @@ from wellspoken.adapters.repairs.loose_json import raw
 from wellspoken.adapters.repairs.numbers import holds_probabilities
 from wellspoken.adapters.repairs.token_ids import OWN, token_ids_renamed, token_ids_verbose
 from wellspoken.adapters.repairs.tools import Row, tool_call, tool_calls
+from wellspoken.adapters.sums import is_full
 from wellspoken.adapters.tokens.table import digits
 
 _ENVELOPE = frozenset(
@@ -119,27 +120,36 @@ class Tolerant:
     def _usage(self, payload: dict[str, Any], choices: list[Any]) -> None:
         """Emit the usage, wherever it stands, and take it from where it does not belong."""
         found = usage(payload.get("usage"), self.context)
+        timed = self._timings(payload, choices)
         if found is None:
             found = take_misplaced(payload, choices, self.context)
-        elif choices and not self.whole and not self.exchange.running_usage:
-            self.notes.add("usage_misplaced")
-        if found is None:
-            self._timings(payload, choices)
         else:
-            self.pieces.out.append(found)
+            if choices and not self.whole and not self.exchange.running_usage:
+                self.notes.add("usage_misplaced")
+            if timed is not None:  # b7376 and b11549 tell both of one choice, whatever `n`
+                found.slot = timed.slot
+        if found is None or not is_full(found):
+            for key in EVAL_COUNTS:
+                payload.pop(key, None)
+        else:
+            timed = None
+        self.pieces.out += [each for each in (found, timed) if each is not None]
 
-    def _timings(self, payload: dict[str, Any], choices: list[Any]) -> None:
-        """Emit what a body or last chunk says of its counts in other words, if that is needed."""
-        exchange = self.exchange
-        if not self.whole and not exchange.include_usage and not exchange.enforced:
-            return
+    def _timings(self, payload: dict[str, Any], choices: list[Any]) -> Usage | None:
+        """Return what a body or last chunk says of its counts in other words, if it does.
+
+        Those of a stream are one choice's, and so are a body's, which does not say of which.
+        """
         last = [x for x in choices if isinstance(x, dict) and x.get("finish_reason")]
-        if self.whole or last or not choices or exchange.enforced:
-            found = from_timings(payload, self.context)
-            if found is not None:
-                self.pieces.out.append(found)
-                for key in EVAL_COUNTS:
-                    payload.pop(key, None)
+        if not (self.whole or last or not choices or self.exchange.enforced):
+            return None
+        found = from_timings(payload)
+        if found is not None and not self.whole:
+            index = choices[0].get("index") if len(choices) == 1 and last else None
+            found.slot = index if type(index) is int and index >= 0 else UNNUMBERED
+        elif found is not None and len(choices) > 1:
+            found.completion = None
+        return found
 
     def _choices(self, choices: list[Any], payload: dict[str, Any], beside: dict[str, Any]) -> None:
         native = payload.get("completion_probabilities")  # llama.cpp's own key beside `choices`

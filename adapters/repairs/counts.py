@@ -71,6 +71,8 @@ def usage(value: Any, context: Context) -> Usage | None:
     `usage_null_details`, `usage_details_moved` and `usage_total_wrong`; every other key is dropped
     and counted as a field.
     """
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
     if not isinstance(value, dict):
         return None
     value = _rename(value, context)
@@ -161,18 +163,21 @@ def take_misplaced(payload: dict[str, Any], choices: list[Any], context: Context
     return None
 
 
-def from_timings(payload: dict[str, Any], context: Context) -> Usage | None:
+def from_timings(payload: dict[str, Any]) -> Usage | None:
     """Return the counts that stand beside `choices`, None if there are none there.
 
     llama.cpp's `timings` {prompt_n, cache_n, predicted_n} or its /completion's counts, Ollama's
-    `prompt_eval_count` and `eval_count`; counted `usage_from_timings`, except where stops are
-    enforced, since then the proxy itself asks for the timings.
+    `prompt_eval_count` and `eval_count`; where they are used, the stage of usage counts
+    `usage_from_timings`. `prompt_n` is without the tokens that the cache had.
     """
     timings = payload.get("timings")
+    details = Raw()
     if isinstance(timings, dict):
         prompt, completion = count(timings.get("prompt_n")), count(timings.get("predicted_n"))
-        if prompt is not None:
-            prompt += count(timings.get("cache_n")) or 0
+        cached = count(timings.get("cache_n"))
+        if prompt is not None and cached is not None:
+            prompt += cached
+            details = _raw({"cached_tokens": cached})
     else:
         prompt, completion = (
             next((found for key in keys if (found := count(payload.get(key))) is not None), None)
@@ -180,9 +185,7 @@ def from_timings(payload: dict[str, Any], context: Context) -> Usage | None:
         )
     if prompt is None and completion is None:
         return None
-    if not context.exchange.enforced:
-        context.note("usage_from_timings")
-    return Usage(prompt, completion)
+    return Usage(prompt, completion, details, timed=True)
 
 
 EVAL_COUNTS = ("prompt_eval_count", "eval_count", "tokens_evaluated", "tokens_predicted")

@@ -15,6 +15,7 @@ from wellspoken.adapters.events import Alternative, Entry, Reason, Usage
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.finish_reasons import Failure, finish_reason_elsewhere
 from wellspoken.adapters.repairs.token_bytes import MISPAIRED
+from wellspoken.adapters.sums import of_choices
 from wellspoken.adapters.tokens.table import bytes_json, spell
 
 STOP_TYPES: dict[Any, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}
@@ -51,17 +52,8 @@ def usage(counts: dict[int, tuple[int | None, int | None]], context: Context) ->
     once, as OpenAI counts it; the counts of several prompts are added up.
     """
     exchange = context.exchange
-    per = max(exchange.n // max(len(exchange.prompts), 1), 1)  # choices of one prompt
-    prompts: dict[int, int] = {}
-    completion, known = 0, False
-    for choice, (evaluated, predicted) in counts.items():
-        if evaluated is not None:
-            prompts[choice // per] = max(prompts.get(choice // per, 0), evaluated)
-        if predicted is not None:
-            completion, known = completion + predicted, True
-    if not prompts and not known:
-        return None
-    return Usage(sum(prompts.values()) if prompts else None, completion if known else None)
+    each = max(exchange.n // max(len(exchange.prompts), 1), 1)  # choices of one prompt
+    return of_choices({choice: Usage(*told) for choice, told in counts.items()}, each)
 
 
 def byte_texts(entries: list[Entry], context: Context) -> None:

@@ -2,7 +2,8 @@
 
 Sources in order: the backend; its tokenize endpoint; a configured tokenizer that can count; the
 logprob entries seen; an estimate of four bytes a token. The source is kept on the exchange and
-counted as a metric.
+counted as a metric. Timings that count (llama.cpp's) are the backend's word too, where it gave no
+usage; what they leave open is not filled from a usage, nor the other way round: `sums.hold`.
 
 No I/O happens here. Where the exchange names a tokenize endpoint and a count is missing, the stage
 holds the `End` back and tells what is `wanted`; `counted` takes what was found and lets it go.
@@ -31,6 +32,7 @@ from wellspoken.adapters.events import (
 )
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.tiling import EntryCounts
+from wellspoken.adapters.sums import hold, of_timings
 from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Wanted
 
 BYTES_PER_TOKEN = 4
@@ -50,7 +52,8 @@ class UsageStage:
         self.exchange = exchange
         self.asked = exchange.include_usage or exchange.stored or not exchange.stream
         self.notes = exchange.notes
-        self.usage: Usage | None = None
+        self.told: list[Usage] = []
+        self.usage: Usage | None = None  # what holds of that, once the answer has ended
         self.texts: defaultdict[int, list[str]] = defaultdict(list)
         self.reasoning: defaultdict[int, list[str]] = defaultdict(list)
         self.counts = counts
@@ -76,12 +79,9 @@ class UsageStage:
             elif type(event) is Finish:
                 self.ends += event.reason != "length"
             elif type(event) is Usage:
-                running = self.exchange.running_usage
-                if running and not event.last:
-                    out.append(structs.replace(event, running=True))
-                elif self.usage is not None and not running and not self.exchange.enforced:
-                    self.notes.add("usage_repeated")
-                self.usage = event if self.usage is None else _merge(self.usage, event)
+                if self.told or self.exchange.running_usage:
+                    self._tell_again(event, out)
+                self.told.append(event)
                 continue
             elif type(event) is End:
                 if not self._ending(event):
@@ -89,6 +89,26 @@ class UsageStage:
                 out.append(self._final(NOTHING))
             out.append(event)
         return out
+
+    def _tell_again(self, usage: Usage, out: list[Event]) -> None:
+        """Let the counts so far out where the client asked for them, else note the repetition."""
+        exchange = self.exchange
+        if exchange.running_usage:
+            if not (usage.last or usage.timed):
+                out.append(structs.replace(usage, running=True))
+        elif not (exchange.enforced or usage.timed or (exchange.n > 1 and usage.slot is not None)):
+            if not all(each.timed for each in self.told):
+                self.notes.add("usage_repeated")
+
+    def count_so_far(self) -> None:
+        """Set the exchange's usage, of an answer that nobody waits for any more.
+
+        It stays as it is where nothing has come yet, or the answer has ended.
+        """
+        usage = hold(self.told, self.exchange.n, self.exchange.prompts)
+        if self.exchange.result.usage is None and (usage or self.texts or self.reasoning):
+            usage = self._fill_counts(usage or Usage(None, None), NOTHING)
+            self.exchange.result.usage = usage
 
     def add_counts(self, found: Counted) -> list[Event]:
         """Return the `Usage` and the `End` that waited for these counts."""
@@ -101,16 +121,17 @@ class UsageStage:
         if self.end is not None:
             return False
         self.end = end
-        usage = self.usage
+        usage = self.usage = hold(self.told, self.exchange.n, self.exchange.prompts)
         if usage is not None and usage.completion and self.exchange.max_tokens == 0:
             # vLLM 0.32 counts the token that it makes beside an echoed prompt, and leaves it out.
             self.notes.add("usage_without_tokens")
             self.usage = structs.replace(usage, completion=0, raw=None)
         elif usage is not None and self._is_constant(usage):
             self.notes.add("usage_constant")
-            self.usage = (
-                Usage(usage.prompt, None) if usage.prompt and not usage.completion else None
-            )
+            prompt = usage.prompt if usage.prompt and not usage.completion else None
+            self.usage = of_timings(self.told, self.exchange.n, self.exchange.prompts)
+            if self.usage is None and prompt:
+                self.usage = Usage(prompt, None)
         self.wanted = self._wanting()
         return self.wanted is None
 
@@ -161,7 +182,9 @@ class UsageStage:
             usage = self._fill_counts(usage or Usage(None, None), found)
         else:
             exchange.result.usage_source = "backend"
-            if not self.asked:
+            if self.asked and usage.timed and not exchange.enforced:
+                self.notes.add("usage_from_timings")
+            elif not (self.asked or usage.timed or exchange.asks_usage):
                 self.notes.add("usage_unasked")
         if self.asked and self._thoughts() and not self._tells_reasoning():
             usage = self._with_reasoning(usage, found)
@@ -170,18 +193,20 @@ class UsageStage:
 
     def _fill_counts(self, given: Usage, found: Counted) -> Usage:
         """Return the usage with the counts that it lacks, each from the best source."""
-        prompt, completion = given.prompt, given.completion
-        sources = ["backend"] if prompt is not None or completion is not None else []
-        if completion is None:
-            completion, source = self._completion(found)
+        usage = structs.replace(given, raw=None)
+        sources = [""] if given.prompt is None and given.completion is None else ["backend"]
+        if usage.completion is None:
+            usage.completion, source = self._completion(found)
+            usage.completion_details = Raw()  # they are parts of another count
             sources.append(source)
-        if prompt is None:
-            prompt, source = found.prompt, "tokenize"
-            if prompt is None:
-                prompt, source = _estimate(self.exchange.prompt_size), "estimate"
+        if usage.prompt is None:
+            usage.prompt, source = found.prompt, "tokenize"
+            usage.prompt_details = Raw()
+            if usage.prompt is None:
+                usage.prompt, source = _estimate(self.exchange.prompt_size), "estimate"
             sources.append(source)
         self.exchange.result.usage_source = max(sources, key=SOURCES.index)
-        return Usage(prompt, completion, given.prompt_details, given.completion_details)
+        return usage
 
     def _completion(self, found: Counted) -> tuple[int, str]:
         """Return how many tokens were made, and who says so."""
@@ -240,20 +265,3 @@ class UsageStage:
 
 def _estimate(size: int) -> int:
     return -(-size // BYTES_PER_TOKEN)
-
-
-def _merge(old: Usage, new: Usage) -> Usage:
-    """Return the later of two counts, but what it does not tell from the earlier one.
-
-    Zeros behind a count tell nothing either.
-    """
-    if not new.prompt and not new.completion:
-        return old
-    if new.prompt is not None and new.completion is not None:
-        return new
-    return structs.replace(
-        new,
-        prompt=old.prompt if new.prompt is None else new.prompt,
-        completion=old.completion if new.completion is None else new.completion,
-        raw=None,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -21,6 +22,9 @@ from tests.answers import (
     say,
     stream,
 )
+from tests.fold import fold
+from tests.replay import exchange
+from wellspoken.adapters.translate import StreamTranslator
 
 ASKED = ask(stream_options={"include_usage": True})
 
@@ -172,3 +176,40 @@ def test_a_hundred_that_is_true_is_kept() -> None:
         assert usage(said) == (100, 100)
         assert "usage_constant" not in said.repairs
     assert body(completion(usage=hundred)).repairs["usage_constant"] == 1
+
+
+def test_a_usage_behind_the_end_that_came_with_it() -> None:
+    """Where the end came alone, the client has had it by then."""
+    chunks = [{**part, "usage": None} for part in (role(), say("Hi"), end())]
+    late = {**chunk({}), "choices": [], "usage": USAGE}
+    told = [*chunks, "[DONE]", late, say("no"), '"usage"']
+    lines = [x if isinstance(x, str) else json.dumps(x) for x in told]
+    translator = StreamTranslator(exchange({**ASKED, "stream": True}))
+    out = translator.feed("".join(f"data: {line}\n\n" for line in lines).encode())
+    notes = translator.exchange.notes.counts
+    assert fold(out)["usage"] == USAGE and notes == {"usage_misplaced": 1}
+    assert fold(out)["choices"][0]["message"]["content"] == "Hi"
+
+
+def test_a_body_whose_usage_is_null_beside_timings() -> None:
+    timings = {"prompt_n": 3, "cache_n": 2, "predicted_n": 2}
+    said = body({**without_usage(), "usage": None, "timings": timings})
+    assert usage(said) == (5, 2) and said.repairs["usage_from_timings"] == 1
+
+
+def test_the_timings_of_one_slot_are_no_count_of_several_choices() -> None:
+    timings = {"prompt_n": 3, "cache_n": 2, "predicted_n": 2}
+    asked = ask(n=2)
+    whole = completion(choice(), {**choice(), "index": 1})
+    assert usage(body({**whole, "timings": timings}, asked)) == (5, 2)
+    del whole["usage"]
+    said = body({**whole, "timings": timings}, asked)
+    assert usage(said)[0] == 5 and "usage_missing" in said.repairs
+
+
+def test_zeros_give_way_to_timings() -> None:
+    """Ollama tells a usage of zeros with every chunk."""
+    zeros = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    last = {**end(), "timings": {"prompt_n": 5, "predicted_n": 2}}
+    said = stream([role(), {**say("Hi"), "usage": zeros}, last], ASKED)
+    assert usage(said) == (5, 2) and said.repairs["usage_from_timings"] == 1

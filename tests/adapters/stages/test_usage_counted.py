@@ -9,6 +9,7 @@ from typing import Any
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from msgspec import Raw
 from msgspec.structs import replace
 
 from tests.adapters.stages.test_usage import answered, asked_of, byte_tokens, usage, without_usage
@@ -33,10 +34,11 @@ from tests.answers import (
 )
 from tests.fold import payloads
 from tests.replay import exchange
-from wellspoken.adapters.events import Usage
+from wellspoken.adapters.events import End, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.counts import from_timings
+from wellspoken.adapters.stages.tiling import EntryCounts
+from wellspoken.adapters.stages.usage import UsageStage
 from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Tokenize, Wanted
 from wellspoken.adapters.tokens.vocabulary import Vocabulary
 from wellspoken.adapters.translate import StreamTranslator
@@ -261,8 +263,9 @@ def test_an_echoed_prompt_is_not_counted_as_the_answer(more: Json, texts: tuple[
 
 @pytest.mark.parametrize("enforced", [False, True])
 def test_timings_that_the_proxy_itself_asks_for_are_no_deviation(enforced: bool) -> None:
-    asked = exchange(ask(stop=["!"]))
-    asked = replace(asked, enforced=enforced)
-    timings = {"timings": {"prompt_n": 3, "cache_n": 2, "predicted_n": 4}}
-    assert from_timings(timings, Context(asked)) == Usage(5, 4)
+    asked = replace(exchange(ask(stop=["!"])), enforced=enforced)
+    found = from_timings({"timings": {"prompt_n": 3, "cache_n": 2, "predicted_n": 4}})
+    assert found == Usage(5, 4, Raw(b'{"cached_tokens":2}'), timed=True)
+    stage = UsageStage(asked, EntryCounts())
+    assert stage([found, End(True)])[0] == found
     assert ("usage_from_timings" in asked.notes.counts) == (not enforced)
