@@ -9,11 +9,13 @@ StreamTranslator  answers as they arrive, whole or as streams, into a stream or 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from msgspec import Raw, Struct
 
 from wellspoken.adapters.events import End, Event, Extra, Fault, Finish, Start, Text, Usage
 from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.merge import Best, Merge, weakest
 from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative, TextOrNative
 from wellspoken.adapters.readers.near_openai import NearOpenAI
 from wellspoken.adapters.repairs import faults
@@ -29,6 +31,7 @@ from wellspoken.adapters.stages.stop import StopStage
 from wellspoken.adapters.stages.tiling import EntryCounts, TilingStage
 from wellspoken.adapters.stages.tool_calls import ToolCallStage
 from wellspoken.adapters.stages.usage import UsageStage
+from wellspoken.adapters.sums import add_usage
 from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Wanted
 from wellspoken.adapters.writers.chat_body import ChatBody
 from wellspoken.adapters.writers.chat_stream import ChatStream
@@ -280,6 +283,23 @@ class StreamTranslator:
         if self.started:
             events = through(self.sources[place].stages, events)
         return self._write(events, place)
+
+    def count_so_far(self) -> None:
+        """Set the exchange's usage, of an answer that nobody waits for any more."""
+        result = self.exchange.result
+        if result.usage is not None:
+            return
+        each = self.merge.each if isinstance(self.merge, Merge | Best) else len(self.sources)
+        total, known = Usage(0, 0), dict[int, list[str]]()  # by prompt
+        for place, source in enumerate(self.sources):
+            source.usage.count_so_far()
+            found = source.exchange.result
+            if found.usage is not None:
+                add_usage(total, found.usage, prompt=place // each not in known)
+                known.setdefault(place // each, []).append(found.usage_source)
+        if known:
+            result.usage = total
+            result.usage_source = weakest(chain.from_iterable(known.values()))
 
     def answer(self) -> BodyAnswer:
         """Return the body that the streams fold to."""

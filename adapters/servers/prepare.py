@@ -25,6 +25,7 @@ from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.forms import leave_out_nulls, messages_in
 from wellspoken.adapters.servers.forms_narrow import with_arguments
 from wellspoken.adapters.servers.parameters import OURS, Table, find_rows, refuse
+from wellspoken.adapters.servers.stream_usage import KEY, ask_usage
 
 _encode = json.Encoder().encode
 _NULL: Final = b"null"
@@ -44,13 +45,15 @@ def prepare(
     model: str | None,
     enforced: bool = False,
     stream: bool | None = None,
+    usage: bool = False,
     running: bool = False,
 ) -> bytes:
     """Return the JSON to send to `backend`; raise `RequestError` for what it cannot do.
 
     `model` is the route's name for the model, None to keep the client's. `enforced`: the stop
     strings are not its affair, and its answer has to be a stream. `stream`: whether it is asked for
-    a stream, None to keep the client's wish. `running`: its chunks are to tell the counts so far.
+    a stream, None to keep the client's wish. `usage`: whether that is to tell its counts, and
+    `running`: each of its chunks those so far.
     """
     fields = request.fields
     if request.oai_compat is False:
@@ -62,7 +65,7 @@ def prepare(
     if enforced:
         enforce(backend, sent)
     elif stream is not None:
-        ask_stream(sent, backend.chat_table, stream, running)
+        ask_stream(sent, stream, usage, running)
     return _encode(sent)
 
 
@@ -145,17 +148,16 @@ def lacks_in_streams(backend: Backend, fields: dict[str, Raw]) -> bool:
     return not on.isdisjoint(backend.unstreamed) or any(keys <= on for keys in backend.apart)
 
 
-def ask_stream(sent: dict[str, Any], table: Table, stream: bool, running: bool) -> None:
-    """Ask for a stream, which then tells its usage, or for a body, whatever the client wants."""
+def ask_stream(sent: dict[str, Any], stream: bool, usage: bool, running: bool) -> None:
+    """Ask for a stream, with its usage or without, or for a body, whatever the client wants."""
     if not stream:
         sent.pop("stream", None)
-        sent.pop("stream_options", None)
     elif bytes(sent.get("stream", b"")) != b"true":
         sent["stream"] = True
-        if table["stream_options"].how == "native":
-            sent["stream_options"] = {"include_usage": True}
-    elif running and "stream_options" in sent:
-        sent["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+    if stream and usage:
+        ask_usage(sent, running)
+    else:
+        sent.pop(KEY, None)
 
 
 def enforce(backend: Backend, sent: dict[str, Any]) -> None:
@@ -223,6 +225,7 @@ def prepare_completion(
     enforced: bool = False,
     stream: bool | None = None,
     logprobs: int | None = None,
+    usage: bool = False,
     running: bool = False,
     without: frozenset[str] = frozenset(),
 ) -> bytes:
@@ -232,8 +235,8 @@ def prepare_completion(
     client's value in one of several requests that the proxy makes of this one: `prompt` alone, `n`,
     `seed`, a number of `logprobs` that the client need not have asked for, and keys that go
     `without`. `enforced`: the stop strings are not the backend's affair, and its answer has to be a
-    stream; `stream`: whether it is asked for one; `running` as in `prepare`. With `"oai_compat":
-    false` they have no effect.
+    stream; `stream`: whether it is asked for one; `usage` and `running` as in `prepare`. With
+    `"oai_compat": false` they have no effect.
     """
     fields = request.fields
     if request.oai_compat is False:
@@ -248,7 +251,7 @@ def prepare_completion(
         if enforced:
             enforce(backend, sent)
         elif stream is not None:
-            ask_stream(sent, backend.completion_table, stream, running)
+            ask_stream(sent, stream, usage, running)
     if model is not None:
         sent["model"] = model
     return _encode(sent)

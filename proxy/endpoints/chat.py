@@ -27,6 +27,7 @@ from wellspoken.proxy.relay.call import Call, Handler
 from wellspoken.proxy.relay.generate import Generation, generate
 from wellspoken.proxy.relay.plan import BackendRequest, Plan
 from wellspoken.proxy.relay.planner import Planner
+from wellspoken.proxy.upstream.refusals import SYSTEM
 from wellspoken.proxy.upstream.target import Target
 
 OPENAI_PATH = "/v1/chat/completions"
@@ -73,9 +74,14 @@ async def _plan(planner: Planner[ChatRequest]) -> Plan:
             wanted = _one_choice(wanted, sample)
         if native:
             return prepare_native(wanted, prompt=prompt, stream=stream, stops=not enforced)
-        running = part.running_usage
         return prepare(
-            backend, wanted, model=model, enforced=enforced, stream=stream, running=running
+            backend,
+            wanted,
+            model=model,
+            enforced=enforced,
+            stream=stream,
+            usage=planner.usage,
+            running=part.running_usage,
         )
 
     return planner.plan(make, 1, exchange.n, takes=backend.many)
@@ -114,7 +120,7 @@ async def _apply_template(planner: Planner[ChatRequest]) -> str:
     planner.refold()
     planner.refold = None
     prompt = await ask()
-    target.note_strict(planner.wanted.model)
+    target.refusals.note(SYSTEM, planner.wanted.model)
     return prompt
 
 

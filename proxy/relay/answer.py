@@ -61,7 +61,7 @@ async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> 
     Raises RequestError, UpstreamError, ClientKeyRefused and what is a bug: then nothing was sent,
     and the service answers with a status. CancelledError and ConnectionError end the connection.
     """
-    stream = None
+    stream = relay = None
     if streams:  # its heartbeat runs while the plan waits for an engine
         stream = call.stream(heartbeat=call.state.config.timeouts.heartbeat)
     try:
@@ -75,13 +75,17 @@ async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> 
             await relay.relay_missing()
         return await relay.finish()
     except BaseException as error:
+        # The client has gone, or the proxy is ending.
+        gone = isinstance(error, ConnectionError) or not isinstance(error, Exception)
+        if gone and relay is not None:
+            relay.count_so_far()
         if stream is None:
             raise
         if not stream.left:
             stream.stop()
             raise
         if isinstance(error, ConnectionError) or not isinstance(error, Exception):
-            stream.abort()  # the client has gone, or the proxy is ending
+            stream.abort()
             raise
         fault = note_failure(call, error)
         call.note_fault(fault)
@@ -324,6 +328,14 @@ class Relay:
         if translator.started and not call.results.streamed:
             call.note_first_piece()
         return stream
+
+    def count_so_far(self) -> None:
+        """Count what has come of an answer whose client has left, unless it was counted."""
+        exchange = self.plan.exchange
+        if self.call.results.exchange is None:
+            self.translator.count_so_far()
+            if exchange.result.usage is not None:
+                self.call.count_answer(exchange)
 
     async def _body(self) -> bytes:
         if self.size < LARGE or self.translator.given is not None:

@@ -63,9 +63,8 @@ async def generate(call: Call, generation: Generation[Wanted]) -> Reply | EventS
     await call.prepare(target)
     wanted = await admit(call, target, wanted)
     exchange = make_exchange(call, target, partial(generation.exchange_for, wanted))
-    if call.routing.kept is not None and isinstance(wanted, ChatRequest):
+    if call.routing.kept is not None:
         exchange = replace(exchange, stored=True)
-        wanted = storing.with_usage(target, wanted)
     endpoint = generation.endpoint_of(target.backend)
     if endpoint is None:
         raise RequestError(

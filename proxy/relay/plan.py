@@ -11,6 +11,18 @@ from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.servers.backend import Dialect
 from wellspoken.adapters.translate import BackendAnswer
 
+
+class Amendment(NamedTuple):
+    """What is changed of a request that was `refused`, as its answer's status and bytes tell.
+
+    `payload` makes it anew. `note` is called once the server took that, to remember it.
+    """
+
+    refused: Callable[[int, bytes], bool]
+    payload: Callable[[], bytes]
+    note: Callable[[], None]
+
+
 Merging = Callable[[int, list[Event]], list[Event]]
 
 
@@ -19,8 +31,8 @@ class BackendRequest(NamedTuple):
 
     `nothing`: no token is asked for, so no backend is; the number of the prompt's tokens, which
     `source` tells, one of the usage's. `extra`: further header lines. `untouched`: the answer is to
-    leave as it comes. `fold`: makes the payload anew with all system messages in one, the first,
-    should the model's template refuse them as they are.
+    leave as it comes. `amendments`: by which it is sent again, each at most once, should the server
+    refuse what they change.
     """
 
     path: str
@@ -31,7 +43,7 @@ class BackendRequest(NamedTuple):
     extra: bytes = b""
     untouched: bool = False
     method: str = "POST"
-    fold: Callable[[], bytes] | None = None
+    amendments: tuple[Amendment, ...] = ()
 
 
 More = Callable[[range], tuple[list[BackendRequest], list[BackendAnswer]]]

@@ -15,13 +15,16 @@ from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.merge import Best, Merge, entries_in
 from wellspoken.adapters.requests.joint import cannot_join, joins_choices
 from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest, Prompt
+from wellspoken.adapters.requests.system import refuses_system
 from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.servers.backend import Endpoint
 from wellspoken.adapters.servers.prepare import lacks_in_streams
+from wellspoken.adapters.servers.stream_usage import asks_usage, refuses_usage
 from wellspoken.adapters.translate import BackendAnswer
 from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.plan import BackendRequest, Plan
+from wellspoken.proxy.relay.plan import Amendment, BackendRequest, Plan
+from wellspoken.proxy.upstream.refusals import SYSTEM, USAGE
 from wellspoken.proxy.upstream.target import Target
 
 Wanted = TypeVar("Wanted", ChatRequest, CompletionRequest)
@@ -38,6 +41,7 @@ class Planner(Generic[Wanted]):
     many tokens each has and who says so, where no token is asked for and therefore no backend.
     `ids`: each prompt's token ids, where the proxy tells them.
     `refold`: folds `wanted`'s system messages, where a template may refuse them as they are.
+    `usage`: a stream is asked for its usage, which the server is not known to refuse.
     """
 
     call: Call
@@ -49,6 +53,7 @@ class Planner(Generic[Wanted]):
     sizes: Sequence[tuple[int, str]] = ()
     ids: Sequence[Sequence[int]] = ()
     streams: bool = False
+    usage: bool = False
     refold: Callable[[], None] | None = None
 
     def choose_form(self) -> None:
@@ -68,6 +73,10 @@ class Planner(Generic[Wanted]):
                 self.exchange = exchange = structs.replace(exchange, enforced=True)
         wants = exchange.stream and not lacks and streams != "never"
         self.streams = wants or exchange.enforced or streams == "always"
+        if self.streams and asks_usage(target.backend, exchange):
+            self.usage = (USAGE, self.endpoint.path, self.wanted.model) not in target.refusals
+            if self.usage and not exchange.include_usage:
+                self.exchange = structs.replace(exchange, asks_usage=True)
 
     @property
     def tells(self) -> bool:
@@ -178,12 +187,23 @@ class Planner(Generic[Wanted]):
         return asks, sources
 
     def _request(self, make: Callable[[], bytes]) -> BackendRequest:
-        fold = None if self.refold is None else partial(self._fold, make)
-        return BackendRequest(self.endpoint.path, make(), self.streams, fold=fold)
+        path, model, refusals = self.endpoint.path, self.wanted.model, self.target.refusals
+        found: tuple[Amendment, ...] = ()
+        if self.refold is not None:
+            note = partial(refusals.note, SYSTEM, model)
+            found = (Amendment(refuses_system, partial(self._fold, make), note),)
+        if self.usage:
+            note = partial(refusals.note, USAGE, path, model)
+            found += (Amendment(refuses_usage, partial(self._leave_usage, make), note),)
+        return BackendRequest(path, make(), self.streams, amendments=found)
 
     def _fold(self, make: Callable[[], bytes]) -> bytes:
         assert self.refold is not None
         self.refold()
+        return make()
+
+    def _leave_usage(self, make: Callable[[], bytes]) -> bytes:
+        self.usage = False
         return make()
 
     def _prelude(self, exchange: Exchange, place: int, sample: int) -> list[Event]:

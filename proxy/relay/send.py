@@ -8,7 +8,6 @@ from time import perf_counter
 from typing import Final
 
 from wellspoken.adapters.events import Fault
-from wellspoken.adapters.requests.system import refuses_system
 from wellspoken.engine.failure import NotReady
 from wellspoken.proxy.http.requests import TRACE, client_lines
 from wellspoken.proxy.relay.call import Call
@@ -169,9 +168,8 @@ async def send_accepted(
 ) -> tuple[UpstreamResponse, bool, bytes]:
     """Send a request; return its answer, whether that is a stream, and what of it was read.
 
-    `streams`: it may be one. Where the model's template refuses the system messages, nothing was
-    computed: the request is sent again with them folded, and the model's next ones at once. Raises
-    as `send_request` and `read_start` do.
+    `streams`: it may be one. Where the server refuses what an amendment of the request changes,
+    nothing was computed, and it is sent again. Raises as `send_request` and `read_start` do.
     """
     limit = call.state.config.limits.response
 
@@ -182,15 +180,20 @@ async def send_accepted(
         return response, False, await response.read(limit)
 
     response, streamed, data = await send(request)
-    if request.fold is None:
-        return response, streamed, data
-    data = data or await response.chunk()
-    if refuses_system(response.status, data):
-        response.close()
-        response, streamed, data = await send(request._replace(payload=request.fold(), fold=None))
+    left = request.amendments
+    while left:
         data = data or await response.chunk()
-        if not refuses_system(response.status, data):
-            target.note_strict(call.routing.model)
+        if response.status < 300 and b"error" not in data:
+            break
+        amendment = next((x for x in left if x.refused(response.status, data)), None)
+        if amendment is None:
+            break
+        response.close()
+        left = tuple(other for other in left if other is not amendment)
+        response, streamed, data = await send(request._replace(payload=amendment.payload()))
+        data = data or await response.chunk()
+        if not amendment.refused(response.status, data):
+            amendment.note()
     return response, streamed, data
 
 

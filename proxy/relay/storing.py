@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from msgspec import Raw, structs
-
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.shapes import ChatRequest
 from wellspoken.adapters.translate import StreamTranslator
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.send import LARGE
 from wellspoken.proxy.store.rows import Capture
-from wellspoken.proxy.upstream.target import Target
 
 NO_STORE = "no store is configured (store.path or store.url)"
 UNTOUCHED = 'with "oai_compat": false answers pass as they are'
-_USAGE = Raw(b'{"include_usage":true}')
 
 
 def begin(call: Call, wanted: ChatRequest, body: bytes) -> None:
@@ -47,14 +43,6 @@ def begin(call: Call, wanted: ChatRequest, body: bytes) -> None:
             headers={"Retry-After": "1"},
         )
     call.routing.kept = body
-
-
-def with_usage(target: Target, wanted: ChatRequest) -> ChatRequest:
-    """Return a request whose stream tells its usage, which the stored answer has in any case."""
-    if not wanted.stream or target.backend.chat_table["stream_options"].how != "native":
-        return wanted
-    fields = wanted.fields | {"stream_options": _USAGE}
-    return structs.replace(wanted, fields=fields)
 
 
 async def keep(call: Call, answer: bytes) -> None:

@@ -24,14 +24,15 @@ from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.context_lengths import ContextLengths
 from wellspoken.proxy.upstream.detector import Detector
+from wellspoken.proxy.upstream.failures import UNREACHABLE, UpstreamError
 from wellspoken.proxy.upstream.memory import Memory
+from wellspoken.proxy.upstream.refusals import SYSTEM, Refusals
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
 from wellspoken.proxy.upstream.vocabulary_size import find_size
 
 if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
 
-_STRICT = 1000  # models whose strict templates are remembered; a client may call one by any name
 _LISTED = 20  # model names that an error message lists at most
 
 
@@ -78,8 +79,8 @@ class Target:
     `engine` runs the backend where the proxy does that itself: `upstream` is None while it is not
     there. `look` has it found out whether the engine still answers, and while it is, `doubt` is
     under way. `listed`: what an engine was last seen to list. `lengths`: the context lengths that
-    its server tells beside a list, and `served` the model that its list begins with. `strict`:
-    models, by the clients' names, whose template was seen to take one system message alone.
+    its server tells beside a list, and `served` the model that its list begins with. `refusals`:
+    what it was seen to refuse, of models by the clients' names.
     `tokens` belongs to this backend alone, since a token's bytes depend on its vocabulary.
     """
 
@@ -99,20 +100,15 @@ class Target:
     listed: Listed = NOTHING_LISTED
     lengths: ContextLengths = field(default_factory=ContextLengths)
     served: Memory[str] = field(default_factory=lambda: Memory(""))
-    strict: set[str] = field(default_factory=set)
+    refusals: Refusals = field(default_factory=Refusals)
     _sizes: Memory[Mapping[str, int]] = field(default_factory=lambda: Memory({}))
 
     def folds(self, model: str) -> bool:
         """Say whether a model's system messages are sent as one, the first."""
         word = self.settings.system
         return word == "fold" or (
-            word == "auto" and (self.backend.one_system or model in self.strict)
+            word == "auto" and (self.backend.one_system or (SYSTEM, model) in self.refusals)
         )
-
-    def note_strict(self, model: str) -> None:
-        """Remember that a model's template takes one system message alone."""
-        if len(self.strict) < _STRICT:
-            self.strict.add(model)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -126,7 +122,14 @@ class Target:
         """Take over what the server was found to be; what was seen of another one is forgotten."""
         self.backend = self.settings.fit(backend)
         self.lone = False
-        self.strict.clear()
+        self.refusals.forget()
+
+    def note_failure(self, error: UpstreamError) -> None:
+        """Take note that the server was unreachable: another one may come in its place."""
+        if error.reason in UNREACHABLE:
+            self.refusals.forget()
+        if self.detector is not None:
+            self.detector.note_failure(error)
 
     def host(self, engine: Supervisor, look: Callable[[], None]) -> None:
         """Have an engine run this backend from now on."""

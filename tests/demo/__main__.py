@@ -195,7 +195,7 @@ async def old_stream(tables: Tables, vllm: str, proxy: str) -> None:
     tables.row("created", said.chunks[0].created, got.chunks[0].created, 763, NOW)
     tables.row("usage nobody asked for", said.usages, got.usages, 1, 0)
     repairs = await stream_repairs(proxy, OLDEST)
-    tables.repairs(repairs, {"created_not_epoch", "logprobs_sampled_inferred", "usage_unasked"})
+    tables.repairs(repairs, {"created_not_epoch", "logprobs_sampled_inferred", "usage_misplaced"})
 
 
 async def newer_body(tables: Tables, vllm: str, proxy: str) -> None:

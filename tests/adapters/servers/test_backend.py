@@ -84,7 +84,7 @@ def test_what_comes_as_a_stream_alone_is_asked_for_one_that_counts() -> None:
     stream = {"stream": True, "stream_options": {"include_usage": True}}
     for more in ({}, {"stream": False}, stream):
         request = decode_chat(json.encode({**body, **more}))
-        sent = json.decode(prepare(find("vllm"), request, model=None, stream=True))
+        sent = json.decode(prepare(find("vllm"), request, model=None, stream=True, usage=True))
         assert sent == {**body, **stream}
 
 

@@ -1,0 +1,73 @@
+"""The usage that a stream is asked for, whether the client wants it or not.
+
+A stream tells its counts only where `stream_options.include_usage` asks it to, so it always does:
+what is logged, counted and stored is then the server's word. Many servers do not know the key, and
+some refuse what they do not know, before they compute anything: Mistral's API (422, Pydantic's
+"Extra inputs are not permitted"), Azure ("Unrecognized request argument supplied", one-api issue
+#1423, and "Extra parameters [...] are not allowed", cherry-studio issue #9214), Groq in 2024
+("property ... is unsupported", vercel/ai pull request #1578), OpenAI itself for some models
+("Unknown parameter", new-api issue #418).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.forms import object_in
+
+KEY: Final = "stream_options"
+_REFUSALS: Final = (400, 422)
+_FAILURES: Final = (500, 501)
+_NAMED: Final = re.compile(rb"stream.?options|include.?usage", re.IGNORECASE)
+_UNKNOWN: Final = re.compile(
+    rb"\b(extra|additional|unrecogni[sz]ed|unknown|unexpected|unsupported|undefined)"
+    rb"( request| keyword| body| json)?[ _]"
+    rb"(inputs?|fields?|parameters?|params?|arguments?|keys?|propert(y|ies)|forbidden)\b",
+    re.IGNORECASE,
+)
+
+
+def asks_usage(backend: Backend, exchange: Exchange) -> bool:
+    """Say whether a stream of the backend's is to be asked for its usage.
+
+    An answer that the proxy ends tells its counts as it comes. Where llama.cpp's timings go to the
+    client, it would have them with the usage alone, which the client does not get; they count too.
+    """
+    table = backend.chat_table if exchange.kind == "chat" else backend.completion_table
+    if exchange.enforced or not table or table[KEY].how != "native":
+        return False
+    timed = backend.counting or "timings_per_token" in exchange.switches
+    return not timed or exchange.include_usage or not exchange.keeps("timings")
+
+
+def ask_usage(sent: dict[str, Any], running: bool) -> None:
+    """Ask for the usage, beside what else of a stream the client has a wish about.
+
+    `running`: with every chunk. That is nobody's wish where the client wants no usage.
+    """
+    if KEY not in sent:
+        sent[KEY] = {"include_usage": True}
+        return
+    options = object_in(sent, KEY)
+    if bytes(options.get("include_usage", b"")) not in (b"true", b""):
+        options.pop("continuous_usage_stats", None)
+    if running:
+        options["continuous_usage_stats"] = True
+    sent[KEY] = {**options, "include_usage": True}
+
+
+def refuses_usage(status: int, said: bytes) -> bool:
+    """Say whether an answer refuses `stream_options`, or what the server does not know.
+
+    `said`: its body, or of a stream what came first. Words alone tell, in each server's own.
+    """
+    if status in _REFUSALS:
+        return bool(_NAMED.search(said) or _UNKNOWN.search(said))
+    if status >= 400 and status not in _FAILURES:
+        return False
+    if status < 400 and (b'"choices"' in said or b"error" not in said):
+        return False
+    return _NAMED.search(said) is not None
