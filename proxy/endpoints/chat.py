@@ -120,7 +120,7 @@ async def _apply_template(planner: Planner[ChatRequest]) -> str:
     planner.refold()
     planner.refold = None
     prompt = await ask()
-    target.refusals.note(SYSTEM, planner.wanted.model)
+    target.note_refusal(SYSTEM, planner.wanted.model)
     return prompt
 
 

@@ -133,5 +133,4 @@ def target_of(part: Backend | Engine, found: Outside, timeouts: Timeouts) -> Tar
     if part.adapter.strip().lower() == "auto":
         log = logging.getLogger("wellspoken")
         target.detector = Detector(target.name, upstream, target.recognise, log)
-    upstream.on_failure = target.note_failure
     return target

@@ -74,7 +74,7 @@ class Planner(Generic[Wanted]):
         wants = exchange.stream and not lacks and streams != "never"
         self.streams = wants or exchange.enforced or streams == "always"
         if self.streams and asks_usage(target.backend, exchange):
-            self.usage = (USAGE, self.endpoint.path, self.wanted.model) not in target.refusals
+            self.usage = not target.refuses(USAGE, self.endpoint.path, self.wanted.model)
             if self.usage and not exchange.include_usage:
                 self.exchange = structs.replace(exchange, asks_usage=True)
 
@@ -187,13 +187,13 @@ class Planner(Generic[Wanted]):
         return asks, sources
 
     def _request(self, make: Callable[[], bytes]) -> BackendRequest:
-        path, model, refusals = self.endpoint.path, self.wanted.model, self.target.refusals
+        path, model, note_refusal = self.endpoint.path, self.wanted.model, self.target.note_refusal
         found: tuple[Amendment, ...] = ()
         if self.refold is not None:
-            note = partial(refusals.note, SYSTEM, model)
+            note = partial(note_refusal, SYSTEM, model)
             found = (Amendment(refuses_system, partial(self._fold, make), note),)
         if self.usage:
-            note = partial(refusals.note, USAGE, path, model)
+            note = partial(note_refusal, USAGE, path, model)
             found += (Amendment(refuses_usage, partial(self._leave_usage, make), note),)
         return BackendRequest(path, make(), self.streams, amendments=found)
 

@@ -51,7 +51,7 @@ class Detector:
 
     def __post_init__(self) -> None:
         self._wanted.set()
-        self._upstream.on_failure = self.note_failure
+        self._upstream.on_failure = self._note_failure
 
     @property
     def described(self) -> str:
@@ -82,7 +82,7 @@ class Detector:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def note_failure(self, error: UpstreamError) -> None:
+    def _note_failure(self, error: UpstreamError) -> None:
         """Take note that the backend was unreachable, for a request or for a question."""
         if error.reason in UNREACHABLE:
             self.settled = False

@@ -1,7 +1,7 @@
 """What a backend's server was seen to refuse, so that it is asked otherwise at once.
 
 A refusal costs a request that computes nothing. What is remembered is forgotten as soon as another
-server may stand there: when it is recognised anew, and when a connection to it failed.
+server may stand there.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ _MOST: Final = 1000  # remembered at a time; a client may call a model by any na
 
 @dataclass(slots=True, eq=False)
 class Refusals:
-    """What one server refuses: SYSTEM or USAGE, each with whose it is."""
+    """What the `server` refuses that was seen last: SYSTEM or USAGE, each with whose it is."""
 
+    _server: tuple[object, ...] = ()
     _seen: set[tuple[str, ...]] = field(default_factory=set)
 
-    def __contains__(self, refusal: tuple[str, ...]) -> bool:
-        return refusal in self._seen
-
-    def note(self, *refusal: str) -> None:
-        """Remember one."""
+    def note(self, server: tuple[object, ...], refusal: tuple[str, ...]) -> None:
+        """Remember one; of another server than this, nothing."""
+        if server != self._server:
+            self._server = server
+            self._seen.clear()
         if len(self._seen) < _MOST:
             self._seen.add(refusal)
 
-    def forget(self) -> None:
-        """Forget them all."""
-        self._seen.clear()
+    def hold(self, server: tuple[object, ...], refusal: tuple[str, ...]) -> bool:
+        """Say whether this server was seen to refuse that."""
+        return refusal in self._seen and server == self._server

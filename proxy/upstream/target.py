@@ -24,7 +24,6 @@ from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.context_lengths import ContextLengths
 from wellspoken.proxy.upstream.detector import Detector
-from wellspoken.proxy.upstream.failures import UNREACHABLE, UpstreamError
 from wellspoken.proxy.upstream.memory import Memory
 from wellspoken.proxy.upstream.refusals import SYSTEM, Refusals
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
@@ -79,8 +78,7 @@ class Target:
     `engine` runs the backend where the proxy does that itself: `upstream` is None while it is not
     there. `look` has it found out whether the engine still answers, and while it is, `doubt` is
     under way. `listed`: what an engine was last seen to list. `lengths`: the context lengths that
-    its server tells beside a list, and `served` the model that its list begins with. `refusals`:
-    what it was seen to refuse, of models by the clients' names.
+    its server tells beside a list, and `served` the model that its list begins with.
     `tokens` belongs to this backend alone, since a token's bytes depend on its vocabulary.
     """
 
@@ -100,15 +98,23 @@ class Target:
     listed: Listed = NOTHING_LISTED
     lengths: ContextLengths = field(default_factory=ContextLengths)
     served: Memory[str] = field(default_factory=lambda: Memory(""))
-    refusals: Refusals = field(default_factory=Refusals)
+    _refusals: Refusals = field(default_factory=Refusals)
     _sizes: Memory[Mapping[str, int]] = field(default_factory=lambda: Memory({}))
 
     def folds(self, model: str) -> bool:
         """Say whether a model's system messages are sent as one, the first."""
         word = self.settings.system
         return word == "fold" or (
-            word == "auto" and (self.backend.one_system or (SYSTEM, model) in self.refusals)
+            word == "auto" and (self.backend.one_system or self.refuses(SYSTEM, model))
         )
+
+    def refuses(self, *refusal: str) -> bool:
+        """Say whether the server was seen to refuse something (refusals.py)."""
+        return self._refusals.hold(self.server, refusal)
+
+    def note_refusal(self, *refusal: str) -> None:
+        """Remember that it does, as long as it may be the same server."""
+        self._refusals.note(self.server, refusal)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -122,14 +128,6 @@ class Target:
         """Take over what the server was found to be; what was seen of another one is forgotten."""
         self.backend = self.settings.fit(backend)
         self.lone = False
-        self.refusals.forget()
-
-    def note_failure(self, error: UpstreamError) -> None:
-        """Take note that the server was unreachable: another one may come in its place."""
-        if error.reason in UNREACHABLE:
-            self.refusals.forget()
-        if self.detector is not None:
-            self.detector.note_failure(error)
 
     def host(self, engine: Supervisor, look: Callable[[], None]) -> None:
         """Have an engine run this backend from now on."""
