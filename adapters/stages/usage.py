@@ -52,8 +52,8 @@ class UsageStage:
         self.exchange = exchange
         self.asked = exchange.include_usage or exchange.stored or not exchange.stream
         self.notes = exchange.notes
-        self.told: list[Usage] = []
-        self.usage: Usage | None = None  # what holds of that, once the answer has ended
+        self.usage: Usage | None = None  # the last told; of all, once the answer has ended
+        self.earlier: list[Usage] = []  # which nearly always is the only one
         self.texts: defaultdict[int, list[str]] = defaultdict(list)
         self.reasoning: defaultdict[int, list[str]] = defaultdict(list)
         self.counts = counts
@@ -79,9 +79,9 @@ class UsageStage:
             elif type(event) is Finish:
                 self.ends += event.reason != "length"
             elif type(event) is Usage:
-                if self.told or self.exchange.running_usage:
+                if self.usage is not None or self.exchange.running_usage:
                     self._tell_again(event, out)
-                self.told.append(event)
+                self.usage = event
                 continue
             elif type(event) is End:
                 if not self._ending(event):
@@ -97,15 +97,20 @@ class UsageStage:
             if not (usage.last or usage.timed):
                 out.append(structs.replace(usage, running=True))
         elif not (exchange.enforced or usage.timed or (exchange.n > 1 and usage.slot is not None)):
-            if not all(each.timed for each in self.told):
+            if not all(each.timed for each in (*self.earlier[:1], self.usage) if each is not None):
                 self.notes.add("usage_repeated")
+        if self.usage is not None:
+            self.earlier.append(self.usage)
+
+    def _told(self) -> list[Usage]:
+        return self.earlier if self.usage is None else [*self.earlier, self.usage]
 
     def count_so_far(self) -> None:
         """Set the exchange's usage, of an answer that nobody waits for any more.
 
         It stays as it is where nothing has come yet, or the answer has ended.
         """
-        usage = hold(self.told, self.exchange.n, self.exchange.prompts)
+        usage = hold(self._told(), self.exchange.n, self.exchange.prompts)
         if self.exchange.result.usage is None and (usage or self.texts or self.reasoning):
             usage = self._fill_counts(usage or Usage(None, None), NOTHING)
             self.exchange.result.usage = usage
@@ -121,7 +126,10 @@ class UsageStage:
         if self.end is not None:
             return False
         self.end = end
-        usage = self.usage = hold(self.told, self.exchange.n, self.exchange.prompts)
+        usage, told = self.usage, None
+        if self.earlier:
+            told = self._told()
+            usage = self.usage = hold(told, self.exchange.n, self.exchange.prompts)
         if usage is not None and usage.completion and self.exchange.max_tokens == 0:
             # vLLM 0.32 counts the token that it makes beside an echoed prompt, and leaves it out.
             self.notes.add("usage_without_tokens")
@@ -129,7 +137,7 @@ class UsageStage:
         elif usage is not None and self._is_constant(usage):
             self.notes.add("usage_constant")
             prompt = usage.prompt if usage.prompt and not usage.completion else None
-            self.usage = of_timings(self.told, self.exchange.n, self.exchange.prompts)
+            self.usage = of_timings(told or [], self.exchange.n, self.exchange.prompts)
             if self.usage is None and prompt:
                 self.usage = Usage(prompt, None)
         self.wanted = self._wanting()
