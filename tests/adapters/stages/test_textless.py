@@ -121,6 +121,40 @@ def test_names_of_ids_stay_for_texts_that_are_unknown() -> None:
         assert said.rows == [("token_id:7", -1.5, None)]
 
 
+TOPS: list[tuple[Json, str, list[float]]] = [
+    ({"\ufffd": -2.5, "Hi": -0.5}, "length", [-2.5, -2.5]),
+    ({"\ufffd": -2.5, "Hi": -0.5}, "stop", [-2.5]),
+    ({"</s>": -0.25, "Hi": -3.0}, "length", [-0.25, -0.25]),
+    ({"</s>": -0.25, "Hi": -3.0}, "stop", []),
+    ({"\ufffd": -2.5, "": -0.5}, "length", [-9999, -9999]),
+    ({"Hi": -0.5}, "length", []),
+    ({}, "length", [-9999, -9999]),
+]
+
+
+@pytest.mark.parametrize(("top", "reason", "kept"), TOPS)
+def test_of_alternatives_alone_the_one_without_text_is_the_token(
+    top: Json, reason: str, kept: list[float]
+) -> None:
+    parts = [role(), *[say("", logprobs={"top_logprobs": [top]})] * 2, end(reason)]
+    said = stream(parts, scored(2))
+    assert [row["logprob"] for row in said.entries] == kept
+    unknown = kept.count(-9999)
+    assert said.repairs.get("logprobs_sampled_unknown", 0) == unknown
+    assert said.repairs.get("logprobs_sampled_inferred", 0) == len(kept) - unknown
+    assert all(row["bytes"] is None for row in said.entries)
+
+
+def test_the_alternative_that_is_the_token_reads_as_it_does() -> None:
+    part = {"token": "\ufffd", "logprob": -2.5, "bytes": [195]}
+    row = {**PART, "top_logprobs": [part, {**part, "logprob": -3}]}
+    for said in both(lp(row), "length"):
+        assert [x["bytes"] for x in said.entries[0]["top_logprobs"]] == [None, [195]]
+    given = completions.arrays(["\ufffd"], [-0.5], [{"\ufffd": -0.5, "a": -1.0, "b": -2.0}])
+    chunks = [completions.piece("", given), completions.piece("", reason="length")]
+    assert completions.streamed(*chunks)[1]["logprobs"]["top_logprobs"] == [{"": -0.5, "a": -1.0}]
+
+
 @pytest.mark.parametrize(("limit", "kept"), [(2, 2), (3, 1), (None, 1)])
 def test_without_a_reason_the_limit_tells(limit: int | None, kept: int) -> None:
     for said in both(lp(BLANK, BLANK), None, scored(max_tokens=limit)):
