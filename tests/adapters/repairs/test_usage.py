@@ -213,3 +213,11 @@ def test_zeros_give_way_to_timings() -> None:
     last = {**end(), "timings": {"prompt_n": 5, "predicted_n": 2}}
     said = stream([role(), {**say("Hi"), "usage": zeros}, last], ASKED)
     assert usage(said) == (5, 2) and said.repairs["usage_from_timings"] == 1
+
+
+def test_cached_tokens_go_with_the_prompt_that_they_are_part_of() -> None:
+    """A prompt that the proxy has to estimate is not the one of which the backend tells a part."""
+    given = {"completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 900}}
+    said = body(completion(usage=given))
+    assert said.answer["usage"]["completion_tokens"] == 2
+    assert "prompt_tokens_details" not in said.answer["usage"]
