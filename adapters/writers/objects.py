@@ -42,16 +42,25 @@ def extra_keys(extras: list[Extra], *, line: bool = False) -> bytes:
 
     `line`: for a stream's event, which is one line.
     """
-    joined: dict[str, bytes] = {}
+    told: dict[str, list[bytes]] = {}
     for extra in extras:
         value = bytes(extra.value)
         if line and (b"\n" in value or b"\r" in value):
             value = json.format(value, indent=-1)
-        before = joined.get(extra.key, b"")
-        if extra.choice is not None and before[:1] == value[:1] == b"[" and before != b"[]":
-            value = before[:-1] + b"," + value[1:] if value != b"[]" else before
-        joined[extra.key] = value
-    return b"".join(b"," + json.encode(key) + b":" + value for key, value in joined.items())
+        before = told.get(extra.key, [b""])
+        if extra.choice is not None and before[0][:1] == value[:1] == b"[":
+            before.append(value)
+        else:
+            told[extra.key] = [value]
+    return b"".join(b"," + json.encode(key) + b":" + _join(told[key]) for key in told)
+
+
+def _join(values: list[bytes]) -> bytes:
+    """Return several lists' JSON as one list, a single value as it is."""
+    if len(values) == 1:
+        return values[0]
+    within = (value[1:-1].strip() for value in values)
+    return b"[" + b",".join(filter(None, within)) + b"]"
 
 
 def with_extras(data: bytes, extras: list[Extra]) -> bytes:
