@@ -234,7 +234,7 @@ def prompt_logprobs_computed(notes: Notes) -> None:
 
 
 def prompt_token_ids_missing(notes: Notes) -> None:
-    """Count a prompt whose ids are asked for, and that holds more than text."""
+    """Count a prompt whose ids are asked for, and that holds more than text, or is not told."""
     notes.add("prompt_token_ids_missing")
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import Raw, structs
 
 from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.prompt_scores import prompt_token_ids_missing
 from wellspoken.adapters.requests import chat_bounds
 from wellspoken.adapters.requests.chat import decode_chat, exchange_for
 from wellspoken.adapters.requests.errors import RequestError
@@ -60,8 +61,14 @@ async def _plan(planner: Planner[ChatRequest]) -> Plan:
     if native:
         refuse_unsupported(planner.wanted)
     tells = backend.computes and exchange.tells_ids
-    if native or scores or (tells and not exchange.parts):
+    if native or scores:
         prompt = await _apply_template(planner)
+    elif tells and not exchange.parts:
+        try:
+            prompt = await _apply_template(planner)
+        except RequestError:  # builds before 2025-02; the answer needs no prompt
+            prompt_token_ids_missing(exchange.notes)
+            tells = False
     if scores:
         planner.found = [await planner.score(prompt)]
     if tells:

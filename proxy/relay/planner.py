@@ -13,6 +13,7 @@ from wellspoken.adapters import prompt_scores
 from wellspoken.adapters.events import Event
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.merge import Best, Merge, entries_in
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.joint import cannot_join, joins_choices
 from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest, Prompt
 from wellspoken.adapters.requests.system import refuses_system
@@ -88,7 +89,8 @@ class Planner(Generic[Wanted]):
     async def find_ids(self, prompts: Sequence[Prompt]) -> None:
         """Find the prompts' token ids, which the backend's answer will not tell.
 
-        Counts `prompt_token_ids_missing` where a part of a chat is no text: its tokens are none.
+        Counts `prompt_token_ids_missing` where a part of a chat is no text, since its tokens are
+        none, and where the backend refuses to tell them.
         """
         exchange = self.exchange
         if exchange.parts:
@@ -97,9 +99,15 @@ class Planner(Generic[Wanted]):
         ids: list[Sequence[int]] = []
         for place, prompt in enumerate(prompts):
             known = self.found[place].ids if self.found else []
-            if isinstance(prompt, str) and not known:
-                known = (await scoring.split(self.call, self.target, exchange, prompt)).ids
-            ids.append(known or [int(token) for token in prompt])
+            if not isinstance(prompt, str):
+                known = list(prompt)
+            elif not known:
+                try:
+                    known = (await scoring.split(self.call, self.target, exchange, prompt)).ids
+                except RequestError:  # the answer itself tells what is wrong, if anything is
+                    prompt_scores.prompt_token_ids_missing(exchange.notes)
+                    return
+            ids.append(known)
         self.ids = ids
 
     async def score(self, prompt: Prompt) -> scoring.Scored:

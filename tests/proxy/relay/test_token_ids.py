@@ -9,7 +9,7 @@ import pytest
 
 from tests.conforming import body as chat_body
 from tests.conforming import choice
-from tests.fakes.llamacpp import BEGIN, LlamaCpp, split
+from tests.fakes.llamacpp import BEGIN, LlamaCpp, refused, split
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import CHAT, StartProxy, envelope
 from tests.proxy.endpoints.test_completions import answered, post
@@ -131,6 +131,33 @@ async def test_only_who_gets_them_is_told(
         text = await response.text()
     assert ('"token_ids":[7]' in text) == ('"prompt_token_ids"' in text) == helps
     assert bool(llamacpp.asked(TOKENIZE)) == helps
+
+
+@pytest.mark.parametrize("path", [TEMPLATE, TOKENIZE])
+@pytest.mark.parametrize("answer", [refused(404, "no"), refused(500, "no"), whole({})])
+async def test_a_prompt_that_is_not_told_costs_no_answer(
+    llamacpp: LlamaCpp, start_proxy: StartProxy, path: str, answer: Any
+) -> None:
+    """Before PR ggml-org/llama.cpp#11489 and ikawrakow/ik_llama.cpp#999 there is no template."""
+    llamacpp.odd |= {CHAT: whole(verbose(7)), path: answer}
+    proxy = await start_proxy(llamacpp, adapter="llamacpp")
+    explain = {"x-wellspoken-explain": "1"}
+    async with await proxy.chat(explain, return_token_ids=True) as response:
+        found = await response.json()
+        assert response.status == 200, found
+        assert "prompt_token_ids_missing" in response.headers["x-wellspoken-repairs"]
+    assert "prompt_token_ids" not in found and found["choices"][0]["token_ids"] == [7]
+
+
+@pytest.mark.parametrize("prompt", ["57", "abc"])
+async def test_a_prompt_of_no_token_has_no_ids(
+    llamacpp: LlamaCpp, start_proxy: StartProxy, prompt: str
+) -> None:
+    """Mutant: a text's characters are taken for ids, which is [5, 7], and a 500."""
+    llamacpp.odd[TOKENIZE] = whole({"tokens": []})
+    proxy = await start_proxy(llamacpp, adapter="llamacpp")
+    found = await answered(proxy, prompt=prompt, return_token_ids=True)
+    assert found["choices"][0]["prompt_token_ids"] == []
 
 
 async def test_a_stop_string_beside_logprobs_is_enforced_on_a_body(
