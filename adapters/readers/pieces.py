@@ -31,7 +31,7 @@ from wellspoken.adapters.repairs import faults
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.finish_reasons import FAILURES, Failure
 from wellspoken.adapters.repairs.token_bytes import settle
-from wellspoken.adapters.repairs.token_ids import OWN, PROMPT
+from wellspoken.adapters.repairs.token_ids import OWN, PROMPT, holds_ids
 from wellspoken.adapters.repairs.tools import Row
 
 Where = Literal["answer", "choice", "message"]
@@ -248,6 +248,8 @@ class Pieces:
                 self.out.append(Extra(where, choice, key, value))
             else:
                 self.notes.drop(key)
+        elif key in (OWN, PROMPT) and self.exchange.tells_ids and not holds_ids(value):
+            self.notes.drop(key)
         elif self.exchange.keeps(key):
             self.told_ids = self.told_ids or key == OWN
             self.out.append(Extra(where, choice, key, value))

@@ -85,6 +85,15 @@ def is_ids(given: Any) -> TypeGuard[list[int]]:
     return isinstance(given, list) and set(map(type, given)) <= {int}
 
 
+def holds_ids(value: Raw) -> bool:
+    """Say the same of a value that was not decoded."""
+    try:
+        _ids(value)
+    except DecodeError:
+        return False
+    return True
+
+
 def settle_token_ids(events: list[Event], context: Context) -> list[Event]:
     """Return the events of a whole answer with each choice's ids: told, of its entries, or none.
 

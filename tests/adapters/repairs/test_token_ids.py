@@ -166,6 +166,21 @@ def test_entries_that_may_lack_a_token_tell_nothing(
     assert said.repairs["token_ids_missing"] == 1
 
 
+@pytest.mark.parametrize("odd", ["7", 7, True, {"ids": [7]}, ["token_id:7"], [[7]], [7.5], [None]])
+@pytest.mark.parametrize("streams", [False, True])
+def test_what_is_no_list_of_ids_is_told_to_nobody(odd: Any, streams: bool) -> None:
+    """A client adds lists up. Mutants: a stream's are not looked at, a prompt's are not."""
+    keys: Json = {"token_ids": odd, "prompt_token_ids": odd}
+    if streams:
+        part = chunk({"content": "Hi"}) | {"prompt_token_ids": odd}
+        part["choices"][0]["token_ids"] = odd
+        said = stream([role(), part, end()], asked())
+    else:
+        said = body(completion(choice(**keys)) | {"prompt_token_ids": odd}, asked())
+    assert b"token_ids" not in said.raw
+    assert "token_ids_missing" in said.repairs
+
+
 def test_a_stream_without_ids_says_so() -> None:
     said = stream([role(), say("Hi"), end()], asked())
     assert said.repairs == {"token_ids_missing": 1}
