@@ -60,6 +60,8 @@ class Planner(Generic[Wanted]):
     def choose_form(self) -> None:
         """Settle whether a stream is asked for, and who ends the answer at a stop string."""
         target, exchange = self.target, self.exchange
+        if "return_token_ids" in exchange.switches and not exchange.tells_ids:
+            self._leave_out("return_token_ids")  # who gets none need not wait for a body
         streams, lacks = (
             target.settings.streams,
             lacks_in_streams(target.backend, self.wanted.fields),
@@ -68,8 +70,7 @@ class Planner(Generic[Wanted]):
         lost = target.backend.loses_entries and bool(exchange.stops)
         if lost and (exchange.logprobs or exchange.keeps_stop):
             if streams == "never" or lacks:  # a body, which runs on; the stop stage cuts it
-                fields = {key: raw for key, raw in self.wanted.fields.items() if key != "stop"}
-                self.wanted = structs.replace(self.wanted, stop=None, fields=fields)
+                self._leave_out("stop", stop=None)
             else:
                 self.exchange = exchange = structs.replace(exchange, enforced=True)
         wants = exchange.stream and not lacks and streams != "never"
@@ -78,6 +79,11 @@ class Planner(Generic[Wanted]):
             self.usage = not target.refuses(USAGE, self.endpoint.path, self.wanted.model)
             if self.usage and not exchange.include_usage:
                 self.exchange = structs.replace(exchange, asks_usage=True)
+
+    def _leave_out(self, key: str, **more: Any) -> None:
+        """Take a key out of what the backend is asked; `more`: what else of the request changes."""
+        fields = {name: raw for name, raw in self.wanted.fields.items() if name != key}
+        self.wanted = structs.replace(self.wanted, fields=fields, **more)
 
     @property
     def tells(self) -> bool:

@@ -133,6 +133,17 @@ async def test_only_who_gets_them_is_told(
     assert bool(llamacpp.asked(TOKENIZE)) == helps
 
 
+async def test_who_gets_none_gets_a_stream(llamacpp: LlamaCpp, start_proxy: StartProxy) -> None:
+    """Mutant: llama.cpp is asked for the body that would tell them."""
+    proxy = await start_proxy(llamacpp, adapter="llamacpp", extensions="none")
+    async with await proxy.chat(return_token_ids=True, stream=True) as response:
+        assert response.status == 200
+        await response.read()
+    (sent,) = llamacpp.asked(CHAT)
+    assert sent["stream"] is True
+    assert not {"return_token_ids", "return_tokens", "verbose"} & sent.keys()
+
+
 @pytest.mark.parametrize("path", [TEMPLATE, TOKENIZE])
 @pytest.mark.parametrize("answer", [refused(404, "no"), refused(500, "no"), whole({})])
 async def test_a_prompt_that_is_not_told_costs_no_answer(
