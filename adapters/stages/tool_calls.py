@@ -15,8 +15,12 @@ So an id that changes opens nothing by itself: vLLM to 0.8 and TensorRT-LLM make
 piece of a forced call. Calls that all say index 0 (Ollama 0.5) are as many as there are whole
 arguments. A `function_call` beside `tool_calls` says one of them again (llama-cpp-python).
 
+Arguments that begin with all that came before them say that once more (Baidu Qianfan; Hermes Agent
+PR #35718, Vercel AI PR #15888), and only the rest of them is new: `tool_arguments_cumulative`.
+
 Arguments that never come are `{}` (`tool_arguments_empty`), unless the limit cut the call before
-them. Since that is known at the end alone, what other calls have waits until then.
+them. Since that is known at the end alone, what other calls have waits until then, as it does where
+the pieces of several calls come by turns.
 
 Where the request allows one call at a time, the first of a choice is kept and the others are
 dropped (`tool_calls_parallel`): llama.cpp and others ignore `parallel_tool_calls: false`. A limit
@@ -28,56 +32,19 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Literal
 
-from msgspec import DecodeError, Struct, field, json
+from msgspec import Struct, field
 
 from wellspoken.adapters.events import FUNCTION_CALL, End, Event, Fault, Finish, ToolDelta
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs.tools import Unfilled
+from wellspoken.adapters.stages.call_arguments import CallArguments
 
 Ending = Finish | End | Fault
 _OPENING = ("{", "[", '"')  # what a call's arguments begin with; the last, if encoded twice
 
 
-class _Json(Struct, eq=False):
-    """Arguments as they come; looks at each piece once, and only when asked for `complete`."""
-
-    pieces: list[str] = []
-    looked: int = 0
-    began: bool = False
-    depth: int = 0
-    quoted: bool = False
-    slash: bool = False
-
-    def complete(self) -> bool:
-        """Say whether what came is a whole JSON object, array or text."""
-        for piece in self.pieces[self.looked :]:
-            self._look(piece)
-        self.looked = len(self.pieces)
-        return self.began and self.depth <= 0 and not self.quoted
-
-    def equals(self, text: str) -> bool:
-        """Say whether a text is the same JSON."""
-        try:
-            return bool(json.decode("".join(self.pieces)) == json.decode(text))
-        except DecodeError:
-            return False
-
-    def _look(self, piece: str) -> None:
-        for mark in piece:
-            if self.slash:
-                self.slash = False
-            elif mark == "\\":
-                self.slash = self.quoted
-            elif mark == '"':
-                self.quoted = not self.quoted
-                self.began = True
-            elif self.quoted:
-                continue
-            elif mark in "{[":
-                self.began = True
-                self.depth += 1
-            elif mark in "}]":
-                self.depth -= 1
+def _number(event: ToolDelta) -> int:
+    return event.n or 0
 
 
 class _ToolCall(Struct, eq=False):
@@ -85,9 +52,9 @@ class _ToolCall(Struct, eq=False):
 
     `n` is our index, -1 until it is open; `index` and `given` are the backend's own index and id;
     `waiting` the arguments until then. `blank`: no arguments came yet; `unfilled`: an empty object
-    did. `bare`: a piece of it came without a name. `behind`: its name once more, with no arguments,
-    when its own were whole. `dropped`: the client does not get it, since it is one too many or says
-    another again.
+    did; `cumulative`: a piece said all so far. `bare`: a piece came without a name. `behind`: its
+    name once more, with no arguments, when its own were whole. `dropped`: the client does not get
+    it, since it is one too many or says another again.
     """
 
     index: int | None
@@ -97,10 +64,11 @@ class _ToolCall(Struct, eq=False):
     waiting: list[str] = []
     blank: bool = True
     unfilled: bool = False
+    cumulative: bool = False
     bare: bool = False
     behind: ToolDelta | None = None
     dropped: Literal["", "parallel", "again"] = ""
-    arguments: _Json = field(default_factory=_Json)
+    arguments: CallArguments = field(default_factory=CallArguments)
 
     def take(self, event: ToolDelta) -> str:
         """Return what a piece adds to the arguments, and remember it."""
@@ -111,10 +79,13 @@ class _ToolCall(Struct, eq=False):
         if isinstance(text, Unfilled):
             self.unfilled = self.blank
             return ""
+        if self.arguments.begins(text):
+            self.cumulative = True
+            text = text[self.arguments.size :]
         if text:
             self.blank = self.blank and not text.strip()
             self.unfilled = self.unfilled and self.blank
-            self.arguments.pieces.append(text)
+            self.arguments.add(text)
         return text
 
 
@@ -122,9 +93,9 @@ class _ChoiceCalls(Struct, eq=False):
     """The calls of one choice, by the backend's index and id (the last of each).
 
     `size`: how many there are; `opened`: of them written. `last`: the last of `tool_calls`;
-    `latest`: of all that are no other one again; `again`: whether one is. `blank`: those written
-    that have no arguments yet, by number; `held`: what those behind them have. `ended`: a reason
-    came; `cut`: that the limit was met.
+    `latest`: of all that are no other one again; `again`: whether one is. `newest`: the last one
+    opened. `unready`: those written that have no arguments yet, or not all where others are behind
+    them, by number; `held`: what those have. `ended`: a reason came; `cut`: that the limit was met.
     """
 
     size: int = 0
@@ -136,23 +107,25 @@ class _ChoiceCalls(Struct, eq=False):
     last: _ToolCall | None = None
     latest: _ToolCall | None = None
     again: bool = False
-    blank: dict[int, _ToolCall] = {}
+    newest: _ToolCall | None = None
+    unready: dict[int, _ToolCall] = {}
     held: list[ToolDelta] = []
     ended: bool = False
     cut: bool = False
 
     def write(self, event: ToolDelta, out: list[Event]) -> None:
-        """Write a piece, or hold it while a call before it has no arguments."""
-        if self.blank and (event.n or 0) > next(iter(self.blank)):
+        """Write a piece, or hold it while a call before it lacks arguments."""
+        if self.unready and _number(event) > next(iter(self.unready)):
             self.held.append(event)
         else:
             out.append(event)
 
     def release(self, out: list[Event]) -> None:
         """Write what was held behind a call that has arguments now."""
-        first = next(iter(self.blank), self.opened)
-        out += [piece for piece in self.held if (piece.n or 0) <= first]
-        self.held = [piece for piece in self.held if (piece.n or 0) > first]
+        first = next(iter(self.unready), self.opened)
+        self.held.sort(key=_number)
+        out += [piece for piece in self.held if _number(piece) <= first]
+        self.held = [piece for piece in self.held if _number(piece) > first]
 
 
 _NAMELESS = Fault(
@@ -208,13 +181,13 @@ class ToolCallStage:
         elif not known.ended and not (isinstance(event, End) and event.clean):
             known.cut = True
         rest, known.held = known.held, []
-        for n, call in known.blank.items():
-            if call.unfilled or not (known.cut and call is known.latest):
+        for n, call in known.unready.items():
+            if call.blank and (call.unfilled or not (known.cut and call is known.latest)):
                 if not call.unfilled:
                     self.notes.add("tool_arguments_empty")
                 rest.append(ToolDelta(choice, n, None, None, "{}"))
-        known.blank = {}
-        rest.sort(key=lambda piece: piece.n or 0)
+        known.unready = {}
+        rest.sort(key=_number)
         out += rest
         return event
 
@@ -232,6 +205,8 @@ class ToolCallStage:
             self.notes.add("tool_call_repeated")
             return
         added = call.take(event)
+        if added != event.arguments and call.cumulative:
+            self.notes.add("tool_arguments_cumulative")
         if call.given is not None:
             known.by_id[call.given] = call
         if call.dropped:
@@ -269,7 +244,7 @@ class ToolCallStage:
         if event.name and call.name and event.name != call.name:
             return True
         if call.unfilled and event.name and (other or not event.id):
-            return _Json([event.arguments]).complete()  # an object, as the empty one before it
+            return CallArguments([event.arguments]).complete()  # an object, as the one before it
         if not call.arguments.complete():
             return False
         if event.name is None:
@@ -344,9 +319,12 @@ class ToolCallStage:
             if event.n is not None and event.n not in (call.n, FUNCTION_CALL):
                 self.notes.add("tool_call_index_renumbered")
             event = ToolDelta(event.choice, call.n, own, call.name, arguments)
+        before, known.newest = known.newest, call
+        if before is not None and not before.arguments.complete():
+            known.unready[before.n] = before
         known.write(event, out)
         if call.blank:
-            known.blank[call.n] = call
+            known.unready[call.n] = call
 
     def _continue(
         self, call: _ToolCall, event: ToolDelta, added: str, known: _ChoiceCalls, out: list[Event]
@@ -355,20 +333,23 @@ class ToolCallStage:
             self.notes.add("tool_call_head_repeated")
         if not added:
             return
-        if event.id or event.name or event.n != call.n:
+        if event.id or event.name or event.n != call.n or event.arguments != added:
             event = ToolDelta(event.choice, call.n, None, None, added)
-        if call.blank or call.n not in known.blank:
-            known.write(event, out)
-            return
-        del known.blank[call.n]
         known.write(event, out)
-        known.release(out)
+        if call.n not in known.unready or call.blank:
+            return
+        if call is known.newest or call.arguments.complete():
+            del known.unready[call.n]
+            known.release(out)
 
 
 def _says_again(event: ToolDelta, call: _ToolCall) -> bool:
-    """Say whether a piece is all of a call once more, such as in a message that closes a stream."""
-    same = event.id == call.given if event.id else call.given is not None
-    if not same or event.name is None or event.name != call.name:
+    """Say whether a piece is all of a call once more, such as in a message that closes a stream.
+
+    Without a name it is, where it can be no other call: behind whole arguments nothing else fits.
+    """
+    same = event.id == call.given if event.id else call.given is not None or event.name is None
+    if not same or (event.name != call.name if event.name else call.behind is not None):
         return False
     if not event.arguments.lstrip().startswith(_OPENING) or isinstance(event.arguments, Unfilled):
         return False

@@ -223,3 +223,51 @@ def test_what_waits_goes_out_before_a_failure() -> None:
     out = through([*heads, Fault(502, "gone")])
     assert [x.name for x in out if type(x) is ToolDelta and x.name] == ["f", "g"]
     assert type(out[-1]) is Fault
+
+
+WHOLE = '{"city":"Bern"}'
+
+
+@pytest.mark.parametrize("head", [{"name": "f"}, {"id": "a", "name": "f"}, {}])
+def test_arguments_that_say_all_so_far_are_one_call(head: Json) -> None:
+    """Baidu Qianfan's (Hermes Agent PR #35718); the mutant that adds them up has `{{"city`."""
+    texts = [WHOLE[:size] for size in (1, 5, 9, 15)]
+    more = {key: head[key] for key in head if key != "name"}
+    named = [{"index": 0, **more, "function": {**head, "arguments": x}} for x in texts]
+    for piece_of in named:
+        piece_of["function"].pop("id", None)
+    said = streamed([bare("f", "", id="a")], *[[x] for x in named])
+    assert calls(said) == [("a", "f", WHOLE)]
+    assert said.repairs["tool_arguments_cumulative"] == 3
+    said = streamed([bare("f", "", id="a")], *[[x] for x in [*named, named[-1]]])
+    assert calls(said) == [("a", "f", WHOLE)]
+
+
+def test_a_value_that_begins_as_its_object_does_is_no_repetition() -> None:
+    """It closes one object more than it opens; the mutant that does not look loses `{"a":`."""
+    said = streamed([bare("f", "", id="a")], [piece('{"a":')], [piece('{"a":1}}')])
+    assert calls(said) == [("a", "f", '{"a":{"a":1}}')]
+    assert said.repairs == {}
+
+
+def test_whole_arguments_once_more_are_nothing_new() -> None:
+    """GLM and others (opencode PR #17339); the mutant that asks for a name has two objects."""
+    again = '{"city": "Bern"}'
+    for texts in ([WHOLE, WHOLE], [WHOLE[:5], WHOLE[5:], again], [WHOLE, WHOLE, again]):
+        said = streamed([bare("f", "", id="a")], *[[piece(text)] for text in texts])
+        assert calls(said) == [("a", "f", WHOLE)]
+        assert said.repairs["tool_call_repeated"] >= 1
+
+
+def test_calls_whose_pieces_come_by_turns_are_written_one_after_the_other() -> None:
+    """The mutant that holds back for calls without arguments alone breaks rule 4.index."""
+    one, two = bare("f", WHOLE[:5], id="a"), bare("g", WHOLE[:9], id="b", index=1)
+    third = bare("f", "{}", id="c", index=2)
+    turns = [[one], [two], [piece(WHOLE[5:9])], [third], [piece(WHOLE[9:], 1)], [piece(WHOLE[9:])]]
+    said = streamed(*turns)
+    assert calls(said) == [("a", "f", WHOLE), ("b", "g", WHOLE), ("c", "f", "{}")]
+    assert said.repairs == {}
+    said = streamed(*[[bare(x, "", id=x, index=n)] for n, x in enumerate("fg")], *turns[2:3])
+    assert calls(said) == [("f", "f", WHOLE[5:9]), ("g", "g", "{}")]
+    said = streamed(*turns[:2])  # never whole: all of it all the same
+    assert calls(said) == [("a", "f", WHOLE[:5]), ("b", "g", WHOLE[:9])]
