@@ -75,14 +75,16 @@ def _words(beginnings: str) -> re.Pattern[str]:
 _DENIED: Final = re.compile(r"(?<![a-z0-9])(?:no|non|not|without)_[a-z0-9]+")
 _CAUSES: Final = _words(
     "time(?:d_?)?_?out deadline network connection disconnect overload quota rate_?limit "
-    "retr(?:y|ies) unavailable crash preempt memory oom(?![a-z])"
+    "retr(?:y|ies) unavailable crash preempt memory oom(?![a-z]) resource_exhaust kill fatal panic "
+    "shut_?down evict unloaded(?![a-z]) dead(?![a-z]) died"
 )
 _FILTERS: Final = _words(
     "(?:content)?filter safety unsafe sensitiv guardrail refus prohibit recitation toxic moderat "
-    "blocked blocklist policy violat harm(?:ful)?(?![a-z]) spii copyright"
+    "blocked blocklist policy violat harm(?:ful)?(?![a-z]) s?pii(?![a-z]) copyright model_armor "
+    "flagged profan nsfw jailbreak censor hate(?![a-z]) violence sexual abus inappropriate"
 )
-_LIMITS: Final = _words("length max limit window overflow exceed truncat")
-_ERRORS: Final = _words("error fail abort cancel interrupt exception malformed invalid")
+_LIMITS: Final = _words("length max limit window overflow exceed truncat budget exhaust too_long")
+_ERRORS: Final = _words("error fail abort cancel interrupt exception malformed invalid unexpected")
 LIKE: Final = (
     ("failure", _CAUSES),
     ("content_filter", _FILTERS),
@@ -127,7 +129,8 @@ def finish_reason(value: Any, context: Context) -> Reason | Failure | None:
     that is in no table by what its words are like `finish_reason_like_content_filter`,
     `finish_reason_like_length` or `finish_reason_like_failure`; for one that nobody knows
     `finish_reason_unknown`: the finish stage then decides from the answer. Sources: contract rule
-    1; Gemini's FinishReason, Cohere's finish_reason, Amazon Bedrock's and Anthropic's stop reasons.
+    1; Gemini's FinishReason, Cohere's finish_reason, Amazon Bedrock's and Anthropic's stop reasons,
+    LM Studio's (modelUnloaded), gRPC's status (RESOURCE_EXHAUSTED).
     """
     if isinstance(value, dict):  # SGLang /generate: {"type": "stop", "matched": 151645}
         context.note("finish_reason_object")

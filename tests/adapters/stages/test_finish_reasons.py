@@ -169,16 +169,20 @@ LIKE = {
         *("guardrail_intervened", "PROHIBITED_CONTENT", "RECITATION", "BLOCKLIST", "sensitive"),
         *("FinishReason.IMAGE_SAFETY", "ERROR_TOXIC", "refusal", "contentFilterTriggered"),
         *("safety_check_failed", "aborted-by-filter", "contentfilter", "unsafe content"),
+        *("MODEL_ARMOR", "flagged", "profanity", "nsfw", "pii", "hate", "self_harm", "jailbreak"),
     ),
     "length": (
         *("model_context_window_exceeded", "context_window_exceeded", "modelLengthExceeded"),
         *("maxPredictedTokensReached", "ERROR_LIMIT", "FinishReason.MAX_TOKENS", "context"),
         *("context_length_error", "MaximumOutput", "token-limit", "truncated", "time_limit"),
+        *("token_budget", "budget_exhausted", "too_long"),
     ),
     "failure": (
         *("network_error", "timed_out", "TimeOut", "ENGINE_ERROR", "USER_CANCEL", "failed"),
         *("server_overloaded", "rate_limit_exceeded", "context canceled", "deadline_exceeded"),
         *("guardrail_timeout", "MALFORMED_FUNCTION_CALL", "out_of_memory", "HTTPError"),
+        *("modelUnloaded", "RESOURCE_EXHAUSTED", "UNEXPECTED_TOOL_CALL", "killed", "engine_dead"),
+        *("shutdown", "server shut down", "worker_died", "evicted", "fatal"),
     ),
 }
 """What a reason that is in no table says by its words: the causes of a failure go before a filter,
@@ -201,7 +205,8 @@ def test_an_unheard_reason_is_read_by_its_words(spelling: str, kind: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "spelling", ["NO_ERROR", "unlimited", "climax", "harmony_end", "content_block_stop", "COMPLETE"]
+    "spelling",
+    ["NO_ERROR", "unlimited", "climax", "harmony_end", "content_block_stop", "COMPLETE", "unload"],
 )
 def test_a_word_within_another_or_denied_says_nothing(spelling: str) -> None:
     said = body(completion(choice(finish_reason=spelling)))
