@@ -15,7 +15,8 @@ from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
 from wellspoken.adapters.exchange import Notes
 from wellspoken.adapters.tokens.table import NULL, bytes_json, escape, spell, token_id
 
-LOOSE = 15  # a cover with a gap is better, one with two is worse
+LOOSE = 16  # a cover with a gap is better, one with two is worse
+SOME = 7  # a cover with rows before it is better
 CONTROL = re.compile(r"<(?!0x[0-9A-Fa-f]{2}>)[^<>\s]+>|\[[A-Z_/]+\]")
 """What names a control token, such as `<s>`, `<|im_end|>` or `[INST]`, but no byte (`<0x0A>`)."""
 _OPENS = re.compile(r"(?i)[<\[](?!/).*(tool|func|python|action|think|reason)(?!.*end)")
@@ -62,13 +63,14 @@ class Reading(NamedTuple):
     @property
     def cost(self) -> int:
         """How much it is worse than rows left out."""
-        loose = self.lossy or self.spaced or self.alternatives or self.textless
-        return LOOSE if loose else 0
+        if self.lossy or self.spaced or self.alternatives or self.textless:
+            return LOOSE
+        return SOME if self.most > 1 else 0
 
     @property
     def exact(self) -> bool:
         """Whether it counts only where it leaves out no entry: it finds room for nearly any."""
-        return self.control or self.alternatives or (self.most > 1 and not self.lossy)
+        return self.control or self.alternatives
 
 
 # From the reading that trusts most to the one that trusts least: a loose one finds room for nearly
@@ -147,8 +149,7 @@ def _option(row: Entry | Alternative, undo: Undo | None, pick: int, reading: Rea
     if not row.token:
         return Option(None, pick=pick, most=ANY if reading.textless else reading.most)
     texts = tuple(text.encode() for text in _REPLACED.split(row.token))
-    most = max(reading.most, min(row.token.count("\ufffd"), 4))
-    return Option(None, texts, pick, most)
+    return Option(None, texts, pick, reading.most)
 
 
 def settle_piece(
@@ -223,6 +224,17 @@ def own_part(entry: Entry, owned: bytes, notes: Notes) -> None:
     spelled = escape("\ufffd".encode())
     entry.token = spell(owned).replace("\ufffd", spelled)
     entry.bytes = bytes_json(owned)
+
+
+def own_nothing(entry: Entry, notes: Notes) -> None:
+    """Let an entry that may be a part of a character stay without text and bytes."""
+    if token_id(entry.token) is not None:
+        return
+    if entry.token or entry.bytes != NULL:
+        notes.add("logprobs_bytes_unknown")
+    was = (entry.token, entry.logprob, entry.bytes)
+    own_part(entry, b"", notes)
+    _mirror(entry, was)
 
 
 def set_text(entry: Entry, text: str, notes: Notes) -> None:

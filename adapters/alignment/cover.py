@@ -18,12 +18,15 @@ from typing import NamedTuple
 from wellspoken.adapters.alignment.known import Known
 from wellspoken.adapters.alignment.parts import Parts
 from wellspoken.adapters.alignment.placement import (
+    AFTER,
     FRONT,
     GAP,
+    INSIDE,
     LEFT,
     MARKED,
     PARTIAL,
     REPLACEMENT,
+    SHOWN,
     SPACE,
     TAIL,
     Budget,
@@ -40,22 +43,26 @@ from wellspoken.adapters.alignment.replaced import cover_replaced
 
 MOST_GAPS = 6
 BROAD = 12  # ways that are followed on over a gap
-SURE = 5  # a cover below this is not searched for further
+STOP_ROWS = 16  # rows that a stop string is sought in
+SURE = 6  # a cover below this is not searched for further
 
 
 class Hints(NamedTuple):
     """What is known of the rows besides their texts.
 
-    `before`: shown text that stands before the content, its reasoning, whose rows may come first.
-    `own`: the first row that came with the last piece of the content; `lags`: that tells nothing,
-    since rows come before their text. `last`: all rows are there, and nothing may stand behind the
-    content but what ends it. `marks`: which rows are control tokens.
+    `before`: shown text that stands before the content, its reasoning, whose rows may come first;
+    `reasoned`: they were found. `own`: the first row that came with the last piece of the content;
+    `lags`: that tells nothing, since rows come before their text. `last`: all rows are there, and
+    nothing may stand behind the content but what ends it, one of the `stops` among that. `marks`:
+    which rows are control tokens.
     """
 
     before: bytes = b""
     own: int = 0
     lags: bool = False
     last: bool = False
+    reasoned: bool = False
+    stops: Sequence[bytes] = ()
     marks: Sequence[Mark] = ()
 
 
@@ -80,8 +87,10 @@ def cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | N
     """Return how `rows` cover `content` from its start, None if they do not."""
     first = _skip(rows, hints.before, budget)
     if first:
+        first = _skip_end(rows, hints.marks, first)
         marks, own = hints.marks[first:], max(hints.own - first, 0)
-        found = _cover(rows[first:], content, budget, hints._replace(own=own, marks=marks))
+        behind = hints._replace(own=own, marks=marks, reasoned=True)
+        found = _cover(rows[first:], content, budget, behind)
         if found is not None and found.cost < SURE:
             pieces = [piece._replace(row=piece.row + first) for piece in found.pieces]
             return found._replace(pieces=pieces)
@@ -91,8 +100,18 @@ def cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | N
 def _skip(rows: Rows, before: bytes, budget: Budget) -> int:
     """Return how many rows stand for the text before the content, 0 if that cannot be told."""
     text = before.strip() or before
-    found = _cover(rows, text, budget, Hints()) if text else None
+    found = _cover(rows, text, budget, Hints(lags=True)) if text else None
     return 0 if found is None or found.cost > FRONT else found.pieces[-1].row + 1
+
+
+def _skip_end(rows: Rows, marks: Sequence[Mark], first: int) -> int:
+    """Return the row behind the token that closes reasoning, if nothing stands before that."""
+    for n in range(first, len(marks)):
+        if marks[n]:
+            return n + 1 if marks[n] == "closes" else first
+        if not _is_space(rows[n][0]):
+            break
+    return first
 
 
 def _cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | None:
@@ -104,8 +123,10 @@ def _cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | 
         found = _Search(known, front, rows, content, budget, hints).run()
         if found is None and REPLACEMENT in content:
             found = cover_replaced(known)
+        if found is None:
+            found = _cover_unended(known, rows, hints)
         if found is None and (pieces := known.find_inside(0)):
-            found = Cover(pieces, len(content), FRONT)
+            found = Cover(pieces, len(content), INSIDE)
         if len(front) == len(rows) or (found is not None and found.covered == len(content)):
             return found
     quiet = len(rows)
@@ -113,6 +134,25 @@ def _cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | 
         quiet -= 1
     parts = Parts(rows, content, budget, lags=hints.lags, quiet=quiet)
     return _Search(parts, rows, rows, content, budget, hints).run()
+
+
+def _cover_unended(known: Known, rows: Rows, hints: Hints) -> Cover | None:
+    """Return how rows cover a content behind which U+FFFD stands for parts that tell no text."""
+    content = known.content.removesuffix(REPLACEMENT)
+    if content in (b"", known.content):
+        return None
+    shorter = Known(known.rows, content, known.budget)
+    found = _Search(shorter, known.rows, rows, content, known.budget, hints).run()
+    if found is None or found.cost >= PARTIAL:
+        return None
+    end = found.pieces[-1].row + 1
+    parts = list(takewhile(lambda n: _is_blank(rows[n]), range(end, len(rows))))
+    size = len(known.content)
+    if not parts:
+        return found
+    begin, size = len(content), len(known.content)
+    pieces = [Piece(n, begin, size if n == parts[-1] else begin, Option(None)) for n in parts]
+    return found._replace(pieces=found.pieces + pieces, covered=size)
 
 
 def _without_end(rows: Rows) -> Rows:
@@ -151,7 +191,7 @@ class _Search:
         for gaps in range(MOST_GAPS + 1):
             found = [further for way in ways for further in self._follow(way, gaps)]
             # With one gap more a cover costs at least this; the first may lie before the content.
-            if self.best is not None and self.best.cost <= SPACE + GAP * gaps:
+            if self.best is not None and self.best.cost <= AFTER + GAP * gaps:
                 break
             if self.budget.left < 0:
                 break
@@ -170,9 +210,12 @@ class _Search:
             if stretch is None:
                 continue
             cost = way.cost + self._gap_cost(way.joint, stretch)
+            # Of equal ways that one is better which begins with a text that is known.
+            unsure = gaps > 0 and _is_blank(self.rows[begin])
             for joint in stretch.joints:
                 stretches = (*way.stretches, (stretch, joint))
-                further = _Way(cost, way.penalty + joint.penalty, joint, stretches)
+                penalty = way.penalty + joint.penalty + unsure
+                further = _Way(cost, penalty, joint, stretches)
                 if stretch.whole:
                     tail = self._tail_cost(further, at)
                     self._offer(further._replace(cost=cost + tail))
@@ -191,57 +234,88 @@ class _Search:
         joints = [joint.row for _, joint in way.stretches]
         # Rows between two stretches, and those behind the last, unless more are of what follows.
         apart = sum(first - row for first, row in zip(firsts[1:], joints, strict=False))
-        if not self.hints.lags:
+        if self.hints.last or (self.hints.own >= 0 and not self.hints.lags):
             apart += len(self.tails) - joints[-1]
-        if self.hints.last:
-            return way.cost, way.penalty, apart, [-first for first in firsts]
-        return way.cost, way.penalty, apart, firsts
+        return way.cost + way.penalty // 4, way.penalty, apart, firsts
 
     def _gap_cost(self, joint: Joint, stretch: Stretch) -> int:
         outside = self.rows[joint.row : stretch.first]
         if not outside:
             return SPACE if stretch.cut else 0
         head = self.heads[stretch.first]
+        if self._is_shown(joint, stretch.first):
+            head += SHOWN
+        elif joint.at and "closes" in self.marks[joint.row : stretch.first]:
+            head += 0 if "opens" in self.marks[joint.row : stretch.first] else MARKED
         if joint.at:
             return GAP + head
+        if self.marks[stretch.first - 1]:
+            return AFTER + head
         behind = takewhile(lambda n: not self.marks[n], reversed(range(joint.row, stretch.first)))
         blank = all(_is_space(self.rows[n][0]) for n in behind)
         return (SPACE if blank else FRONT) + head
+
+    def _is_shown(self, joint: Joint, end: int) -> bool:
+        """Say whether rows up to `end` are likely content: those before a call, after reasoning."""
+        if not self.hints.last:
+            return False
+        ahead: Mark = "opens" if self.hints.reasoned and not joint.at else ""
+        for n in range(end - 1, joint.row - 1, -1):
+            ahead = self.marks[n] or ahead
+            if not self.marks[n] and ahead == "opens":
+                if not _is_space(self.rows[n][0], blank=joint.at > 0):
+                    return True
+        return False
 
     def _tail_cost(self, way: _Way, at: int) -> int:
         """Return what the rows behind the content cost, or a last one that is hardly of it."""
         stretch, joint = way.stretches[-1]
         tail = self.tails[joint.row] if joint.row < len(self.tails) else 0
         alone = joint.row == stretch.first + 1 and joint.row > 1
-        if alone and all(x.data and len(x.data) > self.size - at for x in self.rows[stretch.first]):
-            tail = max(tail, TAIL)  # it only begins as the content ends
+        rest = self.size - at
+        if alone and all(len((x.data or b"").lstrip()) > rest for x in self.rows[stretch.first]):
+            tail = max(tail, TAIL if self.hints.last else AFTER)  # it only begins as that ends
         hints = self.hints
-        if not hints.lags and joint.row <= hints.own < len(self.tails):
+        if tail and self.hints.stops and self._is_stop(way):
+            tail = 0
+        unsure = self.rows[stretch.first][0].is_blank and all(
+            piece.option.is_blank for piece in stretch.trace(joint)
+        )
+        if unsure and not hints.lags and joint.row <= hints.own < len(self.tails):
             tail = max(tail, LEFT)
         return tail
+
+    def _is_stop(self, way: _Way) -> bool:
+        """Say whether what stands behind the content begins with a stop string, or begins one."""
+        stretch, joint = way.stretches[-1]
+        last = stretch.trace(joint)[-1]
+        data = last.option.data or last.option.texts[-1]
+        text = data[len(data) - last.over :] if last.over else b""
+        for row in self.rows[joint.row : joint.row + STOP_ROWS]:
+            text += row[0].data or row[0].texts[-1]
+        return any(text.startswith(stop) or stop.startswith(text) for stop in self.hints.stops)
 
 
 def _is_blank(row: Sequence[Option]) -> bool:
     return all(option.is_blank for option in row)
 
 
-def _is_space(option: Option) -> bool:
-    return option.is_blank or (option.data or b"").isspace()
+def _is_space(option: Option, blank: bool = True) -> bool:
+    return (blank and option.is_blank) or (option.data or b"").isspace()
 
 
 def _tail_costs(rows: Rows, marks: Sequence[Mark], last: bool) -> list[int]:
     """Return for each row what it costs that it and all rows after it are behind the content."""
     costs = []
-    cost, texts = 0, False
+    ahead: Mark = ""  # the next control token
+    near = far = False  # text stands before it; text that is in no call stands behind it
     for options, mark in zip(reversed(rows), reversed(marks), strict=True):
-        if mark == "opens":
-            cost = TAIL if texts and last else 0
-        elif mark and texts:
-            cost = MARKED
-        elif not mark and not options[0].is_blank:
-            texts = True
-            cost = max(cost, TAIL if last else 0)
-        costs.append(cost)
+        if mark:
+            far = far or (near and mark == "closes")
+            near, ahead = False, mark
+        elif not options[0].is_blank:
+            near = True
+        costs.append(MARKED if ahead == "closes" and far else TAIL if last and (near or far) else 0)
     return costs[::-1]
 
 

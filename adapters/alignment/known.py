@@ -74,7 +74,7 @@ class Known:
         rest = self.content[at : at + self.longest]
         found = {n for size in range(1, len(rest) + 1) for n in self.rows_of.get(rest[:size], ())}
         if len(rest) < self.longest:
-            found |= {n for n, data in enumerate(self.data) if data.lstrip().startswith(rest)}
+            found |= {n for n, data in enumerate(self.data) if _reaches_over(data, rest)}
         self.budget.spend(len(found) + 1)
         begins = {self._first_of(n, row, parted=rest[0] >= 0x80) for n in found if n >= row}
         return sorted(begins)
@@ -125,3 +125,7 @@ class Known:
             own = max(start, at)
             pieces.append(Piece(n, own, max(end - over, own), self.rows[n][0], cut, over))
         return pieces
+
+
+def _reaches_over(data: bytes, rest: bytes) -> bool:
+    return data.startswith(rest) or data[find_cut(data, rest, 0) :].startswith(rest)

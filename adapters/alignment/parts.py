@@ -32,6 +32,7 @@ from wellspoken.adapters.alignment.placement import (
 
 WIDTH = 256  # states kept after a row; where the split is certain there is one
 UNFINISHED = 8  # penalty of an end behind which the rest of a character comes
+LEFT_ROWS = 4  # penalty of an end behind which text comes, where nothing should
 _PLACES = 4  # of a known text, at which a row that stands for any text may end
 _BACK = 3  # rows before the place where a stretch breaks off, at which it may be left as well
 _CONTINUING = tuple(bytes([byte]) for byte in range(0x80, 0xC0))
@@ -89,6 +90,7 @@ class Parts:
             if ways:
                 penalty, end = min(ways)
                 penalty += UNFINISHED if inner else 0
+                penalty += LEFT_ROWS if not self.lags and not ending else 0
                 arrived.append((penalty, index if self.lags else -index, end))
         trace = partial(_trace, trails, row, content)
         if arrived:
@@ -113,10 +115,10 @@ class Parts:
             options = self.rows[n]
             was, blank = blank, all(option.is_blank for option in options)
             if blank:
-                if parted and not was:
+                if not was and (parted or options[0].most == ANY):
                     found.append(n)
             elif any(_may_begin(option, rest, parted) for option in options):
-                if not (was and found and parted and self._is_run(found[-1], n)):
+                if not (was and found and self._is_run(found[-1], n)):
                     found.append(n)
         self.budget.spend(len(self.rows) - row)
         return found
@@ -128,6 +130,8 @@ class Parts:
 
 def _may_begin(option: Option, rest: bytes, parted: bool) -> bool:
     if option.data is None:
+        if _strip(option, rest, 0) is not option:
+            return True
         text = option.texts[0]
         return rest.startswith(text) if text else parted or rest.startswith(option.texts[-1])
     if rest.startswith(option.data) or option.data.startswith(rest):
@@ -135,7 +139,8 @@ def _may_begin(option: Option, rest: bytes, parted: bool) -> bool:
     if rest.startswith(REPLACEMENT):
         return bool(_as_replaced(option.data, 0, rest))
     cut = find_cut(option.data, rest, 0)
-    return bool(cut) and rest.startswith(option.data[cut:])
+    text = option.data[cut:]
+    return bool(cut) and (rest.startswith(text) or text.startswith(rest))
 
 
 def _nearest(reached: Trail, anchor: State, at: State, size: int) -> Trail:
@@ -168,12 +173,26 @@ def _advance(
     for state, (total, _, _) in reached.items():
         for option in options:
             ends = _ends(option, state, content, front, inner)
+            if front and option.data is None:
+                bare = _strip(option, content, state[0])
+                if bare is not option:
+                    ends = [*ends, *_ends(bare, state, content, front, inner)]
             if option.most == ANY:
                 ends = [*ends, *_ends_of_any(state[0], following, content, ending)]
             for penalty, end in ends:
                 if end not in found or total + penalty < found[end][0]:
                     found[end] = (total + penalty, state, option)
     return found
+
+
+def _strip(option: Option, content: bytes, at: int) -> Option:
+    """Return a pattern without the white space in front that the content lacks."""
+    n = 0 if option.texts[0] else 1
+    cut = find_cut(option.texts[n], content, at) if n == 0 or option.firm else 0
+    if not cut and n == 0 and option.texts[0].isspace() and not content[at : at + 1].isspace():
+        cut = len(option.texts[0])
+    texts = (*option.texts[:n], option.texts[n][cut:], *option.texts[n + 1 :])
+    return option._replace(texts=texts) if cut else option
 
 
 Ends = Sequence[tuple[int, State]]
@@ -228,15 +247,18 @@ def _with_gaps(found: dict[int, int], most: int, content: bytes, inside: bool) -
 def _ends_of_any(
     at: int, following: Sequence[Option], content: bytes, ending: bool
 ) -> list[tuple[int, State]]:
-    """Return the ends of a row that stands for any text: where the next one's is, or the end."""
-    ends = [(8, (len(content), 0))] if ending and at < len(content) else []
+    """Return the ends of a row that stands for any text: where the next one's is, or the end.
+
+    The less text it is, the better, since what is known should be found in its place.
+    """
+    ends = [(8 + len(content) - at, (len(content), 0))] if ending and at < len(content) else []
     for option in following:
         text = option.data or option.texts[0]
         found = content.find(text, at + 1) if text else -1
         for _ in range(_PLACES):
             if found < 0:
                 break
-            ends.append((6, (found, 0)))
+            ends.append((6 + found - at, (found, 0)))
             found = content.find(text, found + 1)
     return ends
 
@@ -247,6 +269,8 @@ def _ends_of_known(data: bytes, state: State, content: bytes, front: bool) -> En
         whole = _character_end(content, position) - position
         # Parts that own nothing belong to the character that comes now, if it has that many.
         penalty = 0 if not opened or opened < whole else 2
+        if opened and data[:1] >= b"\xc0" and len(data) < whole:
+            penalty = 6  # it begins that character, so none came before it
         return ((penalty, (position + len(data), 0)),)
     if position < len(content) and data.startswith(content[position:]):
         return ((0, (len(content), 0)),)
@@ -254,8 +278,10 @@ def _ends_of_known(data: bytes, state: State, content: bytes, front: bool) -> En
     if replaced:
         return [(penalty, (end, opened)) for penalty, end in replaced]
     cut = find_cut(data, content, position) if front else 0
-    if cut and content.startswith(data[cut:], position):
-        return ((1, (position + len(data) - cut, 0)),)
+    if cut and position < len(content):
+        text = data[cut:]
+        if content.startswith(text, position) or text.startswith(content[position:]):
+            return ((1, (min(position + len(text), len(content)), 0)),)
     return ()
 
 
@@ -275,6 +301,8 @@ def _part_ends(state: State, content: bytes, inner: bool) -> Ends:
         ends.append((penalty, (end, 0)))
         if inner:
             ends += [(1, (at, 0)) for at in range(position + 1, end)]
+            if end < len(content):  # the rest of this one, and the beginning of the next
+                ends += [(2, (at, 0)) for at in range(end + 1, _character_end(content, end))]
     return ends
 
 
@@ -309,8 +337,10 @@ def _trace(trails: list[Trail], first: int, content: bytes, joint: Joint) -> lis
         beyond = size - (stop - start)
         data = option.data or b""
         own = content[start:stop]
-        over = beyond if beyond > 0 and data.startswith(own) and own else 0
-        cut = beyond - over if data.endswith(own) and own else 0
+        cut = over = 0
+        if beyond > 0 and own and own in data:
+            cut = data.find(own)
+            over = beyond - cut
         if option.data is None and option.most < ANY and not own.endswith(option.texts[-1]):
             over = 1  # or more: what stands behind its parts reaches over the end
         pieces.append(Piece(index, start, stop, option, cut, over))

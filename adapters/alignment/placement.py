@@ -16,12 +16,15 @@ ANY = 1_000_000  # `most` of a row that may stand for any text
 STEPS = 100_000
 REPLACEMENT = "\ufffd".encode()
 
-SPACE = 1  # only white space was cut at the front, or what ends with a control token
-FRONT = 2  # rows before the content are outside, the last of them no control token
-LEFT = 3  # those that came with the content are behind it
-TAIL = 5  # rows with text stand behind the content, though nothing of the answer is to follow
-MARKED = 6  # a control token that closes and text do: the content begins behind that, as a rule
-GAP = 10  # rows between two pieces are outside, each time
+AFTER = 1  # a control token closes what stands before the content
+SPACE = 2  # only white space was cut at the front, or stands between that and the content
+FRONT = 4  # other rows before the content are outside
+LEFT = 5  # those that came with the content are behind it, though its own text is not known
+TAIL = 18  # rows with text stand behind the content, though nothing of the answer is to follow
+MARKED = 8  # a control token that closes and text do: the content begins behind that, as a rule
+GAP = 9  # rows between two pieces are outside, each time
+SHOWN = 13  # rows are outside though they stand before a call, not before what closes reasoning
+INSIDE = 28  # the content begins inside of a row
 PARTIAL = 100  # the rows end before the content
 """What a cover costs; 0 is exact. Of several covers the cheapest is taken."""
 

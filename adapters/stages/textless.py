@@ -11,6 +11,8 @@ content, unknown if there are several.
 
 from __future__ import annotations
 
+import re
+
 from msgspec import json
 
 from wellspoken.adapters.alignment.candidates import (
@@ -24,6 +26,7 @@ from wellspoken.adapters.events import Alternative, Entry, Reason
 from wellspoken.adapters.exchange import Exchange, Notes
 from wellspoken.adapters.tokens.table import NULL, token_id
 
+_OF_REASONING = re.compile("(?i)think|reason")
 _ids = json.Decoder(list[int]).decode
 
 
@@ -38,13 +41,16 @@ def take_textless(entries: list[Entry], reason: Reason | None, exchange: Exchang
     if reason is None:
         reason = "stop" if limit is None or len(entries) < limit else "length"
     stopped = reason in ("stop", "tool_calls", "function_call")
-    kept = [x for x in entries[: len(entries) - stopped] if _is_content(x, stopped)]
+    given = entries[: len(entries) - stopped]
+    last = max((n for n, entry in enumerate(given) if _is_shown(entry)), default=-1)
+    given = given[last + 1 :]  # what the model wrote before a text, and with it, nobody was shown
+    kept = [x for x in given if _is_content(x, stopped)]
     if len(kept) < len(entries):
         notes.add("logprobs_outside_content", len(entries) - len(kept))
     for entry in kept:
         if entry.bytes is UNCHOSEN:
             _choose(entry, stopped, notes)
-        if entry.bytes != NULL:
+        if entry.bytes != NULL or "\ufffd" in entry.token:
             notes.add("logprobs_bytes_unknown")
         same = [x for x in entry.top_logprobs if _is_same(x, entry)]
         if token_id(entry.token) is None and not CONTROL.fullmatch(entry.token):
@@ -80,6 +86,18 @@ def _may_be_content(row: Entry | Alternative, stopped: bool) -> bool:
     if not _is_text(row):
         return True
     return not stopped and CONTROL.fullmatch(row.token) is not None
+
+
+def _is_shown(entry: Entry) -> bool:
+    """Say whether the entry tells text that a content of no text cannot be of."""
+    if entry.bytes is UNCHOSEN:
+        return False
+    text = entry.token.replace("\ufffd", "")
+    if entry.bytes != NULL:
+        text = bytes(_ids(entry.bytes)).decode(errors="ignore")
+    if CONTROL.fullmatch(text):
+        return _OF_REASONING.search(text) is not None
+    return text.strip() != "" and token_id(text) is None
 
 
 def _is_text(row: Entry | Alternative) -> bool:

@@ -63,7 +63,7 @@ class TilingStage:
         for event in events:
             if type(event) is Text:
                 alone = None if event.text else event
-                self._text(event, events, out)
+                self._text(event, out)
                 continue
             if type(event) is Finish:
                 self._run(event.choice).finish(event.reason, out)
@@ -85,7 +85,7 @@ class TilingStage:
             run = self.runs[choice] = Run(self.exchange, choice, self.budget)
         return run
 
-    def _text(self, event: Text, events: list[Event], out: list[Event]) -> None:
+    def _text(self, event: Text, out: list[Event]) -> None:
         run = self._run(event.choice)
         lp = event.lp
         if lp is None or not lp.entries:
@@ -108,16 +108,10 @@ class TilingStage:
                 return
         alone = lp is not None and not run.waiting and not run.held
         before, size = self.notes.changes, len(out)
-        run.add(event.text, lp, out, last=self._is_all(event, events))
+        run.add(event.text, lp, out, last=lp is not None and lp.whole)
         if alone and self.notes.changes == before and len(out) > size and not run.waiting:
             event.lp = out[-1].lp  # type: ignore[union-attr]
             out[-1] = event  # its bytes may still go out as they are
-
-    def _is_all(self, event: Text, events: list[Event]) -> bool:
-        """Say whether an event has all entries of a choice that is content alone, to its end."""
-        if event.lp is None or not event.lp.whole or self.exchange.stops:
-            return False
-        return not any(type(x) is ToolDelta and x.choice == event.choice for x in events)
 
     def _reason(self, event: Reasoning, alone: Text | None, out: list[Event]) -> None:
         run = self._run(event.choice)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice, takewhile
 
 from wellspoken.adapters.alignment.candidates import (
@@ -13,34 +12,30 @@ from wellspoken.adapters.alignment.candidates import (
     LOOSE,
     READINGS,
     READINGS_OF_ASCII,
+    SOME,
     UNCHOSEN,
-    Reading,
     blank,
     is_part,
-    mark_of,
-    options,
+    own_nothing,
     own_part,
     set_text,
     settle_piece,
     without_bytes,
 )
-from wellspoken.adapters.alignment.cover import SURE, Hints, cover
+from wellspoken.adapters.alignment.cover import Hints
 from wellspoken.adapters.alignment.placement import (
     ANY,
     PARTIAL,
-    STEPS,
     Budget,
     Cover,
     Option,
     Piece,
 )
-from wellspoken.adapters.alignment.spelling import SPELLINGS, Undo
+from wellspoken.adapters.alignment.search import Spelling, find_cover
 from wellspoken.adapters.events import UNKNOWN, Entry, Event, Logprobs, Reason, Text
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.textless import take_textless
 from wellspoken.adapters.tokens.table import NULL, token_id
-
-Spelling = tuple[str, Undo] | None
 
 LATE = 8  # times that all of what waits is searched: entries far ahead of their text, or behind it
 UNSURE = 64  # bytes of text at most that wait to have their split told
@@ -62,7 +57,7 @@ class Run:
         self.reasoning = ""  # shown reasoning that no entries were found for yet
         self.spelling: Spelling = None
         self.late = LATE
-        self.lags = False  # entries with text were seen to come before their text
+        self.lags = bool(exchange.stops)  # entries with text may come before their text
         self.parted = False  # the last entry written owns a part of unknown split
         self.apart = False  # reasoning or a call came since the last covered piece
         self.begun = False  # entries were written
@@ -136,16 +131,14 @@ class Run:
         parts = self._count_parts(cut)
         rest = self.waiting[:parts] + self._apart(self.waiting[parts:])
         for entry in self.waiting[:parts]:
-            if entry.bytes != NULL:
-                self.notes.add("logprobs_clipped")
-            if token_id(entry.token) is None:
-                own_part(entry, b"", self.notes)
+            own_nothing(entry, self.notes)
         self.waiting = []
         if self.bare.strip("\ufffd") == "" != self.bare and (self.any or self.exchange.echo):
             # A token that only begins a character, of which llama.cpp tells nothing.
-            self.notes.add("logprobs_unknown")
-            rest.insert(0, Entry("", UNKNOWN, NULL, []))
-            own_part(rest[0], self.bare.encode(), self.notes)
+            if not parts:
+                self.notes.add("logprobs_unknown")
+                rest.insert(0, Entry("", UNKNOWN, NULL, []))
+            own_part(rest[max(parts - 1, 0)], self.bare.encode(), self.notes)
             self.bare = ""
         if rest:
             self.emit("", rest, out)
@@ -156,15 +149,17 @@ class Run:
         Behind them stands nothing but what ends the text. Where the answer ended by itself without
         a control token, the last of them does; and a stop string may end it inside a character.
         """
-        if self.apart or (self.exchange.stops and not cut):
-            return 0
         parts = 0
         while parts < len(self.waiting) and is_part(self.waiting[parts]):
             parts += 1
         behind = self.waiting[parts:]
+        if self.parted and (behind or self.lags):
+            return parts
+        if self.apart or (self.exchange.stops and not cut):
+            return 0
         if not all(CONTROL.fullmatch(entry.token) for entry in behind):
             return 0
-        return parts if cut or behind or (self.parted and self.lags) else max(parts - 1, 0)
+        return parts if cut or behind else max(parts - 1, 0)
 
     def _take(self, out: list[Event], own: int, *, last: bool = False, ends: bool = False) -> None:
         """Write the held text with the entries that cover it; `ends`: nothing follows it."""
@@ -188,8 +183,17 @@ class Run:
                 self.late += 1
                 base = self.bare
         if found is None:
-            first = len(self.waiting) - own
-            hints = Hints(self.reasoning.encode(), first, lags=self.lags, last=last)
+            # Only where reasoning or a call may stand before do a text's own entries tell anything.
+            first = len(self.waiting) - own if self.apart or not self.begun else -1
+            if self.exchange.kind == "completions":
+                first = -1
+            hints = Hints(
+                self.reasoning.encode(),
+                first,
+                lags=self.lags and not (ends or last),
+                last=last,
+                stops=[stop.encode() for stop in self.exchange.stops],
+            )
             found, spelling = self._cover(self.held.encode(), hints)
         if found is None or not found.pieces:
             self._give_up(own, out)
@@ -208,6 +212,10 @@ class Run:
         pieces, entries, text = found.pieces, self.waiting, self.held
         if not self.begun:
             pieces = _without_front(pieces, content)
+            while len(pieces) > 1 and CONTROL.fullmatch(entries[pieces[0].row].token):
+                if pieces[0].end > pieces[0].start:
+                    break
+                pieces = pieces[1:]
         before = entries[: pieces[0].row]
         if self.apart or not self.begun or not all(CONTROL.fullmatch(x.token) for x in before):
             # The last character's parts may be more than those that came with it.
@@ -253,55 +261,16 @@ class Run:
             readings = tuple(reading for reading in readings if not reading.cost)
         entries = self.waiting[: len(content) + AHEAD]
         best: tuple[Cover | None, Spelling] = (None, None)
-        alone = hints.own == len(self.waiting)  # no entries came with the text
+        alone = hints.own in (-1, len(self.waiting))  # no entries came with the text
         if self.lags or alone or len(entries) == len(self.waiting):
-            best = self._search(entries, content, hints, readings)
+            best = find_cover(entries, content, hints, readings, self.spelling, self.budget)
         if len(entries) < len(self.waiting) and self.late and (best[0] is None or best[0].cost):
             self.late -= 1
-            best = self._search(self.waiting, content, hints, readings)
-        if best[0] is None or (exact and best[0].cost not in (0, LOOSE, PARTIAL)):
+            best = find_cover(self.waiting, content, hints, readings, self.spelling, self.budget)
+        if best[0] is None or (exact and best[0].cost not in (0, SOME, LOOSE, PARTIAL)):
             return None, self.spelling
         if best[1] is not None:
             self.notes.add(best[1][0])
-        return best
-
-    def _search(
-        self,
-        entries: list[Entry],
-        content: bytes,
-        hints: Hints,
-        readings: Sequence[Reading],
-    ) -> tuple[Cover | None, Spelling]:
-        """Return the cheapest cover by the first reading that has one."""
-        # Readings outside, spellings inside: a looser reading is worse than another spelling, since
-        # it finds room for nearly anything. A cover without cost ends the search; one that left out
-        # what stands before the content may be bettered by another spelling, but not by a looser
-        # reading.
-        budget = Budget(min(STEPS, self.budget.left))
-        given = budget.left
-        hints = hints._replace(marks=[mark_of(entry) for entry in entries])
-        best: tuple[Cover | None, Spelling] = (None, None)
-        tried: list[list[list[Option]]] = []
-        used = (x for x in SPELLINGS if any(_is_spelled(entry, x[1]) for entry in entries))
-        spellings = tuple(dict.fromkeys((self.spelling, None, *used)))
-        for reading in readings:
-            for spelling in spellings:
-                undo = spelling[1] if spelling else None
-                rows = [options(entry, undo, reading) for entry in entries]
-                if rows in tried:
-                    continue
-                tried.append(rows)
-                found = cover(rows, content, budget, hints)
-                if found is None or (reading.exact and found.cost):
-                    continue
-                found = found._replace(cost=found.cost + reading.cost)
-                if best[0] is None or found.cost < best[0].cost:
-                    best = (found, spelling or self.spelling)
-                if best[0] is not None and best[0].cost == 0:
-                    break
-            if best[0] is not None and best[0].cost < SURE:
-                break
-        self.budget.left -= given - max(budget.left, 0)
         return best
 
     def _give_up(self, own: int, out: list[Event]) -> None:
@@ -372,12 +341,6 @@ class Run:
         return entries
 
 
-def _is_spelled(entry: Entry, undo: Undo) -> bool:
-    return undo(entry.token) is not None or any(
-        undo(row.token) is not None for row in entry.top_logprobs
-    )
-
-
 def _first_held(pieces: list[Piece], content: bytes, first: int) -> int:
     """Return the piece at or before `first` from which text can wait: it begins a character."""
     while 0 < first < len(pieces) and (
@@ -403,5 +366,6 @@ def _is_unsure(option: Option) -> bool:
 def _without_front(pieces: list[Piece], content: bytes) -> list[Piece]:
     """Return the pieces without empty ones before ASCII text, which has no parts of characters."""
     owner = next((n for n, piece in enumerate(pieces) if piece.end > piece.start), 0)
-    front = content[: pieces[owner].end].isascii() and pieces[owner].option.most < ANY
-    return pieces[owner:] if front else pieces
+    option = pieces[owner].option
+    front = option.most < ANY and (option.data or b"").isascii()
+    return pieces[owner:] if front and content[: pieces[owner].end].isascii() else pieces

@@ -12,7 +12,7 @@ from tests.examples import examples
 from wellspoken.adapters.alignment.cover import Hints
 from wellspoken.adapters.alignment.cover import cover as cover_within
 from wellspoken.adapters.alignment.parts import WIDTH
-from wellspoken.adapters.alignment.placement import PARTIAL, Budget, Cover, Option
+from wellspoken.adapters.alignment.placement import FRONT, PARTIAL, SPACE, Budget, Cover, Option
 
 PART = Option(None)  # a part of a character of unknown split
 
@@ -36,10 +36,10 @@ def owned(found: Cover | None, content: str) -> list[tuple[int, bytes]]:
 KNOWN: dict[str, tuple[list[bytes], str, list[tuple[int, bytes]], int]] = {
     "exact": ([b"a", b"bc"], "abc", [(0, b"a"), (1, b"bc")], 0),
     "an end-of-text token behind": ([b"a", b"b", b"</s>"], "ab", [(0, b"a"), (1, b"b")], 0),
-    "the leading space": ([b" a", b"b"], "ab", [(0, b"a"), (1, b"b")], 1),
-    "reasoning before": ([b"hm", b"a", b"b"], "ab", [(1, b"a"), (2, b"b")], 2),
+    "the leading space": ([b" a", b"b"], "ab", [(0, b"a"), (1, b"b")], SPACE),
+    "reasoning before": ([b"hm", b"a", b"b"], "ab", [(1, b"a"), (2, b"b")], FRONT),
     "the last of two": ([b"ab", b"-", b"ab"], "ab", [(0, b"ab")], 0),
-    "the last, where all are there": ([b"x", b"ab", b"-", b"ab"], "ab", [(3, b"ab")], 2),
+    "the last, where all are there": ([b"x", b"ab", b"-", b"ab"], "ab", [(3, b"ab")], FRONT),
     "it reaches over": ([b"a", b"bcd"], "ab", [(0, b"a"), (1, b"b")], 0),
     "the rows end first": ([b"a"], "abc", [(0, b"a")], PARTIAL),
     "a part of a character": ([b"\xc3", b"\xa9"], "é", [(0, b"\xc3"), (1, b"\xa9")], 0),

@@ -24,7 +24,7 @@ from wellspoken.adapters.translate import StreamTranslator, translate_body
 
 BLANK_LAST = "the last entry is none of the text's"
 """What the checker says of an entry without bytes behind the content, which may be there."""
-CHUNK_RULES = ("7.chunk", "L.chunk")
+CHUNK_RULES = ("7.chunk", "L.chunk", "L.offset")
 """What no one can hold whose backend sends the entries behind their text (form late)."""
 
 
