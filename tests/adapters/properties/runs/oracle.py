@@ -249,7 +249,7 @@ def _check_entry(
         return
     if case.streamed and own != told and told in own and _is_part(told):
         return  # the beginning of its character came, and went, with a text that did not tell it
-    if own.removesuffix("\ufffd".encode()) == told:
+    if own == told + "\ufffd".encode():
         return  # parts that never came, which the token itself began
     clipped = token.owned != shown.share
     if own != told and not (clipped and own and own in told) and not (clipped and not token.owned):
