@@ -144,7 +144,7 @@ class Pieces:
         if part is UNSET:
             self.notes.add("choice_part_misnamed")
             part = strict.WirePart()
-        self.extras("choice", choice.index, choice, strict.CHOICE_EXTRAS)
+        told = self.extras("choice", choice.index, choice, strict.CHOICE_EXTRAS)
         index = choice.index
         text = part.content if isinstance(part.content, str) else ""
         lp = self._logprobs(choice.logprobs, text)
@@ -162,7 +162,7 @@ class Pieces:
         reasoning = ""
         if part.reasoning is not UNSET or part.reasoning_content is not UNSET:
             reasoning = self._reasoning(part.reasoning, part.reasoning_content)
-        self.extras("message", index, part, OBJECTS)
+        told = self.extras("message", index, part, OBJECTS) or told
         refusal = part.refusal if isinstance(part.refusal, str) else ""
         if part.refusal == "":
             self.notes.add("refusal_empty")
@@ -174,7 +174,7 @@ class Pieces:
         else:
             self.written[index].add((reasoning, text, refusal, rows))
         if raw is not None and before == self.notes.changes and not reasoning:
-            events = _single(index, part, lp, refused, rows, finish, raw)
+            events = _single(index, part, lp, refused, rows, finish, raw, told)
             if events:
                 self.out += events
                 return
@@ -224,16 +224,22 @@ class Pieces:
         elif len(out) == size:
             out.append(Open(index))
 
-    def extras(self, where: Where, choice: int | None, given: Any, names: Iterable[str]) -> None:
+    def extras(self, where: Where, choice: int | None, given: Any, names: Iterable[str]) -> bool:
         """Emit those of these keys of a Struct that came, as `extra` does."""
+        emitted = False
         for name in names:
             if (value := getattr(given, name)) is not NONE:
-                self.extra(where, choice, name, value)
+                emitted = self.extra(where, choice, name, value) or emitted
+        return emitted
 
-    def extra(self, where: Where, choice: int | None, key: str, value: Raw) -> None:
-        """Emit a key outside the contract if the client gets it, else count what is lost."""
+    def extra(self, where: Where, choice: int | None, key: str, value: Raw) -> bool:
+        """Emit a key outside the contract if the client gets it, else count what is lost.
+
+        Says whether it was emitted: it may then leave before the rest of its chunk, with text that
+        was held back, so that chunk cannot pass as it is.
+        """
         if value is NONE:
-            return
+            return False
         if key == PROMPT:  # where vLLM has it
             if self.context.text and where == "answer" and bytes(value) != b"null":
                 self.notes.add("token_ids_renamed")
@@ -242,21 +248,22 @@ class Pieces:
         if data == b"null":
             self.notes.add("null_key_omitted")
         elif key in OBJECTS:
-            if data == b"[]":
-                return
             if data.startswith(OBJECTS[key]):
                 self.out.append(Extra(where, choice, key, value))
-            else:
+                return True
+            if data != b"[]":
                 self.notes.drop(key)
         elif key in (OWN, PROMPT) and self.exchange.tells_ids and not holds_ids(value):
             self.notes.drop(key)
         elif self.exchange.keeps(key):
             self.told_ids = self.told_ids or key == OWN
             self.out.append(Extra(where, choice, key, value))
+            return True
         else:
             if key in ("stop_reason", "matched_stop"):
                 self.notes.add("stop_reason_folded")
             self.notes.drop(key)
+        return False
 
     def role(self, choice: int, role: Any) -> None:
         """Count what is wrong with a role; the writer makes its own."""
@@ -360,11 +367,14 @@ def _single(
     rows: list[Row],
     finish: Reason | None,
     raw: bytes | None,
+    told: bool = False,
 ) -> list[Event]:
     """Return the one event that a conforming chunk is, nothing if it is none or several.
 
     A list without entries comes before it: the end of a choice tells that, as only it can know.
+    Where `told`, keys that the chunk has may leave before the event, unless that is a role.
     """
+    own = None if told else raw
     text, role, refusal = part.content, part.role, part.refusal
     bare = text is UNSET and role is UNSET
     if lp is not None and not lp.entries:
@@ -373,15 +383,15 @@ def _single(
         return [Text(index, "", lp), *others] if others or silent else []
     if finish is not None:
         if bare and refusal is UNSET and not rows and lp is None:
-            return [Finish(index, finish, True, raw)]
+            return [Finish(index, finish, True, own)]
     elif len(rows) == 1 and lp is None and refusal in (UNSET, None) and text in (UNSET, None):
         if bare or role == "assistant":
             n, call_id, name, arguments = rows[0]
-            return [ToolDelta(index, n, call_id, name, arguments, raw, not bare)]
+            return [ToolDelta(index, n, call_id, name, arguments, own, not bare)]
     elif rows or lp is not None:
         return [Text(index, "", lp)] if part == _TEXTLESS else []
     elif role == "assistant" and text in ("", None) and refusal is None:
         return [Open(index, raw, text is None)]
     elif bare and isinstance(refusal, str) and refusal:
-        return [Refusal(index, refusal, refused, raw)]
+        return [Refusal(index, refusal, refused, own)]
     return []

@@ -16,7 +16,8 @@ def text_choice(pieces: Pieces, choice: strict.WireTextChoice, raw: bytes | None
     """Emit a strict choice; `raw` is its chunk where that may go out as it is."""
     notes, index, text = pieces.notes, choice.index, choice.text
     before = notes.changes
-    pieces.extras("choice", index, choice, strict.TEXT_CHOICE_EXTRAS)
+    if pieces.extras("choice", index, choice, strict.TEXT_CHOICE_EXTRAS):
+        raw = None
     finish = choice.finish_reason
     if finish is UNSET:
         notes.add("finish_reason_absent")

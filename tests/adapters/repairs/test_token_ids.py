@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests import native
+from tests import native, replay
 from tests.answers import (
+    TOOL,
     Json,
     Said,
     ask,
     body,
+    call,
     choice,
     chunk,
     completion,
@@ -26,6 +28,9 @@ from tests.answers import (
 )
 from tests.conforming_completions import body as text_body
 from tests.conforming_completions import choice as text_choice
+from tests.conforming_completions import end as text_end
+from tests.conforming_completions import piece
+from tests.fakes.upstream import DONE, event
 from tests.replay import body as translate
 from wellspoken.adapters.events import Event, Extra
 
@@ -240,6 +245,31 @@ def test_a_streams_ids_end_with_the_stop_string() -> None:
         parts[-1]["choices"][0]["token_ids"] = [place]
     said = stream([role(), *parts, end()], asked(stop="b"))
     told = [x["choices"][0].get("token_ids") or [] for x in chunks(said.raw)]
+    assert [id for ids in told for id in ids] == [0, 1]
+
+
+@pytest.mark.parametrize("last", ["end", "call", "refusal"])
+def test_ids_that_leave_with_held_text_are_not_said_again(last: str) -> None:
+    """Text that may begin a stop string leaves before what ends it. Mutant: raw chunks pass."""
+    begin = call("f", "", index=0)
+    others: dict[str, Json] = {"call": {"tool_calls": [begin]}, "refusal": {"refusal": "no"}}
+    parts = [role(), say("a"), *([chunk(others[last])] if last in others else []), end()]
+    for place, part in enumerate(parts[1:]):
+        part["choices"][0]["token_ids"] = [place]
+    tools: Json = {"tools": [TOOL]} if last == "call" else {}
+    said = stream(parts, asked(stop="ab", **tools))
+    told = [x["choices"][0].get("token_ids") or [] for x in chunks(said.raw)]
+    assert [id for ids in told for id in ids] == list(range(len(parts) - 1))
+
+
+def test_a_completions_ids_that_leave_with_held_text_are_not_said_again() -> None:
+    parts = [piece("a"), text_end()]
+    for place, part in enumerate(parts):
+        part["choices"][0]["token_ids"] = [place]
+    request = {"model": parts[0]["model"], "prompt": "hi", "stream": True, "stop": "ab"}
+    sent = [*(event(part) for part in parts), DONE]
+    raw = replay.stream(request | {"return_token_ids": True}, sent, "completions").body
+    told = [x["choices"][0].get("token_ids") or [] for x in chunks(raw)]
     assert [id for ids in told for id in ids] == [0, 1]
 
 
