@@ -83,8 +83,9 @@ class NearOpenAI(Framed):
             body = self.decode_body(data)
             if len({choice.index for choice in body.choices}) < len(body.choices):
                 raise ValueError
-            if body.timings is not NONE and type(body.usage) is not strict.WireUsage:
-                raise ValueError
+            if body.timings is not NONE or body.metrics is not NONE:  # Amazon Bedrock has the last
+                if type(body.usage) is not strict.WireUsage or not body.usage.total_tokens:
+                    raise ValueError
         except (*REFUSED, ValueError):
             self._tolerant(data, status)
         else:

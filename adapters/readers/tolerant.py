@@ -124,6 +124,8 @@ class Tolerant:
         if found is None:
             found = take_misplaced(payload, choices, self.context)
         else:
+            if not (found.prompt or found.completion):  # zeros, beside which there may be more
+                found = take_misplaced(payload, choices, self.context) or found
             if choices and not self.whole and not self.exchange.running_usage:
                 self.notes.add("usage_misplaced")
             if timed is not None:  # b7376 and b11549 tell both of one choice, whatever `n`

@@ -135,12 +135,22 @@ def _tells(value: Any) -> bool:
     return "prompt_tokens" in names or "completion_tokens" in names
 
 
+_HOLDERS = ("usage", "tokens", "billed_units")
+
+
+def _rank(name: str) -> int:
+    """Return how well a name within a vendor's object says that it holds the counts, 0 the best."""
+    words = split_words(name).split("_")
+    name = "usage" if "usage" in words else name
+    return _HOLDERS.index(name) if name in _HOLDERS else len(_HOLDERS)
+
+
 def take_misplaced(payload: dict[str, Any], choices: list[Any], context: Context) -> Usage | None:
     """Take the usage from where it does not belong; None if it is nowhere.
 
     From a choice or its delta (`usage_in_choice`, Moonshot); from an object of a vendor's beside
     `choices` (`usage_in_vendor_object`): Groq's `x_groq`, Gemini's `usageMetadata`, Cohere's
-    `meta`, LM Studio's `stats`.
+    `meta`, LM Studio's `stats`, and what is called a usage within one.
     """
     for choice in choices:
         if not isinstance(choice, dict):
@@ -152,11 +162,11 @@ def take_misplaced(payload: dict[str, Any], choices: list[Any], context: Context
     for key, value in payload.items():
         if not isinstance(value, dict):
             continue
-        if _tells(value):
+        if key != "usage" and _tells(value):
             context.note("usage_in_vendor_object")
             return usage(payload.pop(key), context)
-        for name in ("usage", "tokens", "billed_units"):
-            if _tells(value.get(name)):
+        for name in sorted(value, key=_rank):
+            if _rank(name) < len(_HOLDERS) and _tells(value[name]):
                 context.note("usage_in_vendor_object")
                 payload[key] = {k: v for k, v in value.items() if k != name} or None
                 return usage(value[name], context)

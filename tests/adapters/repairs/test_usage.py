@@ -48,6 +48,14 @@ IN_VENDORS = [
     {"stats": {"input_tokens": 5, "total_output_tokens": 2, "tokens_per_second": 43.7}},
     {"amazon-bedrock-invocationMetrics": {"inputTokenCount": 5, "outputTokenCount": 2}},
     {"token_usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}},
+    {"metrics": {"inputTokens": 5, "outputTokens": 2, "latencyMs": 340}},
+    {
+        "x_info": {
+            "limits": {"total_tokens": 9},
+            "tokenUsage": {"inputTokens": 5, "outputTokens": 2},
+        }
+    },
+    {"x": {"billed_units": {"input_tokens": 1, "output_tokens": 2}, "last_usage": USAGE}},
 ]
 
 
@@ -160,6 +168,14 @@ def test_zeros_beside_a_text_are_no_count() -> None:
     assert usage(said) == (9, 1)
     said = body(completion(choice(""), usage={**zeros, "prompt_tokens": 9, "total_tokens": 9}))
     assert usage(said) == (9, 0)
+
+
+def test_zeros_give_way_to_a_vendors_object() -> None:
+    zeros = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    for more in IN_VENDORS:
+        said = body(completion(usage=zeros, **more))
+        assert usage(said) == (5, 2) and said.repairs["usage_in_vendor_object"] == 1
+        assert "usage_constant" not in said.repairs
 
 
 def test_a_hundred_that_is_true_is_kept() -> None:
