@@ -10,6 +10,9 @@ number comes again and again and begins with 0, a counter's never comes twice:
     two, the later kept back   it counts               they number choices
     more: it counts            it counts               a fault, if it has text
 
+A first chunk that only opens the choice may be none of them: who counts tokens begins behind it, so
+the same index once more says nothing yet.
+
 So one chunk at most waits for the next, and only where the second's index is not the first's. Of a
 choice that nobody asked for nothing may get among the text of the one that was: what looked like a
 counter and then goes back is no answer.
@@ -25,6 +28,7 @@ from wellspoken.adapters.events import (
     Open,
     Reasoning,
     Refusal,
+    Start,
     Text,
     ToolDelta,
 )
@@ -42,6 +46,7 @@ class Numbering:
         self.settled = exchange.n > 1 or "n_cmpl" in exchange.switches
         self.first = -1
         self.last = -1
+        self.opened = False  # the only chunk so far held nothing but a role
         self.counts = False
         self.waiting: list[Event] = []
 
@@ -52,12 +57,17 @@ class Numbering:
             return chunk
         index, last = max(indexes), self.last
         self.last = index
+        opened, self.opened = self.opened, False
         if last < 0:
             self.first = index
+            self.opened = all(type(event) in (Start, Open) for event in chunk)
             self.settled = len(indexes) > 1 or any(type(event) is Finish for event in chunk)
             return chunk
         if self.counts:
             return self._count(chunk, goes_on=len(indexes) == 1 and index >= last)
+        if opened and indexes == {last}:
+            self.settled = any(type(event) is Finish for event in chunk)
+            return chunk
         if len(indexes) > 1 or index <= last:
             self.settled = True
             waiting, self.waiting = self.waiting, []

@@ -42,6 +42,18 @@ def test_an_index_that_counts_chunks_is_the_one_choice(first: int, opens: bool, 
         assert said.repairs.get("choice_index_counts", 0) == size + opens - 1
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_tokens_may_be_counted_anew_behind_the_role(first: int) -> None:
+    """The mutant that counts the role's chunk among them takes two tokens for other choices."""
+    for size in range(1, len(WORDS) + 1):
+        parts = count(WORDS[:size], first, opens=False)
+        said = stream([role(index=first), *parts])
+        assert text(said) == "".join(WORDS[:size])
+        assert said.repairs.get("choice_index_counts", 0) == size - 1
+        said = stream([role(index=first), *parts[:-1], end(index=first + size)])
+        assert text(said) == "".join(WORDS[: size - 1])
+
+
 def test_an_index_that_counts_tokens_may_leave_some_out() -> None:
     said = stream([say("a", index=1), say("b", index=3), end(index=4)])
     assert text(said) == "ab"
@@ -84,6 +96,16 @@ def test_two_choices_in_one_chunk_are_two() -> None:
 def test_a_choice_of_one_chunk_is_whole_before_the_next() -> None:
     said = stream([chunk({"content": "a"}, "stop"), chunk({"content": "x"}, "stop", index=1)])
     assert text(said) == "a"
+
+
+def test_behind_a_role_a_choice_of_one_chunk_is_whole_too() -> None:
+    parts = [chunk({"content": text}, "stop", index=n) for n, text in enumerate("ax")]
+    assert text(stream([role(), *parts])) == "a"
+
+
+def test_an_index_that_two_texts_have_is_no_counter() -> None:
+    parts = [say("a"), say("b"), say("x", index=1), say("y", index=2), end()]
+    assert text(stream(parts)) == "ab"
 
 
 def test_a_counter_that_goes_back_is_no_answer() -> None:

@@ -41,7 +41,7 @@ def usage(said: Said) -> tuple[int, int]:
 
 
 IN_CHOICE = [{"usage": USAGE}, {"delta": {"usage": USAGE}}]
-IN_VENDORS = [
+IN_VENDORS: list[Json] = [
     {"x_groq": {"id": "req_1", "usage": USAGE}},
     {"usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 2, "totalTokenCount": 7}},
     {"meta": {"billed_units": {"input_tokens": 5.0, "output_tokens": 2.0}}},
