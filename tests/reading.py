@@ -18,6 +18,7 @@ NOT_SAMPLED = "mlx-lm/"  # its entry is the first of the unsorted list, not the 
 # They give the sampled token the best alternative's number.
 MISPAIRED = ("cortex/", "/pr10627")
 CONSTANT_USAGE = "koboldcpp"
+COUNTED = "counted-index"  # its index counts tokens
 
 
 @dataclass
@@ -45,6 +46,8 @@ def facts_of(fixture: Fixture) -> Facts | None:
         pieces = part["choices"] if isinstance(part["choices"], list) else [part["choices"]]
         for place, piece in enumerate(pieces):
             index = piece.get("index", 0) if fixture.streamed else place
+            if COUNTED in fixture.name:
+                index = 0
             choice = choices.setdefault(index, _Choice())
             message = piece.get("delta") or piece.get("message") or {}
             said = message.get("content") or piece.get("text") or ""
