@@ -11,7 +11,7 @@ from wellspoken.adapters.events import Fault
 from wellspoken.engine.failure import NotReady
 from wellspoken.proxy.http.requests import TRACE, client_lines
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.plan import BackendRequest
+from wellspoken.proxy.relay.plan import Amendment, BackendRequest
 from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target, not_ready
@@ -169,7 +169,8 @@ async def send_accepted(
     """Send a request; return its answer, whether that is a stream, and what of it was read.
 
     `streams`: it may be one. Where the server refuses what an amendment of the request changes,
-    nothing was computed, and it is sent again. Raises as `send_request` and `read_start` do.
+    nothing was computed, and it is sent again; that it refuses that is noted only once it answers.
+    Raises as `send_request` and `read_start` do.
     """
     limit = call.state.config.limits.response
 
@@ -181,19 +182,21 @@ async def send_accepted(
 
     response, streamed, data = await send(request)
     left = request.amendments
-    while left:
+    made: list[Amendment] = []
+    while left or made:
         data = data or await response.chunk()
-        if response.status < 300 and b"error" not in data:
+        # An answer may speak of errors; in a server's own there are no choices.
+        if response.status < 300 and (b'"choices"' in data or b"error" not in data):
+            for amendment in made:  # it took none before: a refusal may have had another cause
+                amendment.note()
             break
-        amendment = next((x for x in left if x.refused(response.status, data)), None)
-        if amendment is None:
+        refused = next((x for x in left if x.refused(response.status, data)), None)
+        if refused is None:
             break
         response.close()
-        left = tuple(other for other in left if other is not amendment)
-        response, streamed, data = await send(request._replace(payload=amendment.payload()))
-        data = data or await response.chunk()
-        if not amendment.refused(response.status, data):
-            amendment.note()
+        made.append(refused)
+        left = tuple(other for other in left if other is not refused)
+        response, streamed, data = await send(request._replace(payload=refused.payload()))
     return response, streamed, data
 
 

@@ -192,6 +192,30 @@ async def test_a_refusal_for_another_reason_is_told_and_not_remembered(
     assert len(bodies(upstream)) == 5
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        whole({"detail": [{"msg": "Field required", "loc": ["body", "x"], "input": {}}]}, 422),
+        whole({"error": "too many"}, 429),
+        whole({"error": "lost"}, 500),
+        whole({"error": "lost"}),
+        stream(event({"error": "lost"})),
+    ],
+    ids=["422", "429", "500", "body", "stream"],
+)
+async def test_only_an_answer_shows_that_the_usage_was_refused(
+    upstream: Upstream, start_proxy: StartProxy, other: Script
+) -> None:
+    """FastAPI quotes the whole request, `stream_options` and all, whatever it refuses of it."""
+    quoted = {"type": "missing", "loc": ["body", "x"], "msg": "Field required", "input": ASKED}
+    upstream.script(CHAT, whole({"detail": [quoted]}, 422), other, PLAIN)
+    proxy = await start_proxy(upstream)
+    async with await proxy.chat(stream=True) as response:
+        assert response.status >= 400
+    await text_of(proxy)
+    assert options(upstream) == [ASKED, None, ASKED]
+
+
 async def test_a_server_that_went_away_may_come_back_another(
     upstream: Upstream, start_proxy: StartProxy
 ) -> None:
