@@ -21,12 +21,21 @@ from wellspoken.adapters.servers.forms import object_in
 KEY: Final = "stream_options"
 _REFUSALS: Final = (400, 422)
 _FAILURES: Final = (500, 501)
-_NAMED: Final = re.compile(rb"stream.?options|include.?usage", re.IGNORECASE)
+_NAME: Final = rb"(stream.?options|include.?usage)"
+_NAMED: Final = re.compile(_NAME, re.IGNORECASE)
 _UNKNOWN: Final = re.compile(
     rb"\b(extra|additional|unrecogni[sz]ed|unknown|unexpected|unsupported|undefined)"
     rb"( request| keyword| body| json)?[ _]"
     rb"(inputs?|fields?|parameters?|params?|arguments?|keys?|propert(y|ies)|forbidden)\b",
     re.IGNORECASE,
+)
+_REFUSING: Final = (
+    rb"(unexpected|unknown|unsupported|unrecogni[sz]ed|undefined|invalid|extra|additional"
+    rb"|not (support|exist)|not (yet )?(supported|allowed|permitted|implemented|known|valid))"
+)
+_BETWEEN: Final = rb"[^{}.;\n]{0,60}"  # a request that is quoted has braces
+_REFUSED: Final = re.compile(
+    _REFUSING + _BETWEEN + _NAME + rb"|" + _NAME + _BETWEEN + _REFUSING, re.IGNORECASE
 )
 
 
@@ -62,7 +71,8 @@ def ask_usage(sent: dict[str, Any], running: bool) -> None:
 def refuses_usage(status: int, said: bytes) -> bool:
     """Say whether an answer refuses `stream_options`, or what the server does not know.
 
-    `said`: its body, or of a stream what came first. Words alone tell, in each server's own.
+    `said`: its body, or of a stream what came first. Words alone tell, in each server's own; where
+    the status does not say that nothing ran, a failure may quote the request.
     """
     if status in _REFUSALS:
         return bool(_NAMED.search(said) or _UNKNOWN.search(said))
@@ -70,4 +80,4 @@ def refuses_usage(status: int, said: bytes) -> bool:
         return False
     if status < 400 and (b'"choices"' in said or b"error" not in said):
         return False
-    return _NAMED.search(said) is not None
+    return _REFUSED.search(said) is not None

@@ -31,6 +31,9 @@ REFUSALS = [
     (400, "Unexpected field in the request"),
     (500, "create() got an unexpected keyword argument 'stream_options'"),
     (200, '{"error": {"message": "include_usage is not supported"}}'),
+    (200, '{"object": "error", "message": "[{\'type\': \'extra_forbidden\', \'loc\': '
+          "('body', 'stream_options')}]\"}"),
+    (501, "stream_options: not implemented"),
 ]  # fmt: skip
 OTHERS = [
     (400, "max_tokens is too large"),
@@ -38,6 +41,9 @@ OTHERS = [
     (429, "stream_options: too many requests"),
     (500, "unexpected field"),
     (503, "stream_options"),
+    (500, "Connection lost, unknown state. Request: {'stream_options': {'include_usage': True}}"),
+    (500, "KeyError: 'stream_options'"),
+    (200, '{"error": "unexpected end", "asked": {"stream_options": {"include_usage": true}}}'),
     (200, '{"choices": [{"delta": {"content": "an error of stream_options"}}]}'),
     (200, '{"choices": []}'),
 ]
