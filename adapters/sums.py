@@ -23,7 +23,7 @@ def hold(told: Sequence[Usage], n: int, prompts: Sequence[object]) -> Usage | No
     if not told:
         return None
     last = told[-1]
-    if last.prompt and last.completion is not None and not last.timed:
+    if last.prompt and last.completion and not last.timed:
         if last.slot is None or n == 1:
             return last  # as nearly always
     usage = _gather((each for each in told if not each.timed), n, prompts)
@@ -61,16 +61,18 @@ def is_full(usage: Usage) -> bool:
 def later(old: Usage, new: Usage) -> Usage:
     """Return the later of two counts, but what it does not tell from the earlier one.
 
-    Zeros behind a count tell nothing either.
+    A zero behind a count tells nothing either: of Anthropic's two events, of which the first counts
+    the prompt and the last the completion, some converters make a usage each.
     """
     if not new.prompt and not new.completion:
         return old
-    if is_full(new):
+    prompt, completion = not new.prompt and old.prompt, not new.completion and old.completion
+    if is_full(new) and not prompt and not completion:
         return new
     found = structs.replace(new, raw=None)
-    if found.prompt is None:
+    if found.prompt is None or prompt:
         found.prompt, found.prompt_details = old.prompt, old.prompt_details
-    if found.completion is None:
+    if found.completion is None or completion:
         found.completion, found.completion_details = old.completion, old.completion_details
     return found
 

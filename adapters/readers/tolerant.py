@@ -133,7 +133,7 @@ class Tolerant:
         if found is None or not is_full(found):
             for key in EVAL_COUNTS:
                 payload.pop(key, None)
-        else:
+        elif found.prompt and found.completion:  # else it may be a constant, and they the counts
             timed = None
         self.pieces.out += [each for each in (found, timed) if each is not None]
 

@@ -36,6 +36,9 @@ def counts(usage: Usage | None) -> tuple[int | None, int | None, bytes] | None:
         ([Usage(15, 1, CACHED), Usage(None, 10, OTHERS)], (15, 10, bytes(CACHED))),
         ([FULL, Usage(0, 0)], (15, 10, bytes(CACHED))),
         ([Usage(0, 0), TIMED], (0, 0, b"")),
+        ([Usage(15, 0, CACHED), Usage(0, 10)], (15, 10, bytes(CACHED))),
+        ([FULL, Usage(15, 0)], (15, 10, b"")),
+        ([Usage(0, 0), Usage(15, 0, CACHED)], (15, 0, bytes(CACHED))),
         ([FULL, Usage(16, 11)], (16, 11, b"")),
     ],
 )  # fmt: skip

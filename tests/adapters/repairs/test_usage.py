@@ -231,6 +231,19 @@ def test_zeros_give_way_to_timings() -> None:
     assert usage(said) == (5, 2) and said.repairs["usage_from_timings"] == 1
 
 
+@pytest.mark.parametrize("zeros", [{"prompt_tokens": 0}, {"prompt_tokens": 5}])
+@pytest.mark.parametrize("last", [end(), {**chunk({}), "choices": []}])
+def test_zeros_give_way_to_timings_beside_them(zeros: Json, last: Json) -> None:
+    timings = {"prompt_n": 3, "cache_n": 2, "predicted_n": 2}
+    told = {"usage": {**zeros, "completion_tokens": 0}, "timings": timings}
+    for said in (
+        stream([role(), say("Hi"), end(), {**last, **told}], ASKED),
+        body(completion(**told)),
+    ):
+        assert usage(said) == (5, 2) and said.repairs["usage_from_timings"] == 1
+        assert said.answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
 def test_cached_tokens_go_with_the_prompt_that_they_are_part_of() -> None:
     """A prompt that the proxy has to estimate is not the one of which the backend tells a part."""
     given = {"completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 900}}
