@@ -81,6 +81,7 @@ class Rest:
             if type(event) is Usage and self.usage is not None:
                 add_usage(event, self.usage, prompt=False)
                 event.prompt = self.usage.prompt
+                event.prompt_details = self.usage.prompt_details
                 result = self.exchange.result
                 result.usage = event
                 result.usage_source = weakest((self.source, result.usage_source))

@@ -286,9 +286,9 @@ class StreamTranslator:
 
     def count_so_far(self) -> None:
         """Set the exchange's usage, of an answer that nobody waits for any more."""
-        result = self.exchange.result
-        if result.usage is not None:
+        if self.done:
             return
+        result = self.exchange.result
         each = self.merge.each if isinstance(self.merge, Merge | Best) else len(self.sources)
         total, known = Usage(0, 0), dict[int, list[str]]()  # by prompt
         for place, source in enumerate(self.sources):

@@ -27,8 +27,10 @@ def pieces(index: int, *words: str) -> list[bytes]:
     return [event(one) for one in (role(index), *said, finish("stop", index))]
 
 
-def end() -> list[bytes]:
-    return [event({**chunk({}), "choices": [], "usage": USAGE}), DONE]
+def end(cached: int = 0) -> list[bytes]:
+    """Return a usage and the end; `cached`: how much of the prompt the server still knew."""
+    told = {**USAGE, "prompt_tokens_details": {"cached_tokens": cached}}
+    return [event({**chunk({}), "choices": [], "usage": told}), DONE]
 
 
 def shuffled(draw: st.DrawFn, queues: list[list[bytes]]) -> list[tuple[int, bytes]]:
@@ -59,7 +61,7 @@ def test_any_interleaving_is_one_answer(data: st.DataObject) -> None:
         rest.expect(parts)
         translator.sources = (first, *(BackendAnswer(part) for part in parts))
         # A server that gives two choices where one was asked for is heard for the first.
-        more = [[*pieces(0, f"x{place}", f"y{place}"), *pieces(1, "?"), *end()] for place in lacks]
+        more = [[*pieces(0, f"x{place}", f"y{place}"), *pieces(1, "?"), *end(2)] for place in lacks]
         for place, piece in data.draw(st.composite(lambda draw: shuffled(draw, more))()):
             out += translator.feed(piece, place + 1)
     assert translator.done and translator.fault is None
@@ -70,4 +72,5 @@ def test_any_interleaving_is_one_answer(data: st.DataObject) -> None:
     assert later <= texts and texts - later <= {f"a{number}b{number}" for number in numbers}
     assert len(texts) == n
     assert found["usage"]["prompt_tokens"] == 3
+    assert found["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
     assert found["usage"]["completion_tokens"] == 2 + 2 * len(lacks)

@@ -252,6 +252,24 @@ async def test_a_client_that_leaves_has_used_what_was_seen(
     assert counts(calls[0]) == wanted
 
 
+async def test_a_client_that_leaves_has_used_the_choices_asked_for_one_by_one_too(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    later = sse(TALK[:3], done=False)
+    upstream.script(CHAT, stream(sse([*TALK, TOLD])), stream(later, Stall(), end=False))
+    proxy = await start_proxy(upstream, adapter="general")
+    over, calls = asyncio.Event(), observed(proxy)
+    proxy.service.hooks.observers.append(lambda *_: over.set())
+    response = await proxy.chat(stream=True, n=2)
+    for _ in range(2):
+        while b"Is it" not in await response.content.readline():
+            pass
+    response.close()
+    async with asyncio.timeout(60):
+        await over.wait()
+    assert counts(calls[0]) == (15, 10 + 6, "estimate")
+
+
 async def test_a_client_that_leaves_before_anything_came_has_used_nothing(
     upstream: Upstream, start_proxy: StartProxy
 ) -> None:
