@@ -178,14 +178,17 @@ def from_timings(payload: dict[str, Any]) -> Usage | None:
 
     llama.cpp's `timings` {prompt_n, cache_n, predicted_n} or its /completion's counts, Ollama's
     `prompt_eval_count` and `eval_count`; where they are used, the stage of usage counts
-    `usage_from_timings`. `prompt_n` is without the tokens that the cache had.
+    `usage_from_timings`. `prompt_n` is without the tokens that the cache had, which llama.cpp
+    before pull request #15827 (2025-09) does not tell: then it is no count of the prompt.
     """
     timings = payload.get("timings")
     details = Raw()
     if isinstance(timings, dict):
         prompt, completion = count(timings.get("prompt_n")), count(timings.get("predicted_n"))
         cached = count(timings.get("cache_n"))
-        if prompt is not None and cached is not None:
+        if cached is None:
+            prompt = None
+        elif prompt is not None:
             prompt += cached
             details = _raw({"cached_tokens": cached})
     else:

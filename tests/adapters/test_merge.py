@@ -181,7 +181,7 @@ def chunk(text: str, reason: str | None = None) -> bytes:
     return (
         'data: {"id":"cmpl-123456789","object":"text_completion","created":1741570283,'
         f'"model":"m","choices":[{{"text":"{text}","index":0,"logprobs":null,'
-        f'"finish_reason":{ends}}}],"timings":{{"prompt_n":3,"predicted_n":1}}}}\n\n'
+        f'"finish_reason":{ends}}}],"timings":{{"prompt_n":3,"cache_n":0,"predicted_n":1}}}}\n\n'
     ).encode()
 
 
@@ -204,7 +204,7 @@ def test_a_part_whose_end_comes_with_its_stop_string_ends_once() -> None:
     body = translator.answer().body
     assert b'"text":"a"' in body and b'"text":"c"' in body
     # each: the counts of the chunk that completed the stop string, not of what was made behind it
-    assert b'"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}' in body
+    assert b'"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,' in body
 
 
 def test_an_answer_whose_choices_all_wait_is_not_over() -> None:

@@ -94,7 +94,6 @@ def test_an_object_without_counts_is_no_usage(more: Json) -> None:
 
 TIMINGS: list[tuple[Json, tuple[int, int]]] = [
     ({"timings": {"prompt_n": 4, "cache_n": 6, "predicted_n": 3, "x": 1.5}}, (10, 3)),
-    ({"timings": {"prompt_n": 4, "predicted_n": 3}}, (4, 3)),
     ({"prompt_eval_count": 4, "eval_count": 3}, (4, 3)),
 ]
 
@@ -226,9 +225,22 @@ def test_the_timings_of_one_slot_are_no_count_of_several_choices() -> None:
 def test_zeros_give_way_to_timings() -> None:
     """Ollama tells a usage of zeros with every chunk."""
     zeros = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-    last = {**end(), "timings": {"prompt_n": 5, "predicted_n": 2}}
+    last = {**end(), "timings": {"prompt_n": 1, "cache_n": 4, "predicted_n": 2}}
     said = stream([role(), {**say("Hi"), "usage": zeros}, last], ASKED)
     assert usage(said) == (5, 2) and said.repairs["usage_from_timings"] == 1
+
+
+def test_what_was_not_in_the_cache_is_not_the_prompt() -> None:
+    """llama.cpp before pull request #15827 counts that alone, and says no `cache_n`."""
+    timings = {"timings": {"prompt_n": 1, "predicted_n": 2}}
+    messages = [{"role": "user", "content": "x" * 400}]
+    asked = ask(messages=messages, stream=True, stream_options={"include_usage": True})
+    for said in (
+        stream([role(), say("Hi"), {**end(), **timings}], asked),
+        body(without_usage(**timings), ask(messages=messages)),
+    ):
+        assert usage(said)[0] >= 100 and usage(said)[1] == 2
+        assert "usage_missing" in said.repairs
 
 
 @pytest.mark.parametrize("zeros", [{"prompt_tokens": 0}, {"prompt_tokens": 5}])
