@@ -136,10 +136,10 @@ class UsageStage:
             self.usage = structs.replace(usage, completion=0, raw=None)
         elif usage is not None and self._is_constant(usage):
             self.notes.add("usage_constant")
-            prompt = usage.prompt if usage.prompt and not usage.completion else None
             self.usage = of_timings(told or [], self.exchange.n, self.exchange.prompts)
-            if self.usage is None and prompt:
-                self.usage = Usage(prompt, None)
+            if self.usage is None and 0 in (usage.prompt, usage.completion):
+                prompt, completion = usage.prompt or None, usage.completion or None
+                self.usage = structs.replace(usage, prompt=prompt, completion=completion, raw=None)
         self.wanted = self._wanting()
         return self.wanted is None
 
@@ -253,9 +253,12 @@ class UsageStage:
     def _is_constant(self, usage: Usage) -> bool:
         """Say whether the counts are the same for every answer, since they cannot be this one's.
 
-        KoboldCpp <= 1.76 always says 100, 100, 200; others 0 where a text was written. A model
-        writes a byte or more for a token, unless it reasoned where nobody sees it.
+        KoboldCpp <= 1.76 always says 100, 100, 200; others 0 where a text was written, or of a
+        prompt that the cache had (Ollama before 2024-07, issue #5370). A model writes a byte or
+        more for a token, unless it reasoned where nobody sees it.
         """
+        if usage.prompt == 0 and self.exchange.prompt_size:
+            return True
         pieces = [*self.texts.values(), *self.reasoning.values()]
         if usage.completion == 0:
             return any(map(any, pieces)) and not self.exchange.echo

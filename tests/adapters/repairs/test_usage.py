@@ -230,6 +230,21 @@ def test_zeros_give_way_to_timings() -> None:
     assert usage(said) == (5, 2) and said.repairs["usage_from_timings"] == 1
 
 
+def test_no_prompt_with_a_text_has_no_tokens() -> None:
+    """Ollama before July 2024 says 0 of what its cache had (ollama/ollama issue #5370)."""
+    given = {"prompt_tokens": 0, "completion_tokens": 2, "total_tokens": 2}
+    details = {"prompt_tokens_details": {"cached_tokens": 0}}
+    for said in (
+        stream([role(), say("Hi"), end(), {**chunk({}), "choices": [], "usage": given}], ASKED),
+        body(completion(usage={**given, **details})),
+    ):
+        assert usage(said)[0] > 0 and usage(said)[1] == 2
+        assert said.repairs["usage_constant"] == 1
+        assert "prompt_tokens_details" not in said.answer["usage"]
+    asked = ask(messages=[{"role": "user", "content": ""}])
+    assert usage(body(completion(usage=given), asked)) == (0, 2)
+
+
 def test_what_was_not_in_the_cache_is_not_the_prompt() -> None:
     """llama.cpp before pull request #15827 counts that alone, and says no `cache_n`."""
     timings = {"timings": {"prompt_n": 1, "predicted_n": 2}}
