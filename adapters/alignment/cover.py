@@ -29,6 +29,7 @@ from wellspoken.adapters.alignment.placement import (
     SHOWN,
     SPACE,
     TAIL,
+    UNMARKED,
     Budget,
     Cover,
     Joint,
@@ -234,7 +235,8 @@ class _Search:
         joints = [joint.row for _, joint in way.stretches]
         # Rows between two stretches, and those behind the last, unless more are of what follows.
         apart = sum(first - row for first, row in zip(firsts[1:], joints, strict=False))
-        if self.hints.last or (self.hints.own >= 0 and not self.hints.lags):
+        lags = self.hints.lags or self.hints.own < 0 or way.joint.over
+        if self.hints.last or not lags:
             apart += len(self.tails) - joints[-1]
         return way.cost + way.penalty // 4, way.penalty, apart, firsts
 
@@ -248,7 +250,7 @@ class _Search:
         elif joint.at and "closes" in self.marks[joint.row : stretch.first]:
             head += 0 if "opens" in self.marks[joint.row : stretch.first] else MARKED
         if joint.at:
-            return GAP + head
+            return GAP + head + (0 if any(self.marks[joint.row : stretch.first]) else UNMARKED)
         if self.marks[stretch.first - 1]:
             return AFTER + head
         behind = takewhile(lambda n: not self.marks[n], reversed(range(joint.row, stretch.first)))

@@ -57,7 +57,8 @@ class Known:
         end = begin + cut + same
         if whole:
             last = bisect_left(self.starts, end)
-            joints = [Joint(last, len(self.content), (begin + cut, at))]
+            over = self.starts[last] > end
+            joints = [Joint(last, len(self.content), (begin + cut, at), over=over)]
         else:
             last = bisect_right(self.starts, end) - 1
             if last >= len(self.rows):
@@ -76,7 +77,7 @@ class Known:
         if len(rest) < self.longest:
             found |= {n for n, data in enumerate(self.data) if _reaches_over(data, rest)}
         self.budget.spend(len(found) + 1)
-        begins = {self._first_of(n, row, parted=rest[0] >= 0x80) for n in found if n >= row}
+        begins = {self._first_of(n, row) for n in found if n >= row}
         return sorted(begins)
 
     def find_inside(self, at: int) -> list[Piece]:
@@ -88,8 +89,9 @@ class Known:
         last = bisect_left(self.starts, begin + len(self.content))
         return self._trace(row, Joint(last, len(self.content), (begin, 0)))
 
-    def _first_of(self, n: int, row: int, *, parted: bool) -> int:
-        """Return the first of the rows before one that may be parts of its first character."""
+    def _first_of(self, n: int, row: int) -> int:
+        """Return the first of the rows before one that may be parts of its characters."""
+        parted = not self.data[n].isascii()
         while parted and n > row and not self.data[n - 1]:
             n -= 1
         return n

@@ -97,7 +97,9 @@ class Parts:
             # A row that owns a part of the end is the last one, or else the first: the others are
             # of what follows.
             penalty, index, end = min(arrived)
-            return Stretch(row, [Joint(abs(index) + 1, size, end, penalty)], True, trace)
+            _, before, option = trails[abs(index) - row][end]
+            over = len(option.data or b"") > end[0] - before[0]
+            return Stretch(row, [Joint(abs(index) + 1, size, end, penalty, over)], True, trace)
         joints = [
             Joint(row + n + 1, state[0], state, trails[n][state][0])
             for n in range(len(trails) - 1, max(len(trails) - 1 - _BACK, -1), -1)
@@ -108,24 +110,23 @@ class Parts:
 
     def find_begins(self, row: int, at: int) -> list[int]:
         """Return the rows from `row` on with which a stretch may begin at `at`."""
-        content, rest = self.content, self.content[at:]
-        parted = content[at] >= 0x80
-        found, blank = [], False
+        rest = self.content[at:]
+        parted = rest[0] >= 0x80
+        found: list[int] = []
+        run = -1  # the first of the blank rows just before
         for n in range(row, len(self.rows)):
             options = self.rows[n]
-            was, blank = blank, all(option.is_blank for option in options)
-            if blank:
-                if not was and (parted or options[0].most == ANY):
+            if all(option.is_blank for option in options):
+                run = n if run < 0 else run
+                if run == n and (parted or options[0].most == ANY):
                     found.append(n)
-            elif any(_may_begin(option, rest, parted) for option in options):
-                if not (was and found and self._is_run(found[-1], n)):
-                    found.append(n)
+                continue
+            if run not in found and any(_may_begin(option, rest, parted) for option in options):
+                whole = all((x.data or x.texts[0] or b"").isascii() for x in options)
+                found.append(n if whole or run < 0 else run)
+            run = -1
         self.budget.spend(len(self.rows) - row)
         return found
-
-    def _is_run(self, first: int, last: int) -> bool:
-        """Say whether all rows from `first` to before `last` are blank: one begin is enough."""
-        return all(option.is_blank for n in range(first, last) for option in self.rows[n])
 
 
 def _may_begin(option: Option, rest: bytes, parted: bool) -> bool:

@@ -23,6 +23,7 @@ LEFT = 5  # those that came with the content are behind it, though its own text 
 TAIL = 18  # rows with text stand behind the content, though nothing of the answer is to follow
 MARKED = 8  # a control token that closes and text do: the content begins behind that, as a rule
 GAP = 9  # rows between two pieces are outside, each time
+UNMARKED = 8  # and no control token among them says that they are a call
 SHOWN = 13  # rows are outside though they stand before a call, not before what closes reasoning
 INSIDE = 28  # the content begins inside of a row
 PARTIAL = 100  # the rows end before the content
@@ -83,12 +84,14 @@ class Joint(NamedTuple):
     """A row, and where in the content its text begins.
 
     `state`: the walk's own mark of it. `penalty`: how little is known of the split before it.
+    `over`: the row before reaches over the content's end.
     """
 
     row: int
     at: int
     state: tuple[int, int] = (0, 0)
     penalty: int = 0
+    over: bool = False
 
 
 class Stretch(NamedTuple):

@@ -72,7 +72,8 @@ class StopStage:
             out.append(Text(event.choice, text[: found[1]], event.lp))
             out.append(Finish(event.choice, "stop", False))
             return
-        size = opening_size(text[begin:], self.stops)
+        whole = event.lp is not None and event.lp.whole  # a body's: no more text is to come
+        size = 0 if whole else opening_size(text[begin:], self.stops)
         if not before and not size:
             out.append(event)
             return

@@ -199,8 +199,9 @@ class Run:
             self._give_up(own, out)
             return
         leading = len(self.held) < LEADING and self.held.isspace()
-        if leading and not (ends or self.begun or spelling is None):
-            return  # the tokenizer's leading space: whether it is content, the next text tells
+        skips = spelling is not None or found.pieces[0].row > 0
+        if leading and skips and own and not (ends or last or self.begun):
+            return  # a leading space: whether it is content, and whose, the next text tells
         self.spelling = spelling
         self._write(base, found, out, ends=ends)
 
@@ -297,7 +298,7 @@ class Run:
                 if entry.bytes is UNCHOSEN:
                     set_text(entry, "", self.notes)
                 elif entry.bytes == NULL:
-                    own_part(entry, b"", self.notes)
+                    own_nothing(entry, self.notes)
         self.emit(text, entries, out)
 
     def emit(self, text: str, entries: list[Entry], out: list[Event]) -> None:
