@@ -43,7 +43,7 @@ from wellspoken.adapters.alignment.placement import (
 from wellspoken.adapters.alignment.replaced import cover_replaced
 
 MOST_GAPS = 6
-BROAD = 12  # ways that are followed on over a gap
+BROAD = 32  # ways that are followed on over a gap
 STOP_ROWS = 16  # rows that a stop string is sought in
 SURE = 6  # a cover below this is not searched for further
 
@@ -211,8 +211,10 @@ class _Search:
             if stretch is None:
                 continue
             cost = way.cost + self._gap_cost(way.joint, stretch)
-            # Of equal ways that one is better which begins with a text that is known.
-            unsure = gaps > 0 and _is_blank(self.rows[begin])
+            # Of equal ways that one is better which begins with a text that is known, and leaves no
+            # parts of a character behind its last one.
+            unsure = int(gaps > 0 and _is_blank(self.rows[begin]))
+            unsure += 3 if at and begin > row and _is_blank(self.rows[row]) else 0
             for joint in stretch.joints:
                 stretches = (*way.stretches, (stretch, joint))
                 penalty = way.penalty + joint.penalty + unsure

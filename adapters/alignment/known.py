@@ -49,7 +49,8 @@ class Known:
         same = self._count_same(begin, at)
         cut = 0
         if same < min(len(self.data[row]), len(self.content) - at) or not same:
-            cut = find_cut(self.data[row], self.content, at)
+            owner = next((n for n in range(row, len(self.data)) if self.data[n]), row)
+            cut = find_cut(self.data[owner], self.content, at)
             same = self._count_same(begin + cut, at) if cut else 0
             if not same:
                 return None

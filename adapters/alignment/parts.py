@@ -34,6 +34,7 @@ WIDTH = 256  # states kept after a row; where the split is certain there is one
 UNFINISHED = 8  # penalty of an end behind which the rest of a character comes
 LEFT_ROWS = 4  # penalty of an end behind which text comes, where nothing should
 _PLACES = 4  # of a known text, at which a row that stands for any text may end
+_EXITS = 8  # states in which a stretch may be left after a row, the furthest
 _BACK = 3  # rows before the place where a stretch breaks off, at which it may be left as well
 _CONTINUING = tuple(bytes([byte]) for byte in range(0x80, 0xC0))
 
@@ -103,7 +104,9 @@ class Parts:
         joints = [
             Joint(row + n + 1, state[0], state, trails[n][state][0])
             for n in range(len(trails) - 1, max(len(trails) - 1 - _BACK, -1), -1)
-            for state in sorted(trails[n], key=lambda x: (x[1] > 0, -x[0], trails[n][x][0]))[:2]
+            for state in sorted(trails[n], key=lambda x: (x[1] > 0, -x[0], trails[n][x][0]))[
+                :_EXITS
+            ]
             if state[0] > at
         ]
         return Stretch(row, joints, False, trace) if joints else None

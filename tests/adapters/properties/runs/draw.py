@@ -80,9 +80,9 @@ def draw_plan(dice: random.Random) -> Plan:
     if shape == "chat" and way != "placeholders" and form != "late":
         reasoning = dice.choices(("none", "hidden", "same", "shown"), (6, 2, 1, 2))[0]
         markup = dice.choices(("none", "CMC", "CM", "MC"), (7, 2, 1, 1))[0]
-    # A token without text that is more than parts of a character owns text that a stream which
-    # holds text back brings after it: nobody could know then that it is not all yet.
-    mixed = way == "blank" and form == "held"
+    # A token without text that is more than parts of a character owns text of which nothing tells
+    # where it ends, among others of its kind.
+    mixed = way in ("blank", "ignored")
     ends = ("eos", "none") if markup != "none" else tuple(ENDINGS)
     empty = markup == "none" and form != "late" and dice.random() < 0.06
     end = dice.choices(ends, [ENDINGS[name] for name in ends])[0]
@@ -110,12 +110,18 @@ ENDINGS = {"eos": 5, "none": 4, "stop": 3, "length": 2, "cut-shown": 1, "cut-lef
 def is_decidable(plan: Plan, tokens: list[Token], shown: list[Shown]) -> bool:
     """Say whether the wire tells hidden reasoning from the content.
 
-    It does where a token closes the reasoning, or where one of the content's can be no other's.
+    It does where a token closes the reasoning, or where one of each run of content can be no
+    other's.
     """
     if plan.reasoning not in ("hidden", "same") or any(t.data == b"</think>" for t in tokens):
         return True
-    told = [x.told for t, x in zip(tokens, shown, strict=True) if t.role == "C"]
-    return not told or any(data is not None and is_whole(data) for data in told)
+    pairs = list(zip(tokens, shown, strict=True))
+    call = next((n for n, token in enumerate(tokens) if token.role == "M"), len(tokens))
+    for run in (pairs[:call], pairs[call:]):
+        told = [x.told for t, x in run if t.role == "C"]
+        if told and not any(data is not None and is_whole(data) for data in told):
+            return False
+    return True
 
 
 def _distinct(token: Token, shown: Shown) -> Shown:
