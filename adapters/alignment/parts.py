@@ -104,9 +104,7 @@ class Parts:
         joints = [
             Joint(row + n + 1, state[0], state, trails[n][state][0])
             for n in range(len(trails) - 1, max(len(trails) - 1 - _BACK, -1), -1)
-            for state in sorted(trails[n], key=lambda x: (x[1] > 0, -x[0], trails[n][x][0]))[
-                :_EXITS
-            ]
+            for state in _exits(trails[n])
             if state[0] > at
         ]
         return Stretch(row, joints, False, trace) if joints else None
@@ -130,6 +128,11 @@ class Parts:
             run = -1
         self.budget.spend(len(self.rows) - row)
         return found
+
+
+def _exits(trail: Trail) -> list[State]:
+    """Return the states in which a stretch may be left: the furthest, without parts that wait."""
+    return sorted(trail, key=lambda state: (state[1] > 0, -state[0], trail[state][0]))[:_EXITS]
 
 
 def _may_begin(option: Option, rest: bytes, parted: bool) -> bool:
