@@ -25,6 +25,7 @@ from wellspoken.adapters.alignment.placement import (
     LEFT,
     MARKED,
     PARTIAL,
+    PARTS,
     REPLACEMENT,
     SHOWN,
     SPACE,
@@ -43,7 +44,7 @@ from wellspoken.adapters.alignment.placement import (
 from wellspoken.adapters.alignment.replaced import cover_replaced
 
 MOST_GAPS = 6
-BROAD = 32  # ways that are followed on over a gap
+BROAD = 96  # ways that are followed on over a gap
 STOP_ROWS = 16  # rows that a stop string is sought in
 SURE = 6  # a cover below this is not searched for further
 
@@ -219,7 +220,7 @@ class _Search:
                 stretches = (*way.stretches, (stretch, joint))
                 penalty = way.penalty + joint.penalty + unsure
                 further = _Way(cost, penalty, joint, stretches)
-                if stretch.whole:
+                if stretch.whole and joint is stretch.joints[0]:
                     tail = self._tail_cost(further, at)
                     self._offer(further._replace(cost=cost + tail))
                 elif joint.row < len(self.rows):
@@ -313,13 +314,18 @@ def _tail_costs(rows: Rows, marks: Sequence[Mark], last: bool) -> list[int]:
     costs = []
     ahead: Mark = ""  # the next control token
     near = far = False  # text stands before it; text that is in no call stands behind it
+    parts = lost = 0  # rows without text before it, and those in no call behind it
     for options, mark in zip(reversed(rows), reversed(marks), strict=True):
         if mark:
             far = far or (near and mark == "closes")
-            near, ahead = False, mark
-        elif not options[0].is_blank:
+            lost += parts if mark == "closes" else 0
+            near, parts, ahead = False, 0, mark
+        elif options[0].is_blank:
+            parts += 1
+        else:
             near = True
-        costs.append(MARKED if ahead == "closes" and far else TAIL if last and (near or far) else 0)
+        cost = MARKED if ahead == "closes" and far else TAIL if last and (near or far) else 0
+        costs.append(max(cost, PARTS if last and lost > 1 else 0))
     return costs[::-1]
 
 

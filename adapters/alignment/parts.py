@@ -34,7 +34,7 @@ WIDTH = 256  # states kept after a row; where the split is certain there is one
 UNFINISHED = 8  # penalty of an end behind which the rest of a character comes
 LEFT_ROWS = 4  # penalty of an end behind which text comes, where nothing should
 _PLACES = 4  # of a known text, at which a row that stands for any text may end
-_EXITS = 8  # states in which a stretch may be left after a row, the furthest
+_EXITS = 32  # states in which a stretch may be left after a row, the furthest
 _BACK = 3  # rows before the place where a stretch breaks off, at which it may be left as well
 _CONTINUING = tuple(bytes([byte]) for byte in range(0x80, 0xC0))
 
@@ -94,19 +94,20 @@ class Parts:
                 penalty += LEFT_ROWS if not self.lags and not ending else 0
                 arrived.append((penalty, index if self.lags else -index, end))
         trace = partial(_trace, trails, row, content)
+        joints = [
+            Joint(row + n + 1, state[0], state, trails[n][state][0])
+            for n in range(len(trails) - 1, max(len(trails) - 1 - _BACK, -1), -1)
+            for state in _exits(trails[n])
+            if at < state[0] < size
+        ]
         if arrived:
             # A row that owns a part of the end is the last one, or else the first: the others are
             # of what follows.
             penalty, index, end = min(arrived)
             _, before, option = trails[abs(index) - row][end]
             over = len(option.data or b"") > end[0] - before[0]
-            return Stretch(row, [Joint(abs(index) + 1, size, end, penalty, over)], True, trace)
-        joints = [
-            Joint(row + n + 1, state[0], state, trails[n][state][0])
-            for n in range(len(trails) - 1, max(len(trails) - 1 - _BACK, -1), -1)
-            for state in _exits(trails[n])
-            if state[0] > at
-        ]
+            whole = Joint(abs(index) + 1, size, end, penalty, over)
+            return Stretch(row, [whole, *joints], True, trace)
         return Stretch(row, joints, False, trace) if joints else None
 
     def find_begins(self, row: int, at: int) -> list[int]:

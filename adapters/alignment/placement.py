@@ -21,6 +21,7 @@ SPACE = 2  # only white space was cut at the front, or stands between that and t
 FRONT = 4  # other rows before the content are outside
 LEFT = 5  # those that came with the content are behind it, though its own text is not known
 TAIL = 18  # rows with text stand behind the content, though nothing of the answer is to follow
+PARTS = 12  # rows without text do, behind a call
 MARKED = 8  # a control token that closes and text do: the content begins behind that, as a rule
 GAP = 9  # rows between two pieces are outside, each time
 UNMARKED = 8  # and no control token among them says that they are a call
