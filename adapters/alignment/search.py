@@ -39,6 +39,7 @@ def find_cover(
     used = (x for x in SPELLINGS if any(_is_spelled(entry, x[1]) for entry in entries))
     spellings = tuple(dict.fromkeys((learned, None, *used)))
     for reading in readings:
+        before = best[0].cost if best[0] is not None else None
         for spelling in spellings:
             undo = spelling[1] if spelling else None
             rows = [options(entry, undo, reading) for entry in entries]
@@ -49,6 +50,8 @@ def find_cover(
             if found is None or (reading.exact and found.cost):
                 continue
             found = found._replace(cost=found.cost + _cost(reading, rows, found, hints))
+            if before is not None and found.cost >= before:
+                continue
             if best[0] is None or _rank(found) < _rank(best[0]):
                 best = (found, spelling or learned)
         if best[0] is not None and best[0].cost < SURE:

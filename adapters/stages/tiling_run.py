@@ -38,7 +38,7 @@ from wellspoken.adapters.stages.textless import take_textless
 from wellspoken.adapters.tokens.table import NULL, token_id
 
 LATE = 8  # times that all of what waits is searched: entries far ahead of their text, or behind it
-UNSURE = 64  # bytes of text at most that wait to have their split told
+UNSURE = 24  # bytes of text at most that wait to have their split told
 AHEAD = 32  # waiting entries looked at beyond one for each byte of the text
 LEADING = 16  # characters of leading white space that wait for what follows
 

@@ -158,13 +158,17 @@ async def test_an_aborted_stream_is_an_error(vllm: str, proxy: str, tokens: Toke
     """vLLM's own endpoint ends one request: its stream says `abort`, then [DONE]."""
     payload = long(tokens)
     own, through = Reading(), Reading()
-    async with ClientSession(read_bufsize=BIG) as session, asyncio.TaskGroup() as group:
-        group.create_task(own.read(session, vllm + CHAT, payload))
-        group.create_task(through.read(session, proxy + CHAT, payload))
-        await asyncio.gather(own.started.wait(), through.started.wait())
-        ids = [reading.events[0]["id"] for reading in (own, through)]
-        url = f"{vllm}/inference/v1/abort_requests"
-        async with session.post(url, json={"request_ids": ids}) as answer:
+
+    async def abort(reading: Reading, session: ClientSession) -> None:
+        """End one as soon as it has begun: the other may begin when this one is at its limit."""
+        await reading.started.wait()
+        asked = {"request_ids": [reading.events[0]["id"]]}
+        async with session.post(f"{vllm}/inference/v1/abort_requests", json=asked) as answer:
             assert answer.status == 200
+
+    async with ClientSession(read_bufsize=BIG) as session, asyncio.TaskGroup() as group:
+        for reading, base in ((own, vllm), (through, proxy)):
+            group.create_task(reading.read(session, base + CHAT, payload))
+            group.create_task(abort(reading, session))
     assert own.reasons == {"abort"} and own.data.endswith(b"data: [DONE]\n\n")
     assert check_failed_stream(through, payload)["code"] == "upstream_abort"

@@ -51,6 +51,14 @@ async def prompt_of(ask: Asking, asked: dict[str, Any]) -> str:
     return b"".join(TRUE[one] for one in out.json["prompt_token_ids"]).decode()
 
 
+async def scored_prompt_of(ask: Asking, asked: dict[str, Any]) -> str:
+    """Return the same but for its first token, as versions tell it that know no ids."""
+    out = await ask.post(ask.proxy, asked | {"prompt_logprobs": 0, "max_tokens": 1})
+    assert out.status == 200, out.data
+    rows = [row for row in out.json["prompt_logprobs"] if row]
+    return b"".join(TRUE[int(one)] for row in rows for one in row).decode()
+
+
 def refused(answer: Answer, param: str | None, code: str | None = None) -> str:
     """Assert a clean 400, and return what it says."""
     assert answer.status == 400, answer.data

@@ -20,6 +20,7 @@ from tests.live.vllm.test_parameters import (
     USAGE,
     prompt_of,
     refused,
+    scored_prompt_of,
     text_of,
 )
 from tests.live.vllm.test_tools import NAMED, calls, held, tool
@@ -151,10 +152,10 @@ async def test_older_rows_tell_developer_and_effort(vllm: str, older: tuple[str,
     turn = [{"role": "developer", "content": "Be brief"}, {"role": "user", "content": "Hello"}]
     async with ClientSession() as session:
         ask = Asking(session, vllm, older[1])
-        for effort, told in (("low", "[effort low]"), ("none", "[thinking False]")):
+        for effort, told in (("low", "effort low]"), ("none", "thinking False]")):
             asked = question(messages=turn, reasoning_effort=effort)
-            prompt = await prompt_of(ask, asked)
-            assert told in prompt and "<|im_start|>system\nBe brief<|im_end|>" in prompt
+            prompt = await scored_prompt_of(ask, asked)
+            assert told in prompt and "system\nBe brief<|im_end|>" in prompt
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
