@@ -162,7 +162,8 @@ async def test_an_aborted_stream_is_an_error(vllm: str, proxy: str, tokens: Toke
     async def abort(reading: Reading, session: ClientSession) -> None:
         """End one as soon as it has begun: the other may begin when this one is at its limit."""
         await reading.started.wait()
-        asked = {"request_ids": [reading.events[0]["id"]]}
+        whole = reading.data[: reading.data.rindex(b"\n\n") + 2]
+        asked = {"request_ids": [json.loads(next(payloads(whole)))["id"]]}
         async with session.post(f"{vllm}/inference/v1/abort_requests", json=asked) as answer:
             assert answer.status == 200
 
