@@ -93,7 +93,14 @@ class Parts:
                 penalty += UNFINISHED if inner else 0
                 penalty += LEFT_ROWS if not self.lags and not ending else 0
                 arrived.append((penalty, index if self.lags else -index, end))
-        trace = partial(_trace, trails, row, content)
+        return self._leave(row, at, trails, arrived)
+
+    def _leave(
+        self, row: int, at: int, trails: list[Trail], arrived: list[tuple[int, int, State]]
+    ) -> Stretch | None:
+        """Return the stretch that these steps are, None if they lead nowhere."""
+        size = len(self.content)
+        trace = partial(_trace, trails, row, self.content)
         joints = [
             Joint(row + n + 1, state[0], state, trails[n][state][0])
             for n in range(len(trails) - 1, max(len(trails) - 1 - _BACK, -1), -1)
@@ -106,9 +113,8 @@ class Parts:
             penalty, index, end = min(arrived)
             _, before, option = trails[abs(index) - row][end]
             over = len(option.data or b"") > end[0] - before[0]
-            whole = Joint(abs(index) + 1, size, end, penalty, over)
-            return Stretch(row, [whole, *joints], True, trace)
-        return Stretch(row, joints, False, trace) if joints else None
+            joints.insert(0, Joint(abs(index) + 1, size, end, penalty, over))
+        return Stretch(row, joints, bool(arrived), trace) if joints else None
 
     def find_begins(self, row: int, at: int) -> list[int]:
         """Return the rows from `row` on with which a stretch may begin at `at`."""
