@@ -70,13 +70,6 @@ def check_choice(
     logprobs = choice.get("logprobs")
     refusal = message.get("refusal")
     check_logprobs(logprobs, content, refusal, request, report, f"{at}.logprobs")
-    if isinstance(logprobs, dict):
-        for key in ("content", "refusal"):
-            said = content if key == "content" else refusal
-            # A limit may cut a character's parts off, and of what parts it is nobody may know.
-            if choice.get("finish_reason") == "length" or not (said or "")[-1:].isascii():
-                continue
-            _last(logprobs.get(key), said, report, f"{at}.logprobs.{key}")
     if facts is None:
         return
     if facts.text is not None:
@@ -85,20 +78,3 @@ def check_choice(
     if request.logprobs and (entries is None or all(isinstance(e, dict) for e in entries)):
         place = f"{at}.logprobs.content"
         check_facts(entries, facts, request.k, report, place, empty=not content)
-
-
-def _last(entries: Any, text: Any, report: Report, at: str) -> None:
-    """Refuse a last entry that is no part of the text: what covers it not was to be dropped.
-
-    Where there is no text, all the entries that remain are none of it.
-    """
-    if (
-        not text
-        or not isinstance(entries, list)
-        or not entries
-        or not isinstance(entries[-1], dict)
-    ):
-        return
-    last = entries[-1]
-    own = last.get("token") != "" or last.get("bytes") is not None
-    report.check(own, "7.tiling", at, "the last entry is none of the text's")

@@ -187,7 +187,7 @@ BODY_MUTANTS: list[tuple[str, str, Mutation, str]] = [
     ("scored", "entry missing", drop(*ENTRIES, 0), "7.tiling"),
     ("scored", "EOS entry", edit(*ENTRIES, by=lambda e: e.append(entries()[0])), "7.tiling"),
     ("scored", "text cut", put(*MESSAGE, "content", value="Hi é"), "7.tiling"),
-    ("scored", "nobody's part", edit(*ENTRIES, by=nameless), "7.tiling"),
+    ("scored", "nobody's part", edit(*ENTRIES, by=nameless), "7.count"),
     ("text unknown", "known part", put(*ENTRIES, 0, "bytes", value=list(b"Ho")), "7.spelling"),
     ("text unknown", "known parts apart", put(*MESSAGE, "content", value="Ho!"), "7.tiling"),
     ("split unknown", "invented", put(*ENTRIES, 0, "bytes", value=[0xC3]), "7.spelling"),
