@@ -335,8 +335,9 @@ def phases_until_ready(hosting: Hosting) -> list[str]:
 
 def core_killed(hosting: Hosting) -> None:
     """Kill EngineCore in the middle of a stream: an error event, and the next request waits."""
+    core = hosting.pid("VLLM::EngineCore")  # looked for while no answer is running to its end
     stream = Stream(hosting, long()).begun()
-    kill(hosting.pid("VLLM::EngineCore"))
+    kill(core)
     stream.end(60).check_failed()
     block_until(lambda: hosting.state() != "ready", lambda: hosting.log[-4000:])
     status, _, body = hosting.post(question())
@@ -347,8 +348,8 @@ def core_killed(hosting: Hosting) -> None:
 
 def proxy_killed(hosting: Hosting) -> None:
     """Kill the proxy in the middle of a stream: nothing of the engine is left after 5 s."""
-    stream = Stream(hosting, long()).begun()
     hosting.processes()
+    stream = Stream(hosting, long()).begun()
     kill(hosting.process.pid)
     hosting.process.wait()
     print(f"nothing left after {hosting.check_gone():.1f} s")

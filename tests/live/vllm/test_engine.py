@@ -114,8 +114,9 @@ def test_a_killed_engine_core_is_an_error_and_a_restart(victim: Hosting) -> None
 def test_a_hung_engine_core_is_killed_and_started_again(victim: Hosting) -> None:
     """Stopped, it lets GET /health answer 200 all the while (vLLM 0.32.0)."""
     victim.ready()
+    core = victim.pid("VLLM::EngineCore")
     stream = Stream(victim, long()).begun()
-    kill(victim.pid("VLLM::EngineCore"), signal.SIGSTOP)
+    kill(core, signal.SIGSTOP)
     began = time.monotonic()
     stream.end(10 * STALL).check_failed()
     assert STALL / 2 < time.monotonic() - began < 3 * STALL
