@@ -5,8 +5,8 @@ stands reasoning, between two of them tool markup, behind the last one the end-o
 entries that run ahead of their text. A stretch is as long as may be, so there are few to try: from
 where one breaks off, every row that may go on there begins the next. Of all covers the cheapest
 is taken (placement.py says what is cheap), of equal ones that with the fewest guesses about parts
-of characters, then the one that begins with the entries' own text, then the last one where nothing
-is to follow, else the first.
+of characters, then that which leaves the fewest rows between its stretches and, unless more have
+come than the content is of, behind them, then the first.
 """
 
 from __future__ import annotations

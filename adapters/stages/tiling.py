@@ -6,9 +6,10 @@ ahead; or it sends entries of reasoning, tool markup or the end-of-text token, w
 content. So a *run* keeps the entries that have no text yet. Each piece of text takes from the run
 the entries that cover it; what stands before them, or between two, is outside the content and is
 dropped, by name; what stands behind them waits. An entry that reaches beyond the text waits with
-the text that it covers (the only text ever held back, less than one token), since a stop string may
-end the answer inside it: then its front is kept and the rest clipped. A piece in a raw spelling,
-which only the undone text covers, makes the spelling the run's.
+the text that it covers, since a stop string may end the answer inside it: then its front is kept
+and the rest clipped. Other text is held back only where the next piece tells whose it is: white
+space before a first one, and, where entries run ahead, a few characters whose split nobody told. A
+piece in a raw spelling, which only the undone text covers, makes the spelling the run's.
 
     state         text covered        reaches over  entries alone  call, reasoning  finish, end
     idle          emit                hold both     wait           -                -
