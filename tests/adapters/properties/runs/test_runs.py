@@ -169,3 +169,9 @@ def test_a_seed_is_one_answer() -> None:
 def test_nothing_is_wrong_with_these_answers() -> None:
     size, found = examine(range(400))
     assert (size, found) == (400, [])
+
+
+@pytest.mark.parametrize("seed", [20162, 21016])
+def test_what_one_price_decides(seed: int) -> None:
+    """Rejected mutants: AFTER 4 by the first answer, GAP 0 by the second."""
+    assert examine(range(seed, seed + 1)) == (1, [])
