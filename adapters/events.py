@@ -125,7 +125,8 @@ class ToolDelta(Struct, gc=False):
     From a reader `n` is the backend's index, `FUNCTION_CALL` or None, and `id` and `name` may be
     absent or repeated.
     From the calls stage `n` ascends from 0, `id` and `name` are set on a call's first piece alone.
-    `opens`: the raw chunk carries the choice's role too.
+    `opens`: the raw chunk carries the choice's role too. `apart`: in its list it is behind one just
+    like it, neither of which says more than a name, so it is another call.
     """
 
     choice: int
@@ -135,6 +136,7 @@ class ToolDelta(Struct, gc=False):
     arguments: str
     raw: bytes | None = None
     opens: bool = False
+    apart: bool = False
 
 
 class Finish(Struct, gc=False):

@@ -215,8 +215,8 @@ class Pieces:
             out.append(Text(index, text, lp))
         if refusal or refused is not None:
             out.append(Refusal(index, refusal, refused))
-        for n, call_id, name, arguments in rows:
-            out.append(ToolDelta(index, n, call_id, name, arguments))
+        for at, row in enumerate(rows):
+            out.append(ToolDelta(index, *row, apart=at > 0 and _is_apart(row, rows[at - 1])))
         # A role beside a reason: servers that put a reason on every chunk begin so.
         alone = len(out) == size and not self.roled
         if finish is not None or unknown:
@@ -357,6 +357,13 @@ class Pieces:
                 self.notes.add("logprobs_trimmed")
                 del entry.top_logprobs[self.exchange.k :]
         return self.settle_entries(given.refusal, True)
+
+
+def _is_apart(row: Row, before: Row) -> bool:
+    """Say whether of two calls in a list the second is another, though nothing tells so."""
+    if row[0] is not None or before[0] is not None or (row[1] and row[1] == before[1]):
+        return False
+    return row[2] is not None and row[2] == before[2] and not (row[3] + before[3]).strip()
 
 
 def _single(

@@ -22,11 +22,15 @@ class CallArguments(Struct, eq=False):
         self.size += len(piece)
 
     def begins(self, text: str) -> bool:
-        """Say whether a text is the object's beginning that came, and more of it."""
-        if not 0 < self.size < len(text) or text[0] != "{":
+        """Say whether a text is the object's beginning that came, and maybe more of it."""
+        if not 0 < self.size <= len(text) or text[0] != "{":
             return False
-        if not text.startswith("".join(self.pieces)):
+        said = "".join(self.pieces)
+        if not text.startswith(said):
             return False
+        if text == said:  # no object goes on so, but where a value within it begins
+            self.complete()
+            return self.quoted or said.rstrip()[-1] not in ":[,"
         all_of_it = CallArguments([text])
         all_of_it.complete()
         return all_of_it.depth >= 0  # else it closes what came before: a value within that

@@ -6,6 +6,7 @@ it goes on with the call that is found there, or says it again, or begins anothe
 name and by whether the arguments so far are whole:
 
     the piece has      arguments so far not whole      whole
+    more of its name   goes on                         another
     another name       another                         another
     no name            goes on                         goes on (`_next_without_name`)
     the same name      goes on, whatever its id        another if a JSON value begins, and it is not
@@ -13,7 +14,13 @@ name and by whether the arguments so far are whole:
 
 So an id that changes opens nothing by itself: vLLM to 0.8 and TensorRT-LLM make a new one for each
 piece of a forced call. Calls that all say index 0 (Ollama 0.5) are as many as there are whole
-arguments. A `function_call` beside `tool_calls` says one of them again (llama-cpp-python).
+arguments; two alike in one list, that say no more than the name, are two. A `function_call` beside
+`tool_calls` says one of them again (llama-cpp-python).
+
+A name may come in pieces (Gemini's "edit_ex" + "isting_file", Continue PR #5849), or each time as
+far as it is known: `tool_call_name_in_pieces`. The offered tools tell: two names of which at least
+one is no tool's are one if a tool's name begins with both. So a call whose name more may follow is
+not open before another piece came.
 
 Arguments that begin with all that came before them say that once more (Baidu Qianfan; Hermes Agent
 PR #35718, Vercel AI PR #15888), and only the rest of them is new: `tool_arguments_cumulative`.
@@ -53,8 +60,8 @@ class _ToolCall(Struct, eq=False):
     `n` is our index, -1 until it is open; `index` and `given` are the backend's own index and id;
     `waiting` the arguments until then. `blank`: no arguments came yet; `unfilled`: an empty object
     did; `cumulative`: a piece said all so far. `bare`: a piece came without a name. `behind`: its
-    name once more, with no arguments, when its own were whole. `dropped`: the client does not get
-    it, since it is one too many or says another again.
+    name once more, with no arguments, when its own were whole. `head`: what opens it if its name is
+    whole. `dropped`: the client does not get it, since it is one too many or says another again.
     """
 
     index: int | None
@@ -67,6 +74,7 @@ class _ToolCall(Struct, eq=False):
     cumulative: bool = False
     bare: bool = False
     behind: ToolDelta | None = None
+    head: ToolDelta | None = None
     dropped: Literal["", "parallel", "again"] = ""
     arguments: CallArguments = field(default_factory=CallArguments)
 
@@ -94,8 +102,9 @@ class _ChoiceCalls(Struct, eq=False):
 
     `size`: how many there are; `opened`: of them written. `last`: the last of `tool_calls`;
     `latest`: of all that are no other one again; `again`: whether one is. `newest`: the last one
-    opened. `unready`: those written that have no arguments yet, or not all where others are behind
-    them, by number; `held`: what those have. `ended`: a reason came; `cut`: that the limit was met.
+    opened; `unsettled`: one not yet opened since its name may go on. `unready`: those written that
+    have no arguments yet, or not all where others are behind them, by number; `held`: what those
+    have. `ended`: a reason came; `cut`: that the limit was met.
     """
 
     size: int = 0
@@ -108,6 +117,7 @@ class _ChoiceCalls(Struct, eq=False):
     latest: _ToolCall | None = None
     again: bool = False
     newest: _ToolCall | None = None
+    unsettled: _ToolCall | None = None
     unready: dict[int, _ToolCall] = {}
     held: list[ToolDelta] = []
     ended: bool = False
@@ -160,6 +170,8 @@ class ToolCallStage:
             if type(event) is Finish or type(event) is End or type(event) is Fault:
                 ending = [event.choice] if type(event) is Finish else self.choices
                 choices = [choice for choice in ending if choice in self.choices]
+                for choice in choices:
+                    self._settle(self.choices[choice], out)
                 nameless = any(self.choices[x].opened < self.choices[x].size for x in choices)
                 if nameless and type(event) is not Fault:
                     return [*out, _NAMELESS]
@@ -204,6 +216,8 @@ class ToolCallStage:
         if again:
             self.notes.add("tool_call_repeated")
             return
+        if known.unsettled is not call or (call.head and event.arguments.strip()):
+            self._settle(known, out)
         added = call.take(event)
         if added != event.arguments and call.cumulative:
             self.notes.add("tool_arguments_cumulative")
@@ -218,11 +232,45 @@ class ToolCallStage:
         if call.name is None and len(self.exchange.tools) == 1:
             self.notes.add("tool_call_name_missing")
             call.name = self.exchange.tools[0]
-        if call.name is not None:
-            self._open(call, event, known, out)
+        if call.name is None:
+            return
+        if self._may_go_on(call.name, bool(added.strip())):
+            call.head, known.unsettled = call.head or event, call
+            return
+        known.unsettled = None
+        self._open(call, event, known, out)
+
+    def _settle(self, known: _ChoiceCalls, out: list[Event]) -> None:
+        """Open the call whose name might have gone on."""
+        call, known.unsettled = known.unsettled, None
+        if call is not None and call.head is not None:
+            self._open(call, call.head, known, out)
+
+    def _may_go_on(self, name: str, filled: bool) -> bool:
+        """Say whether there may be more of a call's name; `filled`: it has arguments."""
+        tools = self.exchange.tools
+        if filled and name in tools:
+            return False
+        return any(len(tool) > len(name) and tool.startswith(name) for tool in tools)
+
+    def _join_name(self, event: ToolDelta, call: _ToolCall) -> None:
+        """Make a piece's name the call's, where both are of one offered tool's name."""
+        tools = self.exchange.tools
+        name, piece = call.name or "", event.name or ""
+        if call.n >= 0 or call.arguments.complete() or {name, piece} <= {*tools}:
+            return
+        for joined in (name + piece, piece):
+            begins = joined != name and joined.startswith(name)
+            if begins and any(tool.startswith(joined) for tool in tools):
+                self.notes.add("tool_call_name_in_pieces")
+                call.name = event.name = joined
+                call.head = event.raw = None
+                return
 
     def _find(self, event: ToolDelta, known: _ChoiceCalls) -> _ToolCall | None:
         """Return the call that a piece belongs to, None if it begins one."""
+        if event.apart:
+            return None
         if event.n is not None:
             call = known.by_index.get(event.n)
             other = known.by_id.get(event.id or "")
@@ -241,8 +289,10 @@ class ToolCallStage:
     def _begins_another(self, event: ToolDelta, call: _ToolCall) -> bool:
         """Say whether a piece where a call is known is of another one (the table above)."""
         other = bool(event.id and call.given and event.id != call.given)
-        if event.name and call.name and event.name != call.name:
-            return True
+        if event.name and call.name:
+            self._join_name(event, call)
+            if event.name != call.name:
+                return True
         if call.unfilled and event.name and (other or not event.id):
             return CallArguments([event.arguments]).complete()  # an object, as the one before it
         if not call.arguments.complete():

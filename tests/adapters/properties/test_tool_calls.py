@@ -219,6 +219,103 @@ def the_older_form_first(calls: Calls, cuts: Cuts) -> Deltas:
     return [first, *heads_without_index(calls, cuts)]
 
 
+def in_groups(calls: Calls, cuts: Cuts) -> Deltas:
+    """Several pieces to a delta: vLLM with speculative decoding, SGLang's `stream_interval`."""
+    return _grouped(as_openai(calls, cuts))
+
+
+def in_groups_with_a_name_on_each(calls: Calls, cuts: Cuts) -> Deltas:
+    """The same of pieces that all have id and name, without index."""
+    return _grouped(head_on_each_piece(calls, cuts))
+
+
+def _grouped(deltas: Deltas, size: int = 3) -> Deltas:
+    items = [item for delta in deltas for item in delta["tool_calls"]]
+    return [{"tool_calls": items[at : at + size]} for at in range(0, len(items), size)]
+
+
+def nameless_with_new_ids(calls: Calls, cuts: Cuts) -> Deltas:
+    """A name, then pieces with a new id and an empty name each: LM Studio (Hermes Agent #5254)."""
+    ids = fresh()
+    found = []
+    for name, cut in zip([name for name, _ in calls], cuts, strict=True):
+        found.append(piece("", name, next(ids), index=0))
+        for part in cut:
+            item = piece(part, None, next(ids), index=0)
+            item["function"]["name"] = ""
+            found.append(item)
+    return [{"tool_calls": [item]} for item in found]
+
+
+def with_nulls(calls: Calls, cuts: Cuts) -> Deltas:
+    """Every key on every piece, null where it says nothing: SGLang, dashscope."""
+    return [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {
+                    "index": n,
+                    "id": None if at else f"call_{n}",
+                    "type": "function",
+                    "function": {"name": None if at else name, "arguments": part},
+                }
+            ],
+        }
+        for n, (name, _) in enumerate(calls)
+        for at, part in enumerate([None, *cuts[n], None, ""])
+    ]
+
+
+def whole_without_id_or_index(calls: Calls, cuts: Cuts) -> Deltas:
+    """A whole call to each delta, its id empty, no index: Gemini's compatible endpoint, to 2025."""
+    return [
+        {"tool_calls": [{**piece(text, name), "id": "", "type": "function"}]}
+        for name, text in calls
+    ]
+
+
+def whole_at_minus_1(calls: Calls, cuts: Cuts) -> Deltas:
+    """Whole calls that say index -1, ids their own: SGLang 0.4's base detector."""
+    return [
+        {"tool_calls": [piece(text, name, f"call_{n}", index=-1)]}
+        for n, (name, text) in enumerate(calls)
+    ]
+
+
+def from_1(calls: Calls, cuts: Cuts) -> Deltas:
+    """Indexes that begin at 1, and skip."""
+    found = as_openai(calls, cuts)
+    return [
+        {"tool_calls": [{**item, "index": 2 * item["index"] + 1}]}
+        for delta in found
+        for item in delta["tool_calls"]
+    ]
+
+
+def head_then_all(calls: Calls, cuts: Cuts) -> Deltas:
+    """Name and id, then the same with all arguments: LocalAI."""
+    return [
+        {"tool_calls": [piece(part, name, f"call_{n}", index=n)]}
+        for n, (name, text) in enumerate(calls)
+        for part in ("", text)
+    ]
+
+
+def rest_again(calls: Calls, cuts: Cuts) -> Deltas:
+    """The last call's arguments once more beside the reason, with no more than an index: vLLM."""
+    return [*as_openai(calls, cuts), {"tool_calls": [piece(calls[-1][1], index=len(calls) - 1)]}]
+
+
+def so_far(calls: Calls, cuts: Cuts) -> Deltas:
+    """All so far with each piece, id and name too: Baidu Qianfan."""
+    return [
+        {"tool_calls": [piece("".join(cut[: at + 1]), name, f"call_{n}", index=n)]}
+        for n, ((name, _), cut) in enumerate(zip(calls, cuts, strict=True))
+        for at in range(len(cut))
+    ]
+
+
 Dialect = Callable[[Calls, Cuts], Deltas]
 PARALLEL: list[Dialect] = [
     as_openai,
@@ -235,6 +332,16 @@ PARALLEL: list[Dialect] = [
     told_again_at_the_end,
     told_again_without_index,
     the_older_form_first,
+    in_groups,
+    in_groups_with_a_name_on_each,
+    nameless_with_new_ids,
+    with_nulls,
+    whole_without_id_or_index,
+    whole_at_minus_1,
+    from_1,
+    head_then_all,
+    rest_again,
+    so_far,
 ]
 SINGLE: list[Dialect] = [in_both_forms, in_both_forms_apart, the_older_form_last]
 

@@ -250,6 +250,24 @@ def test_a_value_that_begins_as_its_object_does_is_no_repetition() -> None:
     assert said.repairs == {}
 
 
+@pytest.mark.parametrize("said", ["{", '{"city', '{"city"', '{"city":"Be', '{"n":1 '])
+def test_a_piece_that_is_all_so_far_adds_nothing(said: str) -> None:
+    """What says all so far may have nothing new; the mutant that asks for more has `{{`."""
+    rest = '":"Bern"}' if said == '{"city' else WHOLE[len(said) :]
+    rest = rest if said != '{"n":1 ' else "}"
+    found = streamed([bare("f", "", id="a")], *[[piece(x)] for x in (said, said, said + rest)])
+    assert calls(found) == [("a", "f", said + rest)]
+    assert found.repairs["tool_arguments_cumulative"] == 2
+
+
+@pytest.mark.parametrize("said", ['{"a":', '{"a":[', '{"a":[1,'])
+def test_a_piece_that_is_all_so_far_may_be_a_value(said: str) -> None:
+    """The mutant that takes every piece like that for nothing new loses one."""
+    closing = "1" + ("]}" if "[" in said else "}")
+    found = streamed([bare("f", "", id="a")], *[[piece(x)] for x in (said, said, closing * 2)])
+    assert calls(found) == [("a", "f", said * 2 + closing * 2)]
+
+
 def test_whole_arguments_once_more_are_nothing_new() -> None:
     """GLM and others (opencode PR #17339); the mutant that asks for a name has two objects."""
     again = '{"city": "Bern"}'
