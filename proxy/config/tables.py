@@ -75,7 +75,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 Endpoints = Annotated[tuple[Name, ...], Meta(max_length=64)]
 Headers = Annotated[tuple[Name, ...], Meta(max_length=64)]
-System = Literal["auto", "fold", "pass"]
+System = Literal["auto", "fold", "user", "pass"]
 Streams = Literal["both", "always", "never"]
 
 FORWARDED: Final = (

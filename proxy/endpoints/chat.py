@@ -14,7 +14,15 @@ from wellspoken.adapters.requests import chat_bounds
 from wellspoken.adapters.requests.chat import decode_chat, exchange_for
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.shapes import ChatRequest
-from wellspoken.adapters.requests.system import fold_system, has_late_system, refuses_system
+from wellspoken.adapters.requests.system import (
+    begins_with_user,
+    fold_system,
+    has_late_system,
+    has_system,
+    refuses_role,
+    refuses_system,
+    send_as_user,
+)
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.known.llamacpp_native import (
     prepare_native,
@@ -27,8 +35,8 @@ from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay.call import Call, Handler
 from wellspoken.proxy.relay.generate import Generation, generate
 from wellspoken.proxy.relay.plan import BackendRequest, Plan
-from wellspoken.proxy.relay.planner import Planner
-from wellspoken.proxy.upstream.refusals import SYSTEM
+from wellspoken.proxy.relay.planner import Planner, Revision
+from wellspoken.proxy.upstream.refusals import ROLE, SYSTEM
 from wellspoken.proxy.upstream.target import Target
 
 OPENAI_PATH = "/v1/chat/completions"
@@ -95,18 +103,31 @@ async def _plan(planner: Planner[ChatRequest]) -> Plan:
 
 
 def _place_system(planner: Planner[ChatRequest]) -> None:
-    """Fold system messages where the model's template takes one alone, or may turn out to."""
+    """Put system messages where the model's template takes them, and say what else may be tried.
+
+    A conversation that does not begin with the user's message may be what a template refuses, so
+    that it takes the other form says nothing of its system messages.
+    """
     target, wanted = planner.target, planner.wanted
-    if not has_late_system(wanted.messages):
+    if not has_system(wanted.messages):
         return
+    form = target.system_form(wanted.model)
+    if form == "user":
+        planner.wanted = send_as_user(wanted)
+    elif form == "fold":
+        planner.wanted = fold_system(wanted)
+    if target.settings.system in ("user", "pass"):
+        return
+    note = target.note_refusal
+    if has_late_system(planner.wanted.messages):
+        planner.revisions = (Revision(refuses_system, fold_system, partial(note, SYSTEM)),)
+    if has_system(planner.wanted.messages):
+        learn = partial(note, ROLE) if begins_with_user(wanted.messages) else _learn_nothing
+        planner.revisions = (*planner.revisions, Revision(refuses_role, send_as_user, learn))
 
-    def fold() -> None:
-        planner.wanted = fold_system(planner.wanted)
 
-    if target.folds(wanted.model):
-        fold()
-    elif target.settings.system == "auto":
-        planner.refold = fold
+def _learn_nothing(model: str) -> None:
+    pass
 
 
 async def _apply_template(planner: Planner[ChatRequest]) -> str:
@@ -119,15 +140,21 @@ async def _apply_template(planner: Planner[ChatRequest]) -> str:
         )
 
     call, target = planner.call, planner.target
-    try:
-        return await ask()
-    except RequestError as error:
-        if planner.refold is None or not refuses_system(error.status, str(error).encode()):
-            raise
-    planner.refold()
-    planner.refold = None
-    prompt = await ask()
-    target.note_refusal(SYSTEM, planner.wanted.model)
+    made = []
+    while True:
+        try:
+            prompt = await ask()
+            break
+        except RequestError as error:
+            refused = (error.status, str(error).encode())
+            revision = next((x for x in planner.revisions if x.refused(*refused)), None)
+            if revision is None:
+                raise
+        planner.wanted = revision.make(planner.wanted)
+        planner.revisions = [other for other in planner.revisions if other is not revision]
+        made.append(revision)
+    for revision in made:
+        revision.note(planner.wanted.model)
     return prompt
 
 

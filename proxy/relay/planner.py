@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -16,7 +16,6 @@ from wellspoken.adapters.merge import Best, Merge, entries_in
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.joint import cannot_join, joins_choices
 from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest, Prompt
-from wellspoken.adapters.requests.system import refuses_system
 from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.servers.backend import Endpoint
 from wellspoken.adapters.servers.prepare import lacks_in_streams
@@ -25,13 +24,25 @@ from wellspoken.adapters.translate import BackendAnswer
 from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.plan import Amendment, BackendRequest, Plan
-from wellspoken.proxy.upstream.refusals import SYSTEM, USAGE
+from wellspoken.proxy.upstream.refusals import USAGE
 from wellspoken.proxy.upstream.target import Target
 
 Wanted = TypeVar("Wanted", ChatRequest, CompletionRequest)
 Make = Callable[[Exchange, bool, int | None, int], bytes]
 """Makes a payload: for an answer's exchange, whether a stream is asked for, the place of its prompt
 (None: for the whole answer at once), and which of that prompt's choices is asked for."""
+
+
+class Revision(NamedTuple, Generic[Wanted]):
+    """What is made of a request that was `refused`, as its answer's status and bytes tell.
+
+    `note` is told the model once the server took that. Made twice, it changes nothing more, since
+    each of several requests for one answer may be refused.
+    """
+
+    refused: Callable[[int, bytes], bool]
+    make: Callable[[Wanted], Wanted]
+    note: Callable[[str], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +52,7 @@ class Planner(Generic[Wanted]):
     `found`: each prompt where the proxy puts it, or its logprobs, before the answers. `sizes`: how
     many tokens each has and who says so, where no token is asked for and therefore no backend.
     `ids`: each prompt's token ids, where the proxy tells them.
-    `refold`: folds `wanted`'s system messages, where a template may refuse them as they are.
+    `revisions`: what to make of `wanted`, one after the other, where a template refuses it.
     `usage`: a stream is asked for its usage, which the server is not known to refuse.
     """
 
@@ -55,7 +66,7 @@ class Planner(Generic[Wanted]):
     ids: Sequence[Sequence[int]] = ()
     streams: bool = False
     usage: bool = False
-    refold: Callable[[], None] | None = None
+    revisions: Sequence[Revision[Wanted]] = ()
 
     def choose_form(self) -> None:
         """Settle whether a stream is asked for, and who ends the answer at a stop string."""
@@ -203,17 +214,16 @@ class Planner(Generic[Wanted]):
     def _request(self, make: Callable[[], bytes]) -> BackendRequest:
         path, model, note_refusal = self.endpoint.path, self.wanted.model, self.target.note_refusal
         found: tuple[Amendment, ...] = ()
-        if self.refold is not None:
-            note = partial(note_refusal, SYSTEM, model)
-            found = (Amendment(refuses_system, partial(self._fold, make), note),)
+        for revision in self.revisions:
+            payload = partial(self._revise, revision, make)
+            found += (Amendment(revision.refused, payload, partial(revision.note, model)),)
         if self.usage:
             note = partial(note_refusal, USAGE, path, model)
             found += (Amendment(refuses_usage, partial(self._leave_usage, make), note),)
         return BackendRequest(path, make(), self.streams, amendments=found)
 
-    def _fold(self, make: Callable[[], bytes]) -> bytes:
-        assert self.refold is not None
-        self.refold()
+    def _revise(self, revision: Revision[Wanted], make: Callable[[], bytes]) -> bytes:
+        self.wanted = revision.make(self.wanted)
         return make()
 
     def _leave_usage(self, make: Callable[[], bytes]) -> bytes:

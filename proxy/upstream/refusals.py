@@ -11,6 +11,8 @@ from typing import Final
 
 SYSTEM: Final = "system"
 """Of a model's template: system messages that are not one, the first."""
+ROLE: Final = "system_role"
+"""Of a model's template: any system message."""
 USAGE: Final = "stream_options"
 """Of a path and a model: to tell a stream's usage."""
 _MOST: Final = 1000  # remembered at a time; a client may call a model by any name
@@ -18,7 +20,7 @@ _MOST: Final = 1000  # remembered at a time; a client may call a model by any na
 
 @dataclass(slots=True, eq=False)
 class Refusals:
-    """What the `server` refuses that was seen last: SYSTEM or USAGE, each with whose it is."""
+    """What the `server` refuses that was seen last, each with whose it is."""
 
     _server: tuple[object, ...] = ()
     _seen: set[tuple[str, ...]] = field(default_factory=set)

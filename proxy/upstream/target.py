@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct, structs
 
@@ -25,7 +25,7 @@ from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.context_lengths import ContextLengths
 from wellspoken.proxy.upstream.detector import Detector
 from wellspoken.proxy.upstream.memory import Memory
-from wellspoken.proxy.upstream.refusals import SYSTEM, Refusals
+from wellspoken.proxy.upstream.refusals import ROLE, SYSTEM, Refusals
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
 from wellspoken.proxy.upstream.vocabulary_size import find_size
 
@@ -101,12 +101,18 @@ class Target:
     _refusals: Refusals = field(default_factory=Refusals)
     _sizes: Memory[Mapping[str, int]] = field(default_factory=lambda: Memory({}))
 
-    def folds(self, model: str) -> bool:
-        """Say whether a model's system messages are sent as one, the first."""
+    def system_form(self, model: str) -> Literal["fold", "user", "pass"]:
+        """Return how a model gets system messages: as one, the first; as the user's; as they are.
+
+        Both may turn out to be refused, unless the configuration says the form.
+        """
         word = self.settings.system
-        return word == "fold" or (
-            word == "auto" and (self.backend.one_system or self.refuses(SYSTEM, model))
-        )
+        if word in ("user", "pass"):
+            return word
+        if self.refuses(ROLE, model):
+            return "user"
+        folds = word == "fold" or self.backend.one_system or self.refuses(SYSTEM, model)
+        return "fold" if folds else "pass"
 
     def refuses(self, *refusal: str) -> bool:
         """Say whether the server was seen to refuse something (refusals.py)."""
