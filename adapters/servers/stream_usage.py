@@ -6,7 +6,8 @@ some refuse what they do not know, before they compute anything: Mistral's API (
 "Extra inputs are not permitted"), Azure ("Unrecognized request argument supplied", one-api issue
 #1423, and "Extra parameters [...] are not allowed", cherry-studio issue #9214), Groq in 2024
 ("property ... is unsupported", vercel/ai pull request #1578), OpenAI itself for some models
-("Unknown parameter", new-api issue #418).
+("Unknown parameter", new-api issue #418). Others say nothing of it: a 400 without a body, "Bad
+Request", Z.ai's "Invalid API parameter" (crush issue #1237). Such a one may be of anything.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from msgspec import Raw, json
+
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.forms import object_in
 
 KEY: Final = "stream_options"
+_SENT: Final = KEY.encode() + b'":'  # in a text of the request's the quote would be escaped
 _REFUSALS: Final = (400, 422)
 _FAILURES: Final = (500, 501)
 _NAME: Final = rb"(stream.?options|include.?usage)"
@@ -28,6 +32,10 @@ _UNKNOWN: Final = re.compile(
     rb"( request| keyword| body| json)?[ _]"
     rb"(inputs?|fields?|parameters?|params?|arguments?|keys?|propert(y|ies)|forbidden)\b",
     re.IGNORECASE,
+)
+_UNTELLING: Final = {KEY, "stream", "model"}  # a gateway's errors name the model, whatever is wrong
+_OTHER: Final = re.compile(
+    rb"\"param\"\s*:\s*\"\w|context.?(length|size|window)|\btokens\b", re.IGNORECASE
 )
 _REFUSING: Final = (
     rb"(unexpected|unknown|unsupported|unrecogni[sz]ed|undefined|invalid|extra|additional"
@@ -68,16 +76,32 @@ def ask_usage(sent: dict[str, Any], running: bool) -> None:
     sent[KEY] = {**options, "include_usage": True}
 
 
-def refuses_usage(status: int, said: bytes) -> bool:
-    """Say whether an answer refuses `stream_options`, or what the server does not know.
+def refuses_usage(status: int, said: bytes, *, sent: bytes, taken: bool) -> bool:
+    """Say whether an answer refuses `stream_options`, or may: what the server does not know.
 
     `said`: its body, or of a stream what came first. Words alone tell, in each server's own; where
-    the status does not say that nothing ran, a failure may quote the request.
+    the status does not say that nothing ran, a failure may quote the request. A refusal that does
+    not tell what of the request, `sent`, it is about may be of it unless the server has `taken` it.
     """
+    if _SENT not in sent:
+        return False
     if status in _REFUSALS:
-        return bool(_NAMED.search(said) or _UNKNOWN.search(said))
+        if _REFUSED.search(said):
+            return True
+        return not taken and bool(
+            _NAMED.search(said) or _UNKNOWN.search(said) or not _tells(said, sent)
+        )
     if status >= 400 and status not in _FAILURES:
         return False
     if status < 400 and (b'"choices"' in said or b"error" not in said):
         return False
     return _REFUSED.search(said) is not None
+
+
+def _tells(said: bytes, sent: bytes) -> bool:
+    """Say whether a refusal tells what it is about: another key of the request, or its length."""
+    keys = json.decode(sent, type=dict[str, Raw]).keys() - _UNTELLING
+    names = b"|".join(re.escape(key.encode()) for key in sorted(keys))
+    if names and re.search(rb"(?<![\w\\])(" + names + rb")(?!\w)", said):
+        return True
+    return _OTHER.search(said) is not None

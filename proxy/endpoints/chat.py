@@ -95,7 +95,7 @@ async def _plan(planner: Planner[ChatRequest]) -> Plan:
             model=model,
             enforced=enforced,
             stream=stream,
-            usage=planner.usage,
+            usage=bool(planner.usage),
             running=part.running_usage,
         )
 
@@ -118,7 +118,7 @@ def _place_system(planner: Planner[ChatRequest]) -> None:
         planner.wanted = fold_system(wanted)
     if target.settings.system in ("user", "pass"):
         return
-    note = target.note_refusal
+    note = target.note_seen
     if has_late_system(planner.wanted.messages):
         planner.revisions = (Revision(refuses_system, fold_system, partial(note, SYSTEM)),)
     if has_system(planner.wanted.messages):

@@ -123,7 +123,7 @@ def _make_payload(
         enforced=exchange.enforced,
         stream=stream,
         logprobs=k,
-        usage=planner.usage,
+        usage=bool(planner.usage),
         running=exchange.running_usage,
         without=COMPUTED if target.backend.scores == "proxy" else frozenset(),
     )

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from wellspoken.adapters.events import Event
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.servers.backend import Dialect
 from wellspoken.adapters.translate import BackendAnswer
 
+Outcome = Literal["amended", "as it was", "in vain"]
+
 
 class Amendment(NamedTuple):
     """What is changed of a request that was `refused`, as its answer's status and bytes tell.
 
-    `payload` makes it anew. `note` is called once the server took that, to remember it.
+    `payload` makes it anew. `note` is told what came of it, to remember: whether the server
+    answered the request so `amended`, or `as it was`, or refused both, so that it was sent again
+    `in vain`. A refusal alone may have had any cause.
     """
 
     refused: Callable[[int, bytes], bool]
     payload: Callable[[], bytes]
-    note: Callable[[], None]
+    note: Callable[[Outcome], None]
 
 
 Merging = Callable[[int, list[Event]], list[Event]]

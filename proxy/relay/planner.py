@@ -23,8 +23,8 @@ from wellspoken.adapters.servers.stream_usage import asks_usage, refuses_usage
 from wellspoken.adapters.translate import BackendAnswer
 from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.plan import Amendment, BackendRequest, Plan
-from wellspoken.proxy.upstream.refusals import USAGE
+from wellspoken.proxy.relay.plan import Amendment, BackendRequest, Outcome, Plan
+from wellspoken.proxy.upstream.refusals import TAKEN, USAGE
 from wellspoken.proxy.upstream.target import Target
 
 Wanted = TypeVar("Wanted", ChatRequest, CompletionRequest)
@@ -53,7 +53,8 @@ class Planner(Generic[Wanted]):
     many tokens each has and who says so, where no token is asked for and therefore no backend.
     `ids`: each prompt's token ids, where the proxy tells them.
     `revisions`: what to make of `wanted`, one after the other, where a template refuses it.
-    `usage`: a stream is asked for its usage, which the server is not known to refuse.
+    `usage`: whether a stream is asked for its usage, as far as the server is not known to refuse
+    that, nor in doubt; None where no server of its kind is.
     """
 
     call: Call
@@ -65,7 +66,7 @@ class Planner(Generic[Wanted]):
     sizes: Sequence[tuple[int, str]] = ()
     ids: Sequence[Sequence[int]] = ()
     streams: bool = False
-    usage: bool = False
+    usage: bool | None = None
     revisions: Sequence[Revision[Wanted]] = ()
 
     def choose_form(self) -> None:
@@ -87,9 +88,12 @@ class Planner(Generic[Wanted]):
         wants = exchange.stream and not lacks and streams != "never"
         self.streams = wants or exchange.enforced or streams == "always"
         if self.streams and asks_usage(target.backend, exchange):
-            self.usage = not target.refuses(USAGE, self.endpoint.path, self.wanted.model)
+            self.usage = not self._saw(USAGE) and (self._saw(TAKEN) or not target.doubtful)
             if self.usage and not exchange.include_usage:
                 self.exchange = structs.replace(exchange, asks_usage=True)
+
+    def _saw(self, seen: str) -> bool:
+        return self.target.saw(seen, self.endpoint.path, self.wanted.model)
 
     def _leave_out(self, key: str, **more: Any) -> None:
         """Take a key out of what the backend is asked; `more`: what else of the request changes."""
@@ -212,23 +216,36 @@ class Planner(Generic[Wanted]):
         return asks, sources
 
     def _request(self, make: Callable[[], bytes]) -> BackendRequest:
-        path, model, note_refusal = self.endpoint.path, self.wanted.model, self.target.note_refusal
+        payload = make()
         found: tuple[Amendment, ...] = ()
         for revision in self.revisions:
-            payload = partial(self._revise, revision, make)
-            found += (Amendment(revision.refused, payload, partial(revision.note, model)),)
-        if self.usage:
-            note = partial(note_refusal, USAGE, path, model)
-            found += (Amendment(refuses_usage, partial(self._leave_usage, make), note),)
-        return BackendRequest(path, make(), self.streams, amendments=found)
+            revise, note = partial(self._revise, revision, make), partial(self._note, revision)
+            found += (Amendment(revision.refused, revise, note),)
+        if self.usage is not None:
+            refused = partial(refuses_usage, sent=payload, taken=self._saw(TAKEN))
+            found += (Amendment(refused, partial(self._leave_usage, make), self._note_usage),)
+        return BackendRequest(self.endpoint.path, payload, self.streams, amendments=found)
 
     def _revise(self, revision: Revision[Wanted], make: Callable[[], bytes]) -> bytes:
         self.wanted = revision.make(self.wanted)
         return make()
 
+    def _note(self, revision: Revision[Wanted], outcome: Outcome) -> None:
+        if outcome == "amended":
+            revision.note(self.wanted.model)
+
     def _leave_usage(self, make: Callable[[], bytes]) -> bytes:
         self.usage = False
         return make()
+
+    def _note_usage(self, outcome: Outcome) -> None:
+        if outcome == "in vain":
+            self.target.note_in_vain()
+        elif outcome == "as it was" and not self.usage:
+            self.target.note_seen()
+        else:
+            seen = USAGE if outcome == "amended" else TAKEN
+            self.target.note_seen(seen, self.endpoint.path, self.wanted.model)
 
     def _prelude(self, exchange: Exchange, place: int, sample: int) -> list[Event]:
         """Return what comes before the generated text: the prompt's ids, its logprobs, itself."""

@@ -169,8 +169,7 @@ async def send_accepted(
     """Send a request; return its answer, whether that is a stream, and what of it was read.
 
     `streams`: it may be one. Where the server refuses what an amendment of the request changes,
-    nothing was computed, and it is sent again; that it refuses that is noted only once it answers.
-    Raises as `send_request` and `read_start` do.
+    nothing was computed, and it is sent again. Raises as `send_request` and `read_start` do.
     """
     limit = call.state.config.limits.response
 
@@ -187,11 +186,15 @@ async def send_accepted(
         data = data or await response.chunk()
         # An answer may speak of errors; in a server's own there are no choices.
         if response.status < 300 and (b'"choices"' in data or b"error" not in data):
-            for amendment in made:  # it took none before: a refusal may have had another cause
-                amendment.note()
+            for amendment in made:
+                amendment.note("amended")
+            for amendment in left:
+                amendment.note("as it was")
             break
         refused = next((x for x in left if x.refused(response.status, data)), None)
         if refused is None:
+            for amendment in made:
+                amendment.note("in vain")
             break
         response.close()
         made.append(refused)

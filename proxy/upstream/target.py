@@ -109,18 +109,27 @@ class Target:
         word = self.settings.system
         if word in ("user", "pass"):
             return word
-        if self.refuses(ROLE, model):
+        if self.saw(ROLE, model):
             return "user"
-        folds = word == "fold" or self.backend.one_system or self.refuses(SYSTEM, model)
+        folds = word == "fold" or self.backend.one_system or self.saw(SYSTEM, model)
         return "fold" if folds else "pass"
 
-    def refuses(self, *refusal: str) -> bool:
-        """Say whether the server was seen to refuse something (refusals.py)."""
-        return self._refusals.hold(self.server, refusal)
+    def saw(self, *seen: str) -> bool:
+        """Say whether that was seen of the server (refusals.py)."""
+        return self._refusals.hold(self.server, seen)
 
-    def note_refusal(self, *refusal: str) -> None:
-        """Remember that it does, as long as it may be the same server."""
-        self._refusals.note(self.server, refusal)
+    def note_seen(self, *seen: str) -> None:
+        """Remember it as long as it may be the same server; nothing: that it answers."""
+        self._refusals.note(self.server, seen)
+
+    def note_in_vain(self) -> None:
+        """Note that the server refused also what was sent it once more."""
+        self._refusals.note_in_vain(self.server)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether nothing is to be added to a request that the server has not been seen to take."""
+        return self._refusals.doubt(self.server)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -36,7 +36,6 @@ REFUSALS = [
     (501, "stream_options: not implemented"),
 ]  # fmt: skip
 OTHERS = [
-    (400, "max_tokens is too large"),
     (401, "stream_options need a key"),
     (429, "stream_options: too many requests"),
     (500, "unexpected field"),
@@ -49,14 +48,51 @@ OTHERS = [
 ]
 
 
+SENT = (b'{"model":"m","messages":[],"max_tokens":5,"n":1,"stream":true,'
+        b'"stream_options":{"include_usage":true}}')  # fmt: skip
+UNTELLING = [
+    (400, ""),
+    (422, ""),
+    (400, "Bad Request"),
+    (400, "<html><body><h1>400 Bad Request</h1>\n</body></html>"),
+    (422, '{"detail":"Validation error"}'),
+    (400, '{"error":{"message":"Invalid request","type":"invalid_request_error","param":null}}'),
+    (400, '{"error":{"code":"1210","message":"API 调用参数有误"}}'),  # Zhipu
+    (400, '{"error":{"message":"model m: 400 Bad Request\\nstream failed","param":""}}'),
+]
+TELLING = [
+    (400, "max_tokens is too large"),
+    (422, '{"detail":[{"type":"list_type","loc":["body","messages"],"msg":"Input should be"}]}'),
+    (400, "n must be 1"),
+    (400, '{"error":{"message":"Invalid value","param":"tools"}}'),
+    (400, '{"error":{"message":"Invalid prompt","code":"context_length_exceeded"}}'),
+    (400, "the request has 5000 tokens, the limit is 4096"),
+]
+"""What names its cause; `messages`, `max_tokens` and `n` are keys of the request."""
+
+
+@pytest.mark.parametrize("taken", [False, True])
 @pytest.mark.parametrize(("status", "said"), REFUSALS)
-def test_a_refusal_by_its_words(status: int, said: str) -> None:
-    assert refuses_usage(status, said.encode())
+def test_a_refusal_by_its_words(status: int, said: str, taken: bool) -> None:
+    """What the server has taken it refuses by name alone, as another one of a gateway's may."""
+    named = "stream_options" in said or "include_usage" in said
+    assert refuses_usage(status, said.encode(), sent=SENT, taken=taken) == (named or not taken)
 
 
-@pytest.mark.parametrize(("status", "said"), OTHERS)
-def test_what_is_no_refusal_of_it(status: int, said: str) -> None:
-    assert not refuses_usage(status, said.encode())
+@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize(("status", "said"), OTHERS + TELLING)
+def test_what_is_no_refusal_of_it(status: int, said: str, taken: bool) -> None:
+    assert not refuses_usage(status, said.encode(), sent=SENT, taken=taken)
+
+
+@pytest.mark.parametrize(("status", "said"), UNTELLING)
+def test_what_does_not_tell_may_be_one_of_what_was_sent_and_not_yet_taken(
+    status: int, said: str
+) -> None:
+    assert refuses_usage(status, said.encode(), sent=SENT, taken=False)
+    assert not refuses_usage(status, said.encode(), sent=SENT, taken=True)
+    without = b'{"model":"m","messages":[{"content":"\\"stream_options\\":"}],"stream":true}'
+    assert not refuses_usage(status, said.encode(), sent=without, taken=False)
 
 
 @pytest.mark.parametrize("name", BACKENDS)

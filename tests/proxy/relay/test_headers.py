@@ -264,7 +264,7 @@ async def asked(upstream: Upstream, proxy: Proxy, **more: Any) -> tuple[int, int
         (whole({"error": "not supported"}, 501), (1, 501, None)),
         (whole({"error": {"message": "x", "code": "insufficient_quota"}}, 429),
          (1, 429, "insufficient_quota")),
-        (whole({"error": "bad"}, 400), (1, 400, None)),
+        (whole({"error": "bad messages"}, 400), (1, 400, None)),
         (whole({"error": "busy"}, 429, headers=SOON), (3, 429, None)),
         (whole({"error": "busy"}, 503, headers=SOON), (3, 503, None)),
         (whole({"error": "odd"}, 500, headers=SOON), (3, 500, None)),

@@ -120,7 +120,7 @@ async def test_a_few_at_a_time(upstream: Upstream, start_proxy: StartProxy) -> N
 
 
 FAILURES: dict[str, tuple[Script, int]] = {
-    "400": (whole({"error": {"message": f"bad {SECRET}"}}, status=400), 400),
+    "400": (whole({"error": {"message": f"bad prompt {SECRET}"}}, status=400), 400),
     "429": (whole({"error": "slow"}, status=429, headers=[("Retry-After", "7")]), 429),
     "500": (whole(b"<h1>no</h1>", status=500, content_type="text/html"), 500),
     "cut before": ([Cut()], 502),

@@ -15,6 +15,7 @@ from tests.fold import fold
 from tests.proxy.conftest import CHAT, Proxy, StartProxy
 from wellspoken.adapters.events import Usage
 from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.upstream.refusals import MOST_IN_VAIN
 
 Json = dict[str, Any]
 TEXTS = "/v1/completions"
@@ -214,6 +215,60 @@ async def test_only_an_answer_shows_that_the_usage_was_refused(
         assert response.status >= 400
     await text_of(proxy)
     assert options(upstream) == [ASKED, None, ASKED]
+
+
+VAGUE = {
+    "no body": whole(b"", 400, None),
+    "Bad Request": whole(b"Bad Request", 400, "text/plain"),
+    "validation error": whole({"detail": "Validation error"}, 422),
+}
+
+
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize("refusal", VAGUE.values(), ids=VAGUE)
+async def test_a_refusal_that_does_not_tell_is_tried_without_and_remembered(
+    upstream: Upstream, start_proxy: StartProxy, refusal: Script, include: bool
+) -> None:
+    upstream.script(CHAT, refusal, PLAIN)
+    proxy = await start_proxy(upstream, adapter="vllm")
+    more: Json = {"stream_options": ASKED} if include else {}
+    for number in (2, 3):
+        data = await text_of(proxy, **more)
+        assert (b'"usage":{' in data) == include
+        assert options(upstream) == [ASKED, None, None][:number]
+
+
+async def test_a_server_that_has_told_usage_is_not_asked_twice_by_a_vague_refusal(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    usual = stream(sse([*TALK, TOLD]))
+    upstream.script(CHAT, usual, VAGUE["Bad Request"], UNKNOWN, PLAIN)
+    proxy = await start_proxy(upstream, adapter="vllm")
+    await text_of(proxy)
+    await proxy.error(400, stream=True)
+    await text_of(proxy)  # its words name the key, so it may be another server of a gateway's
+    assert options(upstream) == [ASKED, ASKED, ASKED, None]
+
+
+@pytest.mark.parametrize("takes", [False, True])
+async def test_bad_requests_without_end_cost_a_bounded_number_more(
+    upstream: Upstream, start_proxy: StartProxy, takes: bool
+) -> None:
+    """They give their own error; the first good stream then goes without, the next is asked."""
+    bad, good = VAGUE["Bad Request"], stream(sse([*TALK, TOLD]))
+    tries, more = 2 * MOST_IN_VAIN, 4
+    after = [PLAIN, good] if takes else [PLAIN, bad, PLAIN, PLAIN]
+    upstream.script(CHAT, *[bad] * (tries + more), *after)
+    proxy = await start_proxy(upstream, adapter="vllm")
+    for number in range(MOST_IN_VAIN + more):  # a client may make up models
+        await proxy.error(400, stream=True, model=f"m{number}")
+    assert options(upstream) == [ASKED, None] * MOST_IN_VAIN + [None] * more
+    calls = observed(proxy)
+    for _ in range(2 if takes else 3):
+        await text_of(proxy)
+    without: list[Any] = [None, ASKED] if takes else [None, ASKED, None, None]
+    assert options(upstream)[tries + more :] == without
+    assert (counts(calls[1]) == (*COUNTS, "backend")) == takes
 
 
 async def test_a_server_that_went_away_may_come_back_another(
