@@ -6,7 +6,7 @@ Sources, by server:
 
 - Furiosa-LLM: the wheel furiosa-llm 2026.4.0, server/app.py and server/protocol.py.
 - llama.cpp: captures of b11549; tools/server/README.md on GET /props, and on the 503s of a server
-  that is still loading its model.
+  that is still loading its model. TabbyAPI's: model_props in its endpoints/core/router.py.
 - vLLM: captures of 0.32.0 and the installed package, entrypoints/serve/instrumentator/basic.py; a
   server with --api-key guards /v1 alone, so GET /version still answers.
 - llama-cpp-python: captures of 0.3.36; GET /v1/models in llama_cpp/server/app.py.
@@ -172,9 +172,15 @@ def _has_llamacpp_header(signs: Signs) -> bool:
 
 
 def _has_llamacpp_props(signs: Signs) -> bool:
-    """Behind a proxy, which puts its own name into the header."""
+    """Behind a proxy, which puts its own name into the header.
+
+    TabbyAPI has the same path for llama.cpp's clients, with the context length alone.
+    """
     props = signs.json(PROPS)
-    return isinstance(props.get("default_generation_settings"), dict) and "total_slots" in props
+    settings = props.get("default_generation_settings")
+    if not isinstance(settings, dict) or "total_slots" not in props:
+        return False
+    return "build_info" in props or not settings.keys() <= {"n_ctx"}
 
 
 def _is_llama_cpp_python(signs: Signs) -> bool:

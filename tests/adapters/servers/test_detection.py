@@ -139,6 +139,18 @@ RECOGNISED: list[tuple[str, dict[str, Observation], Any, str, str, str]] = [
         "GET /props",
     ),
     (
+        "llama.cpp of 2024 behind nginx, which told no build",
+        {
+            "/props": said(
+                {"default_generation_settings": {"n_ctx": 1024, "seed": 1}, "total_slots": 1}
+            )
+        },
+        LLAMACPP,
+        "llama.cpp",
+        "",
+        "GET /props",
+    ),
+    (
         "llama.cpp behind nginx, without /props",
         {"/v1/models": models("llamacpp")},
         LLAMACPP,
@@ -240,6 +252,16 @@ NEAR_MISSES = {
         "/v1/models": said({}, 404, "llama.cpp-gateway")
     },
     "props without slots": {"/props": said({"default_generation_settings": {}})},
+    "TabbyAPI's props, which has the length alone": {
+        "/props": said(
+            {
+                "total_slots": 1,
+                "chat_template": "{{ messages }}",
+                "default_generation_settings": {"n_ctx": 16384},
+            },
+            server="uvicorn",
+        )
+    },
     "props whose settings are no object": {
         "/props": said({"default_generation_settings": None, "total_slots": 1})
     },
