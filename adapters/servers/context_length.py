@@ -2,9 +2,11 @@
 
 It is read by the shape of what a server says, whoever the server is: an entry of its list of
 models, or an object about the server itself. What counts is the length that is served. What a model
-was trained for (llama.cpp's `meta.n_ctx_train`, Ollama's `model_info`) or could be loaded with (LM
-Studio's `max_context_length`) is longer, and an agent that believes it sends prompts that are
-refused, or cut without a word.
+was trained for (llama.cpp's `meta.n_ctx_train`, Ollama's `model_info`; Xinference's
+`context_length`, whatever it started the model with) or could be loaded with (LM Studio's
+`max_context_length`) is longer, and an agent that believes it sends prompts that are refused, or
+cut without a word. Nor is what is configured always served: cortex.cpp lists a `ctx_len` that it
+shortens to 8192 when it loads the model, or does not pass on at all (its model_service.cc).
 
 Sources, of an entry's keys:
 
@@ -18,6 +20,8 @@ Sources, of an entry's keys:
 - `top_provider.context_length`, `context_length`: OpenRouter's model object, of which the former is
   what its first provider serves; the latter is also in Ollama's GET /api/ps, of loaded models
   (https://docs.ollama.com/api/ps).
+- `parameters.max_seq_len`: TabbyAPI's GET /v1/model, the card of the loaded model, which its list
+  leaves out (its endpoints/core/types/model.py).
 - `context_window`: Groq's model object (https://console.groq.com/docs/models).
 - `max_context_length`: Mistral's BaseModelCard; not where the entry tells whether it is loaded.
 
@@ -25,10 +29,15 @@ Sources, of an object about the server: `default_generation_settings.n_ctx`, tha
 llama.cpp's GET /props (captures; since 2024, also of KoboldCpp); `max_total_tokens` in TGI's GET
 /info (its docs/openapi.json); `context_length` in SGLang's GET /get_server_info, null unless it was
 set; `value` in KoboldCpp's GET /api/extra/true_max_context_length (koboldcpp.py).
+
+A model of Ollama's that is not loaded has the `num_ctx` of its Modelfile, which POST /api/show
+tells; it will have no more than it was trained for. Without one it depends on OLLAMA_CONTEXT_LENGTH
+and on the memory at that time, which nothing tells (its server/routes.go and llm/server.go).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -46,12 +55,17 @@ _SERVED: Final = (
     ("top_provider", "context_length"),
     ("context_length",),
     ("context_window",),
+    ("parameters", "max_seq_len"),
 )
 """Where an entry tells the length that is served; the first that does counts."""
 
 _POSSIBLE: Final = (("max_context_length",),)
 """Where it is told of an entry that does not say whether its model is loaded."""
 
+_XINFERENCE: Final = "xinference"
+"""The owner of models whose `context_length` is their family's, whatever is served of it."""
+
+_NUM_CTX: Final = re.compile(r"^num_ctx[ \t]+(\d{1,10})\s*$", re.ASCII | re.MULTILINE)
 _LOADING: Final = frozenset({"state", "loaded_instances"})
 """Keys of an entry that says whether its model is loaded."""
 
@@ -69,11 +83,31 @@ def read_lengths(body: bytes) -> dict[str, int]:
 
     The name "" is for whichever model the server has. What tells none gives {}.
     """
+    return lengths_of(_decode(body))
+
+
+def read_shown_length(body: bytes) -> int | None:
+    """Return the context length that Ollama's POST /api/show tells of a model, None if none."""
+    shown = _decode(body)
+    if not isinstance(shown, dict):
+        return None
+    parameters, info, details = (shown.get(x) for x in ("parameters", "model_info", "details"))
+    if not (isinstance(parameters, str) and isinstance(info, dict) and isinstance(details, dict)):
+        return None
+    if details.get("format") != "gguf":  # others do not go by num_ctx
+        return None
+    trained = positive(info.get(f"{info.get('general.architecture')}.context_length"))
+    given = _NUM_CTX.search(parameters)
+    length = positive(given[1]) if given else None
+    return None if length is None or trained is None else min(length, trained)
+
+
+def _decode(body: bytes) -> Any:
+    """Return decoded JSON, None for what is none."""
     try:
-        decoded = json.decode(body)
+        return json.decode(body)
     except (DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-    return lengths_of(decoded)
+        return None
 
 
 def lengths_of(decoded: Any) -> dict[str, int]:
@@ -106,9 +140,14 @@ def positive(value: Any) -> int | None:
 
 
 def _entries(decoded: Any) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a list: `data` (OpenAI), `models` (Ollama, LM Studio), or a bare one."""
+    """Yield the objects of a list: `data` (OpenAI), `models` (Ollama, LM Studio), or a bare one.
+
+    A model's card by itself (TabbyAPI) is the only one.
+    """
     lists = [decoded]
     if isinstance(decoded, dict):
+        if isinstance(decoded.get("id"), str):
+            yield decoded
         lists = [decoded.get("data"), decoded.get("models")]
     for items in lists:
         if isinstance(items, list):
@@ -117,14 +156,14 @@ def _entries(decoded: Any) -> Iterator[dict[str, Any]]:
 
 def _length_of_entry(entry: dict[str, Any]) -> int | None:
     """Return the least length where several instances of a model are loaded: any may answer."""
+    if entry.get("owned_by") == _XINFERENCE:
+        return None
     instances = entry.get("loaded_instances")
-    loaded = [
-        _find(instance, (("config", "context_length"),))
-        for instance in (instances if isinstance(instances, list) else ())
-    ]
-    told = [length for length in loaded if length is not None]
-    if told:
-        return min(told)
+    if isinstance(instances, list):
+        loaded = (_find(instance, (("config", "context_length"),)) for instance in instances)
+        least = min((length for length in loaded if length is not None), default=None)
+        if least is not None:
+            return least
     length = _find(entry, _SERVED)
     if length is None and not _LOADING & entry.keys():
         length = _find(entry, _POSSIBLE)

@@ -30,7 +30,7 @@ class Listed(Struct, frozen=True):
 
     def add(self, lengths: Mapping[str, int]) -> Listed:
         """Return it with further lengths; those that it has stay."""
-        return Listed(self.models, {**lengths, **self.lengths})
+        return Listed(self.models, {**lengths, **self.lengths}) if lengths else self
 
     @property
     def complete(self) -> bool:

@@ -75,7 +75,8 @@ GENERAL: Final = Backend(
     | rows("user", "accepted")
     | rows("n", note="what is missing is asked for in further requests"),
     tops_up=True,
-    lengths="/api/extra/true_max_context_length",  # KoboldCpp's; others answer 404, once a minute
+    # KoboldCpp's and TabbyAPI's; others answer 404, once a minute.
+    lengths=("/api/extra/true_max_context_length", "/v1/model"),
     passes=(
         *("/v1/embeddings", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"),
         *("/tokenize", "/detokenize", "/rerank", "/v1/rerank"),

@@ -350,8 +350,15 @@ class Upstream:
 
     async def get(self, path: str, limit: int) -> tuple[int, bytes]:
         """Return status and body of GET `path`, each in timeouts.probe. Raises UpstreamError."""
+        return await self._ask("GET", path, b"", limit)
+
+    async def post(self, path: str, body: bytes, limit: int) -> tuple[int, bytes]:
+        """Return those of a POST that needs no model. Raises UpstreamError."""
+        return await self._ask("POST", path, body, limit)
+
+    async def _ask(self, method: str, path: str, body: bytes, limit: int) -> tuple[int, bytes]:
         seconds = self.timeouts.probe
-        answer = await self.open("GET", path, first=seconds, between=seconds)
+        answer = await self.open(method, path, body, first=seconds, between=seconds)
         try:
             async with asyncio.timeout(seconds):  # of the whole body: it may come byte by byte
                 return answer.status, await answer.read(limit)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from wellspoken.adapters.requests.shapes import Model
 from wellspoken.adapters.servers.model_list import NOTHING_LISTED, Listed, read_models
+from wellspoken.proxy.upstream.client import Upstream
+from wellspoken.proxy.upstream.context_lengths import LARGE
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Router, Target
 
 LIMIT: Final = 4 * 1024 * 1024  # bytes of a list
+MANY: Final = 1000  # models, which take as long as LARGE bytes
 
 
 async def list_models(
@@ -31,21 +34,43 @@ async def list_models(
     answers = await asyncio.gather(
         *(_ask_models(target, sole, tell) for target, tell in zip(targets, told, strict=True))
     )
+    if sum(len(listed.models) for listed in answers) < MANY:
+        return _name_models(targets, answers, told)
+    return await asyncio.to_thread(_name_models, targets, answers, told)
+
+
+async def read_list(body: bytes) -> Listed:
+    """Return the models in a backend's list as `read_models` does; a long one blocks nobody."""
+    return read_models(body) if len(body) < LARGE else await asyncio.to_thread(read_models, body)
+
+
+def _name_models(
+    targets: Sequence[Target], answers: Sequence[Listed], told: Sequence[bool]
+) -> dict[str, Model]:
+    """Return what each target lists, by the names that clients use; the first of a name counts."""
     found: dict[str, Model] = {}
     for target, listed, tell in zip(targets, answers, told, strict=True):
-        for name in (*target.names, *(listed.models if sole else ())):
+        for name in target.names:
             if name not in found:
-                found[name] = _find(target, name, listed, tell)
+                found[name] = _find(listed, name, target.model_for(name) or name, target, tell)
+        for name in listed.models if len(targets) == 1 else ():
+            if name not in found:
+                found[name] = _find(listed, name, name, target, tell)
     return found
 
 
-def _find(target: Target, name: str, listed: Listed, tell: bool) -> Model:
-    """Return the model that clients call `name`, with its context length if that is to be told."""
-    theirs = target.model_for(name) if name in target.names else None
-    original = listed.models.get(theirs or name, Model(id=name, owned_by=target.name))
-    model = replace(original, id=name)
-    length = listed.length(theirs or name) if tell else None
-    return model if length is None else model.with_length(length)
+def _find(listed: Listed, name: str, theirs: str, target: Target, tell: bool) -> Model:
+    """Return the model that clients call `name`, with its context length if that is to be told.
+
+    `theirs`: what the backend calls it.
+    """
+    original = listed.models.get(theirs)
+    if original is None:
+        original = Model(id=name, owned_by=target.name)
+    elif theirs != name:
+        original = replace(original, id=name)
+    length = listed.length(theirs) if tell else None
+    return original if length is None else original.with_length(length)
 
 
 async def _ask_models(target: Target, sole: bool, tell: bool) -> Listed:
@@ -60,15 +85,30 @@ async def _ask_models(target: Target, sole: bool, tell: bool) -> Listed:
         if nameless:
             raise
         return known
-    found = (read_models(body) if status == 200 else NOTHING_LISTED).add(_length_of_engine(target))
+    found = await read_list(body) if status == 200 else NOTHING_LISTED
+    found = found.add(_length_of_engine(target))
     if tell and not found.complete:
         if target.detector is not None:
             await target.detector.wait_known()  # until then it is asked what an unknown one is
-        if path := target.backend.lengths:
-            found = found.add(await target.lengths.find(target.server, upstream, path))
+        found = found.add(await _find_lengths(target, upstream, found))
     if target.engine is not None and found.models:
         target.listed = found
     return found if found.models or not known.models else known
+
+
+async def _find_lengths(target: Target, upstream: Upstream, found: Listed) -> Mapping[str, int]:
+    """Return the context lengths that a backend tells beside its list."""
+
+    def server() -> tuple[object, ...]:
+        return target.server
+
+    backend, memory = target.backend, target.lengths
+    lengths = await memory.find(server, upstream, backend.lengths)
+    if backend.shows:
+        more = found.add(lengths)
+        unknown = (model for name, model in found.models.items() if more.length(name) is None)
+        lengths = {**lengths, **await memory.show(server, upstream, backend.shows, unknown)}
+    return lengths
 
 
 def _last_listed(target: Target) -> Listed:

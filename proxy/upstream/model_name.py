@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from wellspoken.adapters.servers.model_list import read_models
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
-from wellspoken.proxy.upstream.listing import LIMIT
+from wellspoken.proxy.upstream.listing import LIMIT, read_list
 from wellspoken.proxy.upstream.target import Target
 
 
@@ -31,4 +30,4 @@ async def _first_listed(upstream: Upstream, path: str) -> str | None:
         status, body = await upstream.get(path, LIMIT)
     except UpstreamError:
         return None
-    return next(iter(read_models(body).models), None) if status == 200 else None
+    return next(iter((await read_list(body)).models), None) if status == 200 else None

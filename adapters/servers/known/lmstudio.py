@@ -67,7 +67,7 @@ LMSTUDIO: Final = Backend(
     chat_table=CHAT,
     completion_table=COMPLETIONS,
     least_tokens=1,
-    lengths="/api/v0/models",
+    lengths=("/api/v0/models",),
     passes=("/v1/embeddings", "/v1/responses", "/v1/messages"),
     versions="0.3.15 to 0.4",
 )

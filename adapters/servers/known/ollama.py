@@ -99,7 +99,8 @@ OLLAMA: Final = Backend(
     completion_table=COMPLETIONS,
     least_tokens=1,  # 0 was no limit to 0.29
     loses_entries=True,
-    lengths="/api/ps",
+    lengths=("/api/ps",),
+    shows="/api/show",
     passes=("/v1/embeddings", "/v1/responses", "/v1/messages"),
     versions="0.1.24 to 0.33",
 )

@@ -102,7 +102,7 @@ TGI: Final = Backend(
     completion_table=COMPLETIONS,
     least_tokens=1,
     tokenize=TOKENIZE,
-    lengths="/info",
+    lengths=("/info",),
     passes=("/tokenize", "/chat_tokenize"),
     versions="1.4 to 3.3",
 )

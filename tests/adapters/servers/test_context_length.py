@@ -1,6 +1,6 @@
 """Context lengths: what each server's answers tell, and what is no length.
 
-tests/fixtures/models/lengths.json says of each body where it comes from; none is made to fit.
+tests/fixtures/models says of each body where it comes from; none is made to fit.
 """
 
 from __future__ import annotations
@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 
-from wellspoken.adapters.servers.context_length import MOST, positive, read_lengths
+from wellspoken.adapters.servers.context_length import (
+    MOST,
+    positive,
+    read_lengths,
+    read_shown_length,
+)
 from wellspoken.adapters.servers.registry import BACKENDS
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "models" / "lengths.json"
-SAMPLES: list[dict[str, Any]] = json.loads(FIXTURES.read_text())
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "models"
+SAMPLES: list[dict[str, Any]] = json.loads((FIXTURES / "lengths.json").read_text())
+SHOWN: list[dict[str, Any]] = json.loads((FIXTURES / "shown.json").read_text())
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: str(sample["name"]))
@@ -25,8 +31,25 @@ def test_lengths_of_every_server(sample: dict[str, Any]) -> None:
     assert read_lengths(json.dumps(sample["body"]).encode()) == sample["lengths"]
 
 
+@pytest.mark.parametrize("sample", SHOWN, ids=lambda sample: str(sample["name"]))
+def test_lengths_of_models_that_are_not_loaded(sample: dict[str, Any]) -> None:
+    """Mutants: what it was trained for, num_ctx beyond that, a line within another value."""
+    assert sample["provenance"]
+    assert read_shown_length(json.dumps(sample["body"]).encode()) == sample["length"]
+
+
+@pytest.mark.parametrize("key", ["parameters", "model_info", "details"])
+def test_what_shows_no_length(key: str) -> None:
+    (whole,) = (sample["body"] for sample in SHOWN if sample["name"] == "num-ctx")
+    values: list[Any] = [None, 5, [], {"format": 5}]
+    for value in values:
+        assert read_shown_length(json.dumps({**whole, key: value}).encode()) is None
+    for body in (b"", b"[]", b"null", b"[" * 100_000):
+        assert read_shown_length(body) is None
+
+
 def test_every_path_that_is_asked_has_a_sample() -> None:
-    asked = {backend.lengths for backend in BACKENDS.values()} - {""}
+    asked = {path for backend in BACKENDS.values() for path in backend.lengths}
     assert asked <= {sample["path"] for sample in SAMPLES if sample["lengths"]}
 
 
@@ -82,6 +105,8 @@ def test_nonsense_under_one_name_hides_no_other() -> None:
         b'{"data": [{"id": "m", "meta": 7, "loaded_instances": [7, {"config": []}]}]}',
         b'{"data": [{"id": "m", "parent": ["m"], "aliases": 7}]}',
         b'{"default_generation_settings": 4096}',
+        b'{"id": 0, "parameters": {"max_seq_len": 7}}',
+        b'{"data": [{"id": "m", "owned_by": ["xinference"]}]}',
     ],
     ids=lambda body: repr(body)[:40],
 )

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.upstream import Cut, Gate, Stall, Step, Upstream, whole
+from tests.fakes.upstream import Cut, Gate, Reset, Stall, Step, Upstream, whole
 from tests.proxy.conftest import Proxy, StartProxy
 from tests.proxy.metrics.test_engine_metrics import Engine, hosting
 from wellspoken.engine.kind import Facts
 from wellspoken.proxy.upstream import context_lengths
 
-LIST, PROPS, PS = "/v1/models", "/props", "/api/ps"
+LIST, PROPS, PS, SHOW = "/v1/models", "/props", "/api/ps", "/api/show"
 ORIGINAL: dict[str, Any] = {"created": 1_700_000_000, "owned_by": "vllm"}
 VLLM = {"data": [{"id": "llama", **ORIGINAL}]}
 TOLD = {"data": [{"id": "llama", **ORIGINAL, "max_model_len": 512}]}
@@ -29,6 +29,15 @@ def entry(name: str, length: int | None = None, **more: Any) -> dict[str, Any]:
 def props(length: int) -> list[Step]:
     """Return llama.cpp's GET /props, as far as it matters."""
     return whole({"default_generation_settings": {"n_ctx": length}, "total_slots": 2})
+
+
+def shown(num_ctx: int | None) -> dict[str, Any]:
+    """Return what Ollama's POST /api/show tells, as far as it matters."""
+    return {
+        "parameters": "" if num_ctx is None else f"num_ctx                        {num_ctx}",
+        "details": {"format": "gguf"},
+        "model_info": {"general.architecture": "llama", "llama.context_length": 131_072},
+    }
 
 
 async def listed(proxy: Proxy, **headers: str) -> Any:
@@ -122,6 +131,12 @@ async def test_each_of_several_backends_has_its_own(start_proxy: StartProxy) -> 
             {},
         ),
         ("general", "/api/extra/true_max_context_length", whole({"value": 8192}), {}),
+        (
+            "general",
+            "/v1/model",
+            whole({"id": "llama", "parameters": {"max_seq_len": 8192}}),
+            {"llama": 8192},
+        ),
         ("vllm", PROPS, props(1024), {"llama": None, "mine": None}),
     ],
 )
@@ -194,7 +209,7 @@ async def test_a_path_that_is_not_there_is_not_asked_again_soon(
         assert await lengths(proxy) == {"llama": None}
     assert asked(upstream, PROPS) == 1
     monkeypatch.setattr(context_lengths, "AGAIN", 0.0)
-    proxy.service.state.router.targets[0].lengths._again = 0.0
+    proxy.service.state.router.targets[0].lengths._again.clear()
     assert await lengths(proxy) == {"llama": None}
     assert asked(upstream, PROPS) == 2
 
@@ -216,8 +231,62 @@ async def test_what_was_told_holds_while_a_server_does_not_answer(
         for _ in range(2):
             assert await lengths(proxy) == {"llama": 1024}
     assert asked(upstream, PROPS) == 2
-    proxy.service.state.router.targets[0].lengths._again = 0.0
+    proxy.service.state.router.targets[0].lengths._again.clear()
     assert await lengths(proxy) == {"llama": 2048}
+
+
+@pytest.mark.parametrize("step", [Reset(), Cut()])
+@pytest.mark.parametrize(
+    ("adapter", "paths"),
+    [
+        ("llamacpp", [PROPS]),
+        ("general", ["/api/extra/true_max_context_length", "/v1/model"]),
+        ("ollama", [PS, SHOW]),
+    ],
+)
+async def test_a_path_that_breaks_off_is_not_asked_again_soon(
+    upstream: Upstream, start_proxy: StartProxy, step: Step, adapter: str, paths: list[str]
+) -> None:
+    """Though another server may stand there now. Mutant: that alone has it asked anew."""
+    upstream.script(LIST, whole(VLLM))
+    for path in paths:
+        upstream.script(path, [step])
+    proxy = await start_proxy(upstream, adapter=adapter)
+    for _ in range(3):
+        assert await lengths(proxy) == {"llama": None}
+    assert [asked(upstream, path) for path in paths] == [1] * len(paths)
+    proxy.service.state.router.targets[0].lengths._again.clear()
+    assert await lengths(proxy) == {"llama": None}
+    assert [asked(upstream, path) for path in paths] == [2] * len(paths)
+
+
+async def test_a_model_that_is_not_loaded_is_asked_about_once(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """Until it is made anew. Mutants: each list asks; what is loaded is asked about."""
+    first = whole({"data": [{"id": name, "created": 5} for name in "abc"]})
+    anew = whole({"data": [{"id": name, "created": 5 + (name == "c")} for name in "abc"]})
+    upstream.script(LIST, first, first, anew)
+    upstream.script(PS, whole({"models": [{"name": "a", "context_length": 4096}]}))
+    upstream.script(SHOW, whole(shown(8192)), whole(shown(8192)), whole(shown(2048)))
+    proxy = await start_proxy(upstream, adapter="ollama")
+    for models, length in (["b", "c"], 8192), (["b", "c"], 8192), (["b", "c", "c"], 2048):
+        assert await lengths(proxy) == {"a": 4096, "b": 8192, "c": length}
+        told = [x.json()["model"] for x in upstream.requests if x.target == SHOW]
+        assert sorted(told) == models
+
+
+async def test_a_model_of_which_nothing_is_shown_has_no_length(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """Nor is it asked about again."""
+    upstream.script(LIST, whole({"data": [{"id": "a"}, {"id": "b"}]}))
+    upstream.script(PS, whole({"models": []}))
+    upstream.script(SHOW, whole({"error": "no such model"}, status=404), whole(shown(None)))
+    proxy = await start_proxy(upstream, adapter="ollama")
+    for _ in range(2):
+        assert await lengths(proxy) == {"a": None, "b": None}
+    assert asked(upstream, SHOW) == 2
 
 
 async def test_what_was_told_is_forgotten_with_the_server(
@@ -229,7 +298,7 @@ async def test_what_was_told_is_forgotten_with_the_server(
     proxy = await start_proxy(upstream, adapter="llamacpp")
     assert await lengths(proxy) == {"llama": 1024}
     assert await lengths(proxy) == {"llama": 1024}  # it breaks off: perhaps it ended
-    assert await lengths(proxy) == {"llama": None}  # another one stands in its place
+    assert await lengths(proxy) == {"llama": None}  # another one may stand in its place
 
 
 async def test_the_late_answer_of_a_server_is_not_the_next_ones(
@@ -241,12 +310,12 @@ async def test_the_late_answer_of_a_server_is_not_the_next_ones(
     proxy = await start_proxy(upstream, adapter="llamacpp")
     target = proxy.service.state.router.targets[0]
     backend = target.connection()
-    first = asyncio.create_task(target.lengths.find((backend, "one"), backend, PROPS))
+    first = asyncio.create_task(target.lengths.find(lambda: (backend, "one"), backend, [PROPS]))
     await upstream.request(0)
-    assert await target.lengths.find((backend, "two"), backend, PROPS) == {"": 2048}
+    assert await target.lengths.find(lambda: (backend, "two"), backend, [PROPS]) == {"": 2048}
     late.open()
     assert await first == {}
-    assert await target.lengths.find((backend, "two"), backend, PROPS) == {"": 2048}
+    assert await target.lengths.find(lambda: (backend, "two"), backend, [PROPS]) == {"": 2048}
 
 
 async def test_the_length_that_an_engine_told_when_it_started(
