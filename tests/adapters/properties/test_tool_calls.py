@@ -308,11 +308,12 @@ def rest_again(calls: Calls, cuts: Cuts) -> Deltas:
 
 
 def so_far(calls: Calls, cuts: Cuts) -> Deltas:
-    """All so far with each piece, id and name too: Baidu Qianfan."""
+    """All so far with each piece that says more, id and name too: Baidu Qianfan."""
     return [
         {"tool_calls": [piece("".join(cut[: at + 1]), name, f"call_{n}", index=n)]}
         for n, ((name, _), cut) in enumerate(zip(calls, cuts, strict=True))
         for at in range(len(cut))
+        if cut[at]
     ]
 
 
