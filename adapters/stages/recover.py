@@ -41,22 +41,22 @@ from wellspoken.adapters.events import (
     ToolDelta,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.repairs.markup import (
+from wellspoken.adapters.markup.call_json import Calls, Unfinished
+from wellspoken.adapters.markup.markups import (
+    AFTER_CALL,
+    AFTER_THOUGHT,
     BARE,
-    MARKUPS,
-    Calls,
+    MARKS,
+    THOUGHTS,
     Markup,
-    Unfinished,
     may_be_bare,
     read_calls,
 )
 from wellspoken.adapters.stages.stop import opening_size
 from wellspoken.adapters.tokens.table import NULL
 
-THOUGHTS = {"<think>": "</think>", "[THINK]": "[/THINK]"}
-"""How thinking begins and ends: DeepSeek, Qwen and most; Mistral's Magistral."""
 _OPENED = "<think>"  # what a template writes at the end of a prompt, so that the answer lacks it
-_STRAY = "</tool_call>"  # behind a <function=...> that Qwen3-Coder did not open with <tool_call>
+UNDECIDED = 512  # characters after which what may still be a call without a mark is taken for none
 TRIES = 64  # marks of an answer that may turn out to be none; what comes after them is content
 
 
@@ -70,15 +70,7 @@ class RecoverStage:
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         thinks = exchange.recover & {"thinking", "opened_thinking"}
-        self.markups = {x.opening: x for x in MARKUPS} if exchange.schemas else {}
-        if exchange.schemas:
-            self.markups[_STRAY] = Markup(_STRAY, "", lambda text, schemas: [])
-        if thinks:
-            self.markups |= {
-                mark: Markup(mark, end, lambda text, schemas: []) for mark, end in THOUGHTS.items()
-            }
-        self.marks = tuple(self.markups)
-        self.find = re.compile("|".join(map(re.escape, self.marks)))
+        self.marks = MARKS[bool(exchange.schemas), bool(thinks)]
         self.choices: dict[int, _Choice] = {}
 
     def __call__(self, events: list[Event]) -> list[Event]:
@@ -115,8 +107,8 @@ class _Choice:
     """
 
     def __init__(self, stage: RecoverStage, number: int) -> None:
-        self.stage = stage
         self.exchange = stage.exchange
+        self.marks = stage.marks
         self.number = number
         self.held: list[str] = []
         self.tail = ""
@@ -179,7 +171,7 @@ class _Choice:
         return True
 
     def _may_mark(self, text: str) -> bool:
-        return bool(self.stage.find.search(text) or opening_size(text, self.stage.marks))
+        return bool(self.marks.pattern.search(text) or self.marks.begins(text))
 
     def _read(self, text: str, last: bool) -> None:
         """Read all of a text, but for what has to wait; `last`: nothing follows it."""
@@ -223,17 +215,16 @@ class _Choice:
 
     def _open(self, text: str, at: int, last: bool) -> int:
         """Write content up to the next mark, and begin what it opens."""
-        marks = self.stage.marks if self.tries else ()
-        found = self._next_mark(text, at) if marks else None
+        found = self._next_mark(text, at) if self.tries else None
         begin = found.start() if found is not None else len(text)
-        rest = text[at:].lstrip() if self.fresh and marks else ""
+        rest = text[at:].lstrip() if self.fresh and self.tries else ""
         if rest.startswith(("{", "[")) and self.exchange.schemas and begin > len(text) - len(rest):
-            if last or not any(mark.startswith(rest) for mark in marks):
+            if last or rest not in self.marks.beginnings:
                 self.markup, self.viable = BARE, False
                 self.lead = len(text) - len(rest) - at
                 return at
-        if found is None and not last:
-            begin -= opening_size(text[at:], marks)
+        if found is None and not last and self.tries:
+            begin -= self.marks.begins(text[at:])
         if self.fresh and not text[at:begin].strip():
             if found is None:
                 if last and not self.found:
@@ -245,18 +236,18 @@ class _Choice:
             self.lead = 0
         if found is None:
             return self._hold(text[begin:])
-        if found[0] == _STRAY:
-            known = self.fresh and self.called
+        if found[0] == AFTER_CALL or found[0] in AFTER_THOUGHT:
+            known = self.fresh and (self.called if found[0] == AFTER_CALL else self.found)
             return found.end() if known else self._add(text[at : found.end()], found.end())
         if found[0] in THOUGHTS and self.fresh:
             self.thinking, self.thought, self.lead = THOUGHTS[found[0]], False, 0
             return found.end()
-        self.markup = self.stage.markups[found[0]]
+        self.markup = self.marks.markups[found[0]]
         return at
 
     def _next_mark(self, text: str, at: int) -> re.Match[str] | None:
         """Return the next mark; one of a thought begins a line."""
-        for found in self.stage.find.finditer(text, at):
+        for found in self.marks.pattern.finditer(text, at):
             begin = found.start()
             line = text[begin - 1] == "\n" if begin else self.line
             if found[0] not in THOUGHTS or line or (self.fresh and not text[at:begin].strip()):
@@ -268,7 +259,7 @@ class _Choice:
         begin = at + self.lead
         if markup is BARE and not self.viable:
             known = may_be_bare(text[begin:], self.exchange.schemas)
-            if known is None and not last:
+            if known is None and not last and len(text) - begin < UNDECIDED:
                 return self._hold(text[at:])
             self.viable = bool(known)
             if not known:

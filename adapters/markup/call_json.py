@@ -1,0 +1,128 @@
+"""Calls as JSON objects, and the arguments that any markup's calls have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from json import JSONDecodeError, JSONDecoder
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+Schemas = Mapping[str, Mapping[str, Raw]]
+"""The offered tools: name -> its parameters' JSON schema."""
+Calls = list[tuple[str, str]]
+"""Names, each with its arguments as JSON text."""
+
+
+class Unfinished(Exception):
+    """What looked like a markup's end stands within a text of its JSON."""
+
+
+_decode = JSONDecoder().raw_decode
+_BETWEEN = re.compile(r"[\s;,]*")
+_ENDS = ("<|eom_id|>", "<|eot_id|>", "<|im_end|>", "</s>", "<|end|>", "<|/tool_call|>")
+_KEYS = ("name", "arguments", "parameters", "type", "function", "id")
+_WORDS = {"True": True, "False": False, "None": None}
+
+
+def find_value(text: str, at: int) -> int:
+    """Return the end of the JSON value at a place; `Unfinished` if the text ends within it.
+
+    Raises ValueError where there is none.
+    """
+    try:
+        return int(_decode(text, at)[1])
+    except JSONDecodeError as error:
+        if error.msg.startswith("Unterminated"):
+            raise Unfinished from error
+        raise
+
+
+def read_arguments(name: str, given: bytes | str, schemas: Schemas) -> Calls:
+    """Return the call of a tool with these arguments, an object or a text that holds one.
+
+    Raises ValueError if the tool is not offered or they are something else.
+    """
+    if name not in schemas:
+        raise ValueError
+    value = msgspec.json.decode(given)
+    if isinstance(value, str):
+        given, value = value, msgspec.json.decode(value or "{}")
+    if value is None:
+        return [(name, "{}")]
+    if not isinstance(value, dict):
+        raise ValueError
+    return [(name, (given if isinstance(given, str) else given.decode()) or "{}")]
+
+
+def read_values(name: str, values: Mapping[str, Any], schemas: Schemas) -> Calls:
+    """Return the call of a tool with these arguments; ValueError if it is not offered."""
+    if name not in schemas:
+        raise ValueError
+    return [(name, msgspec.json.encode(values).decode())]
+
+
+def read_value(text: str, schema: object) -> object:
+    """Return a parameter's value, which only its schema tells from a text that looks like it."""
+    text = text.removeprefix("\n").removesuffix("\n")
+    kind = schema.get("type") if isinstance(schema, dict) else "string"
+    if kind == "string" or (isinstance(kind, list) and "string" in kind):
+        return text
+    if text.strip() in _WORDS:
+        return _WORDS[text.strip()]
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def read_object(given: bytes | str, schemas: Schemas, bare: bool) -> Calls:
+    """Return the call of one JSON object; `bare`: with no other keys."""
+    found = msgspec.json.decode(given, type=dict[str, Raw])
+    if bytes(found.get("function", b"")).startswith(b"{"):
+        found = msgspec.json.decode(found["function"], type=dict[str, Raw])
+    arguments = found.get("arguments", found.get("parameters"))
+    name = found.get("name", found.get("function", found.get("tool_name")))
+    if name is None or (bare and (arguments is None or not found.keys() <= {*_KEYS})):
+        raise ValueError
+    text = b"{}" if arguments is None else bytes(arguments)
+    return read_arguments(msgspec.json.decode(name, type=str), text, schemas)
+
+
+def read_objects(text: str, schemas: Schemas, *, bare: bool = False) -> Calls:
+    """Return the calls of JSON objects, or lists of them, one after the other; nothing else."""
+    calls: Calls = []
+    for value in _values(without_end(text)):
+        items = msgspec.json.decode(value, type=list[Raw]) if value.startswith("[") else [value]
+        for item in items:
+            calls += read_object(item if isinstance(item, str) else bytes(item), schemas, bare)
+    return calls
+
+
+def read_named_objects(text: str, schemas: Schemas) -> Calls:
+    """Return the calls of a list of objects whose only key is the tool's name (Apertus)."""
+    calls: Calls = []
+    for item in msgspec.json.decode(text, type=list[dict[str, Raw]]):
+        for name, arguments in item.items():
+            calls += read_arguments(name, bytes(arguments), schemas)
+    return calls
+
+
+def _values(text: str) -> list[str]:
+    found = []
+    at = 0
+    while at < len(text):
+        begin = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+        at = find_value(text, begin)
+        found.append(text[begin:at])
+    return found
+
+
+def without_end(text: str) -> str:
+    """Return a text without what ends a turn."""
+    text = text.rstrip()
+    for end in _ENDS:
+        text = text.removesuffix(end)
+    return text.rstrip()
