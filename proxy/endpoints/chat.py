@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from operator import attrgetter
 from typing import Final
 
 from msgspec import Raw, structs
@@ -171,7 +170,7 @@ CHAT: Final = Generation(
     lambda _, body, bounds: decode_chat(body, bounds=bounds),
     chat_bounds.check,
     exchange_for,
-    attrgetter("chat"),
+    lambda backend, exchange: backend.chat,
     "no chat completions. Use POST /v1/completions.",
     _request_untouched,
     _refuse,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from wellspoken.adapters.requests.completions import (
 )
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.shapes import Bounds, CompletionRequest, Prompt
-from wellspoken.adapters.servers.backend import Backend
+from wellspoken.adapters.servers.backend import Backend, Endpoint
 from wellspoken.adapters.servers.known.llamacpp_native import prepare_native
 from wellspoken.adapters.servers.parameters import find_rows, refuse
 from wellspoken.adapters.servers.prepare import prepare_completion
@@ -42,6 +41,13 @@ COMPUTED = frozenset({"prompt_logprobs"})  # what a backend that cannot do it is
 
 def _decode(call: Call, body: bytes, bounds: Bounds) -> CompletionRequest:
     return decode_completion(body, bounds=bounds, native_names=call.path != OPENAI_PATH)
+
+
+def _endpoint(backend: Backend, exchange: Exchange) -> Endpoint | None:
+    """Return where the backend answers: token ids llama.cpp of any build tells at its own."""
+    if exchange.tells_ids and backend.native is not None:
+        return Endpoint(backend.native, "llamacpp")
+    return backend.completions
 
 
 def _request_untouched(call: Call, target: Target, wanted: CompletionRequest) -> BackendRequest:
@@ -107,6 +113,7 @@ def _make_payload(
         return prepare_native(
             wanted,
             prompt=prompt if isinstance(prompt, str) or prompt is None else list(prompt),
+            model=target.model_for(wanted.model) or wanted.model,
             stream=stream,
             stops=not exchange.enforced,
             seed=seed,
@@ -160,7 +167,7 @@ COMPLETIONS: Final = Generation(
     _decode,
     completions_bounds.check,
     exchange_for_completion,
-    attrgetter("completions"),
+    _endpoint,
     "chat completions only. Use POST /v1/chat/completions.",
     _request_untouched,
     _refuse,

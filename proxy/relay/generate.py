@@ -29,15 +29,15 @@ class Generation(Generic[Wanted]):
     """What is an endpoint's own on the way of a request; all of it may raise RequestError.
 
     `check` holds a request to a backend's bounds (`strict`: OpenAI's). `endpoint_of` tells where a
-    backend answers it; `elsewhere` goes on a message that one does not. `refuse` knows what the
-    backend cannot do, for a client that would wait for an engine. `request_untouched` is what a
-    backend is sent with `"oai_compat": false`.
+    backend answers what an exchange asks for; `elsewhere` goes on a message that one does not.
+    `refuse` knows what the backend cannot do, for a client that would wait for an engine.
+    `request_untouched` is what a backend is sent with `"oai_compat": false`.
     """
 
     decode: Callable[[Call, bytes, Bounds], Wanted]
     check: Callable[..., None]
     exchange_for: Callable[..., Exchange]
-    endpoint_of: Callable[[Backend], Endpoint | None]
+    endpoint_of: Callable[[Backend, Exchange], Endpoint | None]
     elsewhere: str
     request_untouched: Callable[[Call, Target, Wanted], BackendRequest]
     refuse: Callable[[Backend, Wanted], None]
@@ -65,7 +65,7 @@ async def generate(call: Call, generation: Generation[Wanted]) -> Reply | EventS
     exchange = make_exchange(call, target, partial(generation.exchange_for, wanted))
     if call.routing.kept is not None:
         exchange = replace(exchange, stored=True)
-    endpoint = generation.endpoint_of(target.backend)
+    endpoint = generation.endpoint_of(target.backend, exchange)
     if endpoint is None:
         raise RequestError(
             f"The backend {target.name} ({target.backend.title}) answers {generation.elsewhere}",

@@ -25,7 +25,7 @@ from tests.conformance import (
     check_stream,
 )
 from tests.corpus import Dialect, Fixture, checked_request
-from tests.fold import comparable, fold, fold_completion
+from tests.fold import comparable, fold, fold_completion, payloads
 from tests.live.effects import EFFECTS, Ask, Effect
 from tests.live.effects_chat import (
     CHAT_EFFECTS,
@@ -342,3 +342,20 @@ async def test_token_ids_are_all_or_none(
     ids = json.loads(await ask(old_llamacpp, "/tokenize", tokens))["tokens"]
     assert found["prompt_token_ids"] == ids
     assert found["choices"][0].get("token_ids") == (own if tells else None)
+
+
+@pytest.mark.parametrize("old_proxy", ["llamacpp", "llamacpp-native"], indirect=True)
+@pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
+@pytest.mark.parametrize("more", [{}, {"logprobs": 1}, {"stop": " done"}])
+async def test_a_completions_ids_are_all_of_them(
+    old_llamacpp: str, old_proxy: str, stream: bool, more: dict[str, Any]
+) -> None:
+    """Those of /completion, two of a character's too. Mutant: /v1/completions, which has none."""
+    asked = prompt(max_tokens=40, return_token_ids=True, stream=stream, **more)
+    data = await ask(old_proxy, TEXTS, asked)
+    sent: dict[str, Any] = {"prompt": PROMPT, "n_predict": 40, "temperature": 0}
+    sent |= {"return_tokens": True} | ({"stop": [more["stop"]]} if "stop" in more else {})
+    own = json.loads(await ask(old_llamacpp, NATIVE, sent))["tokens"]
+    found = [json.loads(line) for line in payloads(data) if line != b"[DONE]"] if stream else None
+    choices = [x["choices"][0] for x in found or [json.loads(data)] if x["choices"]]
+    assert [one for choice in choices for one in choice.get("token_ids", [])] == own

@@ -8,8 +8,9 @@ Known deviations of /v1/chat/completions:
 - a character that is cut over tokens is one entry that holds all its bytes.
 - a body's last entry may be the end-of-text token (token "", bytes []).
 - with a stop string as many entries are dropped as that string has tokens.
-- `verbose` in a request adds `__verbose`, its own answer with the `tokens` (b11549); a server of
-  b7376 has it by its command line alone.
+- `verbose` in a request adds `__verbose`, its own answer with the `tokens` (pull request #24864 of
+  2026-06; b11549); a server of b7376 has it by its command line alone. Its /completion tells the
+  `tokens` of every build since 2024-12, so that is asked instead of /v1/completions.
 - past calls whose arguments are no JSON are a 500 (b11549, not b7376).
 - tools, `stream` and `logprobs` together are a 400, whatever `tool_choice` says.
 - a part of a message that the model cannot read (an image) is a 500.
@@ -87,7 +88,7 @@ COMPLETIONS: Final = (
         "seed": Support(form=forms.never_random),
         "echo": Support("emulated", note="computed from the prompt's tokens"),
         "logit_bias": Support(form=forms.bias_pairs),
-        "return_token_ids": TOKEN_IDS,
+        "return_token_ids": Support(key="return_tokens", note="by /completion and /tokenize"),
     }
     | rows("suffix", "refused", note="Leave it out; llama.cpp fills in at POST /infill.")
 )

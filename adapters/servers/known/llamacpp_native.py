@@ -146,6 +146,7 @@ def prepare_native(
     request: Request,
     *,
     prompt: Prompt | Sequence[Prompt] | None = None,
+    model: str = "",
     stream: bool | None = None,
     stops: bool = True,
     seed: int | None = None,
@@ -155,7 +156,8 @@ def prepare_native(
 ) -> bytes:
     """Return the JSON for POST /completion; raise `RequestError` for what it cannot do.
 
-    `prompt` is a text, token ids, or several of these; None takes a completions request's own. The
+    `prompt` is a text, token ids, or several of these; None takes a completions request's own.
+    `model` goes along where there is one, by which a router finds the server that has it. The
     others say in the place of the request's own value: whether to `stream`, whether to forward its
     `stops`, the `seed`, the number of choices, that of alternatives (0: no logprobs), and the
     `limit` of tokens (None: the request's own). With `"oai_compat": false` none has an effect.
@@ -164,14 +166,10 @@ def prepare_native(
     if request.oai_compat is False:
         return _encode({key: value for key, value in fields.items() if key not in OUR_KEYS})
     refuse_unsupported(request)
-    known = OPENAI_KEYS | COMPLETION_KEYS | OUR_KEYS | WITHHELD
     sent: dict[str, Any] = {"prompt": request_prompt(request) if prompt is None else prompt}
-    for key, value in fields.items():
-        if key not in known or (key in SAME and bytes(value) != _NULL):
-            sent[key] = value
-    if bytes(sent.pop("return_token_ids", _RAW_NULL)) not in OFF:
-        sent["return_tokens"] = True
-    sent.setdefault("cache_prompt", True)  # off by default up to 2024-11
+    if model:
+        sent["model"] = model
+    sent |= _same_keys(fields)
     most = _limit(request) if limit is None else limit
     if most is not None:
         sent["n_predict"] = most
@@ -193,6 +191,19 @@ def prepare_native(
     if request.stream if stream is None else stream:
         sent["stream"] = True
     return _encode(sent)
+
+
+def _same_keys(fields: dict[str, Raw]) -> dict[str, Any]:
+    """Return the keys that go as they are, its own and some of OpenAI's, and what asks for ids."""
+    known = OPENAI_KEYS | COMPLETION_KEYS | OUR_KEYS | WITHHELD
+    sent: dict[str, Any] = {}
+    for key, value in fields.items():
+        if key not in known or (key in SAME and bytes(value) != _NULL):
+            sent[key] = value
+    if bytes(sent.pop("return_token_ids", _RAW_NULL)) not in OFF:
+        sent["return_tokens"] = True
+    sent.setdefault("cache_prompt", True)  # off by default up to 2024-11
+    return sent
 
 
 def request_prompt(request: Request) -> Any:

@@ -17,6 +17,7 @@ Known deviations of /v1/chat/completions:
   what is above the server's --max-total-tokens is refused.
 - a `model` other than "tgi" is taken for the name of a LoRA adapter, an unknown one for none.
 - an assistant's message with both text and calls loses the calls.
+- no token's id, in logprobs either (ChatCompletionLogprob in router/src/lib.rs).
 
 Known deviations of /v1/completions: the same id; a stream's finish_reason is "" before the end and
 `eos_token` there; no logprobs; the last chunk tells the usage, asked for or not; the end-of-text
@@ -47,6 +48,11 @@ from wellspoken.adapters.servers.parameters import Support, rows
 from wellspoken.adapters.tokens.tokenize import Tokenize
 
 UNREAD: Final = "TGI does not read it. Leave it out."
+NO_IDS: Final = Support(
+    "refused",
+    note="TGI tells ids at POST /generate alone, as details.tokens. Name it in the backend's "
+    "`endpoints` and ask there, or leave the parameter out.",
+)
 OTHER: Final = "TGI makes a repetition penalty of it. Send frequency_penalty."
 
 FREQUENCY: Final = Support(since="1.4.1")
@@ -77,6 +83,7 @@ CHAT: Final = (
         "parallel_tool_calls": Support("accepted", note="it makes one call at most"),
         "messages.image_url": Support(since="2.0.2"),
     }
+    | {"return_token_ids": NO_IDS}
     | rows("presence_penalty", "refused", note=OTHER)
     | rows("logit_bias reasoning_effort", "refused", note=UNREAD)
     | rows("response_format.json_object", "refused", note="Send a json_schema with properties.")
@@ -89,6 +96,7 @@ COMPLETIONS: Final = (
     | usual.TEXTS_ALONE
     | rows("stream_options", "emulated", note="its last chunk tells the usage, asked or not")
     | rows("suffix", "refused", note="Put it into the prompt, in the model's own form.")
+    | {"return_token_ids": NO_IDS}
     | rows("presence_penalty", "refused", note="Send frequency_penalty.")
     | rows("logit_bias", "refused", note=UNREAD)
 )

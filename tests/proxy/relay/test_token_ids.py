@@ -11,7 +11,7 @@ from tests.conforming import body as chat_body
 from tests.conforming import choice
 from tests.fakes.llamacpp import BEGIN, LlamaCpp, refused, split
 from tests.fakes.upstream import Upstream, whole
-from tests.proxy.conftest import CHAT, StartProxy, envelope
+from tests.proxy.conftest import CHAT, MESSAGES, StartProxy, envelope
 from tests.proxy.endpoints.test_completions import answered, post
 
 Json = dict[str, Any]
@@ -71,13 +71,15 @@ async def test_several_choices_of_a_chat_tell_the_prompt_once(
 async def test_prompts_of_completions(
     llamacpp: LlamaCpp, start_proxy: StartProxy, adapter: str
 ) -> None:
+    """Of every build, by /completion. Mutants: /v1/completions; a router is told no model."""
     proxy = await start_proxy(llamacpp, adapter=adapter)
     found = await answered(proxy, prompt=["a", "é"], n=2, return_token_ids=True)
     told = [x["prompt_token_ids"] for x in found["choices"]]
     assert told == [ids_of("a")] * 2 + [ids_of("é")] * 2
-    path = TEXTS if adapter == "llamacpp" else NATIVE
-    assert [x["return_tokens"] for x in llamacpp.asked(path)] == [True] * 4
-    assert not any("return_token_ids" in x for x in llamacpp.asked(path))
+    sent = [(x["return_tokens"], x["model"]) for x in llamacpp.asked(NATIVE)]
+    assert sent == [(True, found["model"])] * 4
+    assert not any("return_token_ids" in x for x in llamacpp.asked(NATIVE))
+    assert llamacpp.asked(TEXTS) == []
     assert len(llamacpp.asked(TOKENIZE)) == 2
 
 
@@ -222,17 +224,31 @@ async def test_mlx_lm_tells_ids_or_logprobs(upstream: Upstream, start_proxy: Sta
     assert (error["param"], error["code"]) == ("return_token_ids", "unsupported_parameter")
 
 
-@pytest.mark.parametrize("adapter", ["tgi", "ollama", "llama-cpp-python", "lmstudio", "cortex"])
+OTHERS = "Ask a model whose server tells them: vLLM, llama.cpp."
+
+
+ADVICE = {
+    "tgi": "Name it in the backend's `endpoints` and ask there, or leave the parameter out.",
+    **dict.fromkeys(("ollama", "llama-cpp-python", "lmstudio", "cortex"), OTHERS),
+}
+
+
+@pytest.mark.parametrize(
+    ("adapter", "path"),
+    [(adapter, path) for adapter in ADVICE for path in (CHAT, TEXTS)][:-1],  # cortex has chats only
+)
 async def test_who_cannot_tell_them_says_so(
-    upstream: Upstream, start_proxy: StartProxy, adapter: str
+    upstream: Upstream, start_proxy: StartProxy, adapter: str, path: str
 ) -> None:
     proxy = await start_proxy(upstream, adapter=adapter)
-    async with await proxy.chat(return_token_ids=True) as response:
+    asked: Json = {"model": "m", "return_token_ids": True}
+    asked |= {"messages": MESSAGES} if path == CHAT else {"prompt": "hi"}
+    async with proxy.session.post(proxy.url(path), json=asked) as response:
         text = await response.text()
         assert response.status == 400
     error = envelope(text)
     assert (error["param"], error["code"]) == ("return_token_ids", "unsupported_parameter")
-    assert error["message"].endswith("Ask a model whose server tells them: vLLM, llama.cpp.")
+    assert error["message"].endswith(ADVICE[adapter])
     assert upstream.requests == []
 
 
