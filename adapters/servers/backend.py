@@ -46,8 +46,9 @@ class Backend(Struct, frozen=True, kw_only=True):
     `one_system`: of system messages its templates take the first, and leave the others out.
     `detokenize`: where it tells the text of token ids; `tokenize`: where it counts them; `sizes`:
     where it tells how many token ids its models have (`data[].meta.n_vocab`); `lengths`: where it
-    tells its models' context lengths if its list of models does not, all of which are asked, and
-    `shows`: where a POST of a model's name tells that model's (`context_length.py`).
+    tells its models' context lengths if its list of models does not, all of which are asked;
+    `shows`: where a POST of a model's name tells that model's; `routes`: where a GET does if it is
+    loaded, the name at the path's end (`context_length.py`).
     `computes`: its endpoints let the proxy compute a prompt's logprobs (`prompt_scores.py`).
     `passes`: the paths that pass through to it (POST alone), as it spells them.
     `ui`: the paths of its web page and of what that may read (GET alone).
@@ -79,6 +80,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     sizes: str = ""
     lengths: tuple[str, ...] = ()
     shows: str = ""
+    routes: str = ""
     passes: tuple[str, ...] = ()
     ui: Pattern[str] | None = None
     models_path: str = "/v1/models"

@@ -26,9 +26,10 @@ Sources, of an entry's keys:
 - `max_context_length`: Mistral's BaseModelCard; not where the entry tells whether it is loaded.
 
 Sources, of an object about the server: `default_generation_settings.n_ctx`, that of one slot, in
-llama.cpp's GET /props (captures; since 2024, also of KoboldCpp); `max_total_tokens` in TGI's GET
-/info (its docs/openapi.json); `context_length` in SGLang's GET /get_server_info, null unless it was
-set; `value` in KoboldCpp's GET /api/extra/true_max_context_length (koboldcpp.py).
+llama.cpp's GET /props (captures; since 2024, also of KoboldCpp), which a router answers for the
+model that its query names (tools/server/README.md); `max_total_tokens` in TGI's GET /info (its
+docs/openapi.json); `context_length` in SGLang's GET /get_server_info, null unless it was set;
+`value` in KoboldCpp's GET /api/extra/true_max_context_length (koboldcpp.py).
 
 A model of Ollama's that is not loaded has the `num_ctx` of its Modelfile, which POST /api/show
 tells; it will have no more than it was trained for. Without one it depends on OLLAMA_CONTEXT_LENGTH

@@ -12,10 +12,14 @@ from wellspoken.adapters.servers.context_length import lengths_of
 
 
 class Listed(Struct, frozen=True):
-    """What a backend lists: models by id, and context lengths as `read_lengths` returns them."""
+    """What a backend lists: models by id, and context lengths as `read_lengths` returns them.
+
+    `loaded`: those of which it says that they are, as llama.cpp's router does by `status.value`.
+    """
 
     models: Mapping[str, Model] = {}
     lengths: Mapping[str, int] = {}
+    loaded: frozenset[str] = frozenset()
 
     def length(self, name: str) -> int | None:
         """Return the context length of the model that the backend knows as `name`.
@@ -30,7 +34,9 @@ class Listed(Struct, frozen=True):
 
     def add(self, lengths: Mapping[str, int]) -> Listed:
         """Return it with further lengths; those that it has stay."""
-        return Listed(self.models, {**lengths, **self.lengths}) if lengths else self
+        if not lengths:
+            return self
+        return Listed(self.models, {**lengths, **self.lengths}, self.loaded)
 
     @property
     def complete(self) -> bool:
@@ -55,6 +61,7 @@ def read_models(body: bytes) -> Listed:
         return NOTHING_LISTED
     items = decoded.get("data") if isinstance(decoded, dict) else decoded
     found: dict[str, Model] = {}
+    loaded: set[str] = set()
     for item in items if isinstance(items, list) else ():
         name = item.get("id") if isinstance(item, dict) else None
         if isinstance(name, str) and name:
@@ -64,7 +71,10 @@ def read_models(body: bytes) -> Listed:
                 created=_epoch(item.get("created")),
                 owned_by=owner if isinstance(owner, str) and owner else "backend",
             )
-    return Listed(found, lengths_of(decoded)) if found else NOTHING_LISTED
+            status = item.get("status")
+            if isinstance(status, dict) and status.get("value") == "loaded":
+                loaded.add(name)
+    return Listed(found, lengths_of(decoded), frozenset(loaded)) if found else NOTHING_LISTED
 
 
 def _epoch(value: Any) -> int:

@@ -51,6 +51,15 @@ class ContextLengths:
         answers = await asyncio.gather(*(self._ask(server, upstream, path) for path in paths))
         return {name: length for told in reversed(answers) for name, length in told.items()}
 
+    async def find_each(
+        self, server: Server, upstream: Upstream, paths: Mapping[str, str]
+    ) -> Mapping[str, int]:
+        """Return by name what GET of a model's own path tells of whichever model that is."""
+        self._meet(server())
+        asked = (self._ask(server, upstream, path) for path in paths.values())
+        answers = await asyncio.gather(*asked)
+        return {name: told[""] for name, told in zip(paths, answers, strict=True) if "" in told}
+
     async def show(
         self, server: Server, upstream: Upstream, path: str, models: Iterable[Model]
     ) -> Mapping[str, int]:

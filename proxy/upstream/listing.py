@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
+from urllib.parse import quote
 
 from msgspec.structs import replace
 
@@ -16,6 +17,7 @@ from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Router, Target
 
 LIMIT: Final = 4 * 1024 * 1024  # bytes of a list
+MOST: Final = 32  # loaded models that are asked about by name
 MANY: Final = 1000  # models, which take as long as LARGE bytes
 
 
@@ -104,10 +106,14 @@ async def _find_lengths(target: Target, upstream: Upstream, found: Listed) -> Ma
 
     backend, memory = target.backend, target.lengths
     lengths = await memory.find(server, upstream, backend.lengths)
+    more = found.add(lengths)
+    unknown = [model for name, model in found.models.items() if more.length(name) is None]
     if backend.shows:
-        more = found.add(lengths)
-        unknown = (model for name, model in found.models.items() if more.length(name) is None)
         lengths = {**lengths, **await memory.show(server, upstream, backend.shows, unknown)}
+    if backend.routes:
+        loaded = [model.id for model in unknown if model.id in found.loaded][:MOST]
+        paths = {name: backend.routes + quote(name, safe="") for name in loaded}
+        lengths = {**lengths, **await memory.find_each(server, upstream, paths)}
     return lengths
 
 

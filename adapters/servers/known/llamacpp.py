@@ -113,6 +113,10 @@ PASSES: Final = (
 )
 """As of 2026-07 (tools/server/server.cpp at 00dd081); an older one answers 404 to what it lacks."""
 
+ROUTES: Final = "/props?autoload=false&model="
+"""Where a router (2025-12) tells of one of its models; it is asked of loaded ones alone, since the
+first routers loaded whatever model was asked about."""
+
 LLAMACPP: Final = Backend(
     name="llamacpp",
     title="llama.cpp",
@@ -123,6 +127,7 @@ LLAMACPP: Final = Backend(
     computes=True,
     sizes="/v1/models",
     lengths=("/props",),
+    routes=ROUTES,
     tokenize=TOKENIZE,
     versions="b4240 to b11549",
     native="/completion",

@@ -42,7 +42,7 @@ from wellspoken.adapters.requests.shapes import (
 from wellspoken.adapters.servers import forms, forms_narrow
 from wellspoken.adapters.servers import parameters as usual
 from wellspoken.adapters.servers.backend import Backend, Endpoint
-from wellspoken.adapters.servers.known.llamacpp import PAGE, PASSES, TOKENIZE
+from wellspoken.adapters.servers.known.llamacpp import PAGE, PASSES, ROUTES, TOKENIZE
 from wellspoken.adapters.servers.parameters import Support, find_rows, refuse, rows
 from wellspoken.adapters.servers.prepare import translate_chat
 
@@ -111,6 +111,7 @@ LLAMACPP_NATIVE: Final = Backend(
     computes=True,
     sizes="/v1/models",
     lengths=("/props",),
+    routes=ROUTES,
     tokenize=TOKENIZE,
     loses_entries=True,
     unstreamed=frozenset({"return_token_ids"}),  # what begins a character has no event

@@ -41,6 +41,15 @@ def test_a_list_has_its_models_lengths() -> None:
     assert not found.complete
 
 
+def test_a_list_says_which_models_are_loaded() -> None:
+    """As llama.cpp's router does (tools/server/README.md, GET /models)."""
+    said = {"a": {"value": "loaded", "args": ["llama-server", "-c", "4096"]}, "b": "loaded"}
+    said |= {"c": {"value": "unloaded"}, "d": {"value": ["loaded"]}}
+    body = {"data": [{"id": name, "status": status} for name, status in said.items()]}
+    found = read_models(json.dumps(body).encode())
+    assert found.loaded == found.add({"a": 5}).loaded == {"a"}
+
+
 A, B = {"a": Model(id="a")}, {"b": Model(id="b")}
 
 

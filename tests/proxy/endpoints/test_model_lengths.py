@@ -260,6 +260,24 @@ async def test_a_path_that_breaks_off_is_not_asked_again_soon(
     assert [asked(upstream, path) for path in paths] == [2] * len(paths)
 
 
+async def test_a_routers_loaded_models_are_asked_about_by_name(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """llama.cpp's router mode, whose own props tell none. Mutant: it is made to load the others."""
+    names = {"a b/c": "loaded", "hot": "loaded", "cold": "unloaded", "told": "loaded"}
+    models: list[Any] = [{"id": x, "status": {"value": value}} for x, value in names.items()]
+    models[-1]["meta"] = {"n_ctx": 512}
+    later = [{**each, "status": {"value": "unloaded"}} for each in models]
+    upstream.script(LIST, whole({"data": models}), whole({"data": later}))
+    upstream.script(PROPS, props(0), props(2048), props(2048), props(0))
+    proxy = await start_proxy(upstream, adapter="llamacpp")
+    assert await lengths(proxy) == {"a b/c": 2048, "hot": 2048, "cold": None, "told": 512}
+    asked_for = [f"{PROPS}?autoload=false&model={name}" for name in ("a%20b%2Fc", "hot")]
+    assert sorted(x.target for x in upstream.requests[2:]) == asked_for
+    assert await lengths(proxy) == {"a b/c": None, "hot": None, "cold": None, "told": 512}
+    assert [x.target for x in upstream.requests[4:]] == [LIST, PROPS]
+
+
 async def test_a_model_that_is_not_loaded_is_asked_about_once(
     upstream: Upstream, start_proxy: StartProxy
 ) -> None:
