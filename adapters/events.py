@@ -54,15 +54,16 @@ class Logprobs(Struct, gc=False):
 
     `plain`: every token is clean text and its bytes are that text's UTF-8. `sampled`: each entry's
     own token is known; False where only alternatives were sent (vLLM <= 0.4.2, streamed), among
-    which the tiling stage chooses. `whole`: they are all of the choice's, brought by a body. No
-    entries: that logprobs were given is all that is said, which readers and the tiling stage do
-    with a text of "" alone.
+    which the tiling stage chooses. `whole`: they are all of the choice's, brought by a body;
+    `late`: by a message that closes a stream, behind their text. No entries: that logprobs were
+    given is all that is said, which readers and the tiling stage do with a text of "" alone.
     """
 
     entries: list[Entry]
     plain: bool
     sampled: bool = True
     whole: bool = False
+    late: bool = False
 
 
 class Start(Struct, gc=False):

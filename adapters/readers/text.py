@@ -22,7 +22,14 @@ def text_choice(pieces: Pieces, choice: strict.WireTextChoice, raw: bytes | None
     if finish is UNSET:
         notes.add("finish_reason_absent")
         finish = None
-    lp = drop_repeated(pieces, index, text, _logprobs(pieces, choice))
+    lp = _logprobs(pieces, choice)
+    given = choice.logprobs
+    offset = given.text_offset if isinstance(given, strict.WireArrays) else None
+    if finish is not None and lp is not None and is_all_again(pieces, index, text, lp, offset):
+        text = ""
+    lp = drop_repeated(pieces, index, text, lp)
+    if text:
+        pieces.written[index].texts.append(text)
     if raw is None or lp is not None or before != notes.changes:
         pieces.piece(index, "", text, lp, "", [], finish)
     elif text and finish is None:
@@ -75,6 +82,23 @@ def _entries(
     if pieces.exchange.echo:  # nothing precedes the tokens at the prompt's front
         unscored = next((n for n, x in enumerate(numbers) if x is not None), len(numbers))
     return legacy.entries(tokens, numbers, tops, pieces.context, unscored)
+
+
+def is_all_again(pieces: Pieces, index: int, text: str, lp: Logprobs, offset: Any) -> bool:
+    """Say whether a last chunk has all of the text once more, for the logprobs that none had.
+
+    Its offsets, where it has any, begin where those of the text do.
+    """
+    written, streamed = pieces.written[index].texts, pieces.streamed.get(index)
+    if pieces.whole or len(written) < 2 or (streamed is not None and streamed.size):
+        return False
+    prompt = pieces.exchange.prompt_of(index) or ""
+    begins = not (isinstance(offset, list) and offset) or offset[0] in (0, len(prompt))
+    if len(lp.entries) < 2 or not begins or "".join(written) != text:
+        return False
+    pieces.notes.add("message_repeated")
+    lp.late = True
+    return True
 
 
 def drop_repeated(pieces: Pieces, index: int, text: str, lp: Logprobs | None) -> Logprobs | None:

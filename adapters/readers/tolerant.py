@@ -15,7 +15,7 @@ from wellspoken.adapters.readers.legacy import undo_bytes
 from wellspoken.adapters.readers.opening import Opening
 from wellspoken.adapters.readers.pieces import Where
 from wellspoken.adapters.readers.streamed import Said
-from wellspoken.adapters.readers.text import drop_repeated, offsets
+from wellspoken.adapters.readers.text import drop_repeated, is_all_again, offsets
 from wellspoken.adapters.repairs.counts import EVAL_COUNTS, from_timings, take_misplaced, usage
 from wellspoken.adapters.repairs.envelope import (
     REASONING,
@@ -213,7 +213,7 @@ class Tolerant:
         lp = self._logprobs(choice, text)
         rows = self._rows(part)
         if self.text:
-            lp = self._new_entries(index, choice, text, lp)
+            text, lp = self._new_entries(index, choice, text, lp, given is not None or unknown)
         else:
             self.pieces.role(index, part.get("role", UNSET))
             self._message(part, text, bool(rows))
@@ -225,13 +225,27 @@ class Tolerant:
             new = written.take_new(said, whole=self.closes or "delta" in choice)
             if new != said:
                 self.notes.add("message_repeated")
-                said, lp = new, None
+                said, lp = self._say_before(index, new, lp)
         elif not self.whole:
             written.add(said)
         reason = None if isinstance(given, Failure) else given
         self.pieces.piece(index, *said[:2], lp, *said[2:], reason, unknown=unknown)
         if isinstance(given, Failure):
             self.pieces.fail(given, "finish_reason")
+
+    def _say_before(
+        self, index: int, said: Said, lp: Logprobs | None
+    ) -> tuple[Said, Logprobs | None]:
+        """Emit what a closing message adds, since its entries are of all that was said before too.
+
+        Returns what is left of the message, and its entries.
+        """
+        if lp is None or not lp.entries or not self.exchange.logprobs:
+            return said, None
+        lp.late = True
+        if any(said):
+            self.pieces.piece(index, *said[:2], None, *said[2:], None)
+        return ("", "", "", []), lp
 
     def _reason(
         self, choice: dict[str, Any], part: dict[str, Any], beside: dict[str, Any]
@@ -278,12 +292,16 @@ class Tolerant:
         return self.pieces.settle_entries(*found) if found else None
 
     def _new_entries(
-        self, index: int, choice: dict[str, Any], text: str, lp: Logprobs | None
-    ) -> Logprobs | None:
+        self, index: int, choice: dict[str, Any], text: str, lp: Logprobs | None, ends: bool
+    ) -> tuple[str, Logprobs | None]:
+        """Return what a completions chunk adds of text and entries."""
         given = choice.get("logprobs")
+        found = given.get("text_offset") if isinstance(given, dict) else None
         if lp is not None and lp.entries and isinstance(given, dict) and "text_offset" in given:
-            offsets(self.pieces, index, given["text_offset"])
-        return drop_repeated(self.pieces, index, text, lp)
+            offsets(self.pieces, index, found)
+        if ends and lp is not None and is_all_again(self.pieces, index, text, lp, found):
+            text = ""
+        return text, drop_repeated(self.pieces, index, text, lp)
 
     def _rows(self, part: dict[str, Any]) -> list[Row]:
         if part.get("tool_calls", 0) is None or part.get("function_call", 0) is None:

@@ -2,7 +2,8 @@
 
 A choice that wrote something and ended cleanly is complete even without a reason: it called tools,
 reached its limit, or stopped. A reason on a delta that held more is kept back until the next event
-or the end, since servers that put one there may put it on every chunk.
+or the end, since servers that put one there may put it on every chunk; one where logprobs are
+lacking until the end, since a closing message may have them.
 
     state      text, call          reason alone       reason beside text   end, clean      end, cut
     nothing    -> written          -> finished        -> kept              fault           fault
@@ -38,8 +39,19 @@ class _State(Struct, eq=False):
     called: bool = False
     finished: bool = False
     kept: Finish | None = None
+    scored: bool = False  # entries came
+    over: bool = False  # a reason came alone, which waits since entries may come behind it
     unlisted: Text | None = None  # tells that the logprobs given have no entry of content
     tokens: int = 0  # logprob entries, else pieces of text
+
+    def count(self, event: Text | ToolDelta | Reasoning | Refusal) -> None:
+        """Take note of a piece that is written. Hot."""
+        self.written = True
+        if type(event) is Text and event.lp is not None:
+            self.tokens += len(event.lp.entries)
+            self.scored = True
+        else:
+            self.tokens += 1
 
 
 _EMPTY = Fault(
@@ -69,9 +81,8 @@ class FinishStage:
         """Return the events with exactly one `Finish` for each choice, or a `Fault` at the end."""
         if len(events) == 1 and type(event := events[0]) is Text:  # changes nothing, as a rule
             state = self.states.get(event.choice)
-            if state is not None and not state.finished:
-                state.written = True
-                state.tokens += 1 if event.lp is None else len(event.lp.entries)
+            if state is not None and not (state.finished or state.over):
+                state.count(event)
                 return events
         out: list[Event] = []
         for event in events:
@@ -95,14 +106,10 @@ class FinishStage:
         if type(event) is Text and not event.text and event.lp and not event.lp.entries:
             state.unlisted = event
             return
-        if state.finished:
+        if state.finished or (state.over and not (type(event) is Text and not event.text)):
             self.notes.add("text_after_finish")
             return
-        state.written = True
-        if type(event) is Text and event.lp is not None:
-            state.tokens += len(event.lp.entries)
-        else:
-            state.tokens += 1
+        state.count(event)
         if type(event) is ToolDelta:
             state.called = True
         out.append(event)
@@ -111,12 +118,17 @@ class FinishStage:
         state = self.states[event.choice]
         if state.finished:
             self.notes.add("finish_reason_repeated")
-        elif not event.alone or event.reason is None:
+        elif not event.alone or event.reason is None or self._awaits_entries(state):
+            state.over = state.over or (event.alone and event.reason is not None)
             if state.kept is not None:
                 self.notes.add("finish_reason_repeated")
             state.kept = event
         else:
             self._write(event, state, out)
+
+    def _awaits_entries(self, state: _State) -> bool:
+        """Say whether entries of the text may come behind the reason, with a closing message."""
+        return self.exchange.logprobs and not state.scored and state.unlisted is None
 
     def _write(self, event: Finish, state: _State, out: list[Event]) -> None:
         state.finished = True

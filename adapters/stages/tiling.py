@@ -89,6 +89,8 @@ class TilingStage:
     def _text(self, event: Text, out: list[Event]) -> None:
         run = self._run(event.choice)
         lp = event.lp
+        if lp is not None and lp.late and run.any:
+            return  # they came with the text
         if lp is None or not lp.entries:
             run.given = run.given or lp is not None
             event.lp = lp = None
@@ -108,6 +110,9 @@ class TilingStage:
                 out.append(event)
                 return
         alone = lp is not None and not run.waiting and not run.held
+        if lp is not None and lp.late:
+            run.add_late(lp, out)
+            return
         before, size = self.notes.changes, len(out)
         run.add(event.text, lp, out, last=lp is not None and lp.whole)
         if alone and self.notes.changes == before and len(out) > size and not run.waiting:

@@ -86,6 +86,16 @@ class Run:
         if self.held:
             self._take(out, own, last=last)
 
+    def add_late(self, lp: Logprobs, out: list[Event]) -> None:
+        """Write the entries of all text, which was written without, as a body would have them."""
+        text, self.bare = self.bare, ""
+        covered: list[Event] = []
+        self.add(text, lp, covered, last=True)
+        if self.held:
+            self._take(covered, 0, ends=True)
+        found = [event.lp for event in covered if type(event) is Text]
+        out += [Text(self.choice, "", each) for each in found if each is not None]
+
     def pause(self, out: list[Event]) -> None:
         """Write the text that is held: what comes now stands between two runs of content.
 

@@ -46,6 +46,7 @@ LOST = (
 )
 UNECHOED = "its text lacks the prompt that was asked for, which is put before it"
 LEAKED = "its text is markup, which its table says to recover (stages/test_recover.py)"
+BEHIND = frozenset({"7.chunk"})  # what a body made of entries behind their text holds all the same
 WAIVED: dict[str, tuple[frozenset[str], str]] = {
     "constructed/qwen3-leaked.json": (frozenset({"7.count", "8.text"}), LEAKED),
     "constructed/qwen3-leaked.sse": (frozenset({"7.count", "8.text"}), LEAKED),
@@ -60,6 +61,10 @@ WAIVED: dict[str, tuple[frozenset[str], str]] = {
             "step3-leaked.sse",
         )
     },
+    "constructed/minimax-closing-logprobs.sse": (
+        BEHIND,
+        "its entries come behind their text, and so leave behind it",
+    ),
     "llamacpp/b11549-chat_stop.json": (frozenset({"7.tiling"}), LOST),
     "llamacpp/b11549-x_stop_multi.json": (frozenset({"7.tiling"}), LOST),
     "completions/llamacpp/b11549-v1c_stop.json": (frozenset({"L.tiling"}), LOST),
@@ -229,7 +234,7 @@ def test_the_other_form_is_the_same_answer(fixture: Fixture) -> None:
     )
     waived, why = WAIVED.get(fixture.name, (frozenset(), ""))
     rules = {violation.rule.replace("chunk", "tiling") for violation in found}
-    assert rules == waived, (why, found)
+    assert rules == waived - BEHIND, (why, found)
     streamed, body = (given.body, other.body) if fixture.streamed else (other.body, given.body)
     folded = fold_completion if "prompt" in request else fold
     assert comparable(folded(streamed)) == comparable(json.loads(body))

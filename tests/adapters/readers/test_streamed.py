@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.answers import (
+    DONE,
     TOOL,
     USAGE,
     Json,
@@ -12,6 +13,8 @@ from tests.answers import (
     call,
     chunk,
     completion,
+    data,
+    end,
     entries,
     message,
     role,
@@ -19,6 +22,9 @@ from tests.answers import (
     scored,
     stream,
 )
+from tests.fold import fold_completion
+from tests.replay import exchange
+from wellspoken.adapters.translate import StreamTranslator
 
 ASKED = ask(stream_options={"include_usage": True})
 
@@ -99,3 +105,87 @@ def test_logprobs_are_not_said_again() -> None:
     said = stream([role(), say("Hi", logprobs=entries("Hi")), closing], scored())
     assert [entry["token"] for entry in said.entries] == ["Hi"]
     assert "logprobs_outside_content" not in said.repairs
+
+
+LATE = ("7.chunk", "L.chunk", "L.offset")
+"""What no one can hold whose backend has the entries behind their text."""
+SCORES = entries("Hi", " you", " all")
+CLOSED: dict[str, list[Json]] = {
+    "behind deltas": [say("Hi"), say(" you all")],
+    "behind a reason": [say("Hi you"), say(" all"), end()],
+    "behind a reason beside text": [say("Hi"), chunk({"content": " you all"}, "stop")],
+    "with more text": [say("Hi")],
+    "behind reasoning": [chunk({"reasoning_content": "Hm"}), say("Hi you all")],
+}
+
+
+@pytest.mark.parametrize("deltas", CLOSED.values(), ids=CLOSED)
+def test_logprobs_of_a_closing_answer_alone_are_the_contents(deltas: list[Json]) -> None:
+    """The mutant that leaves them out, or has the reason leave before, has none."""
+    rows = entries("<think>", "Hm", "</think>", "Hi", " you", " all", "<|im_end|>")
+    for given in (SCORES, rows) if "reasoning" in str(deltas) else (SCORES,):
+        closing = whole(content="Hi you all")
+        closing["choices"][0]["logprobs"] = given
+        said = stream([role(), *deltas, closing], scored(), waived=LATE)
+        assert said.message["content"] == "Hi you all"
+        assert [(x["token"], x["logprob"]) for x in said.entries] == [
+            ("Hi", -0.5),
+            (" you", -0.5),
+            (" all", -0.5),
+        ]
+        assert said.choice["finish_reason"] == "stop"
+        assert not said.repairs.keys() & {"logprobs_missing", "logprobs_incomplete"}
+
+
+def test_a_closing_answer_without_text_has_an_empty_list() -> None:
+    closing = whole(content="")
+    closing["choices"][0]["logprobs"] = entries("<|im_end|>")
+    said = stream([role(), end(), closing], scored())
+    assert said.choice["logprobs"] == {"content": [], "refusal": None}
+
+
+def test_a_reason_waits_only_where_logprobs_are_lacking() -> None:
+    """Else the client would have it later than it need."""
+    for asked, told, waits in (
+        (scored(), None, True),
+        (scored(), entries("Hi"), False),
+        (ask(), None, False),
+    ):
+        translator = StreamTranslator(exchange({**asked, "stream": True}))
+        translator.feed(data(role()) + data(say("Hi", logprobs=told)))
+        assert (b'"stop"' not in translator.feed(data(end()))) == waits
+        assert (b'"stop"' in translator.feed(DONE)) == waits
+
+
+def test_text_behind_a_reason_that_waits_is_left_out() -> None:
+    said = stream([role(), say("Hi"), end(), say(" you"), whole(content="Hi you")], scored())
+    assert said.message["content"] == "Hi"
+    assert said.repairs["text_after_finish"] == 1
+
+
+def text_part(text: str, logprobs: Json | None = None, reason: str | None = None) -> Json:
+    part = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": reason}
+    return {**chunk({}), "id": "cmpl-1", "object": "text_completion", "choices": [part]}
+
+
+@pytest.mark.parametrize(("begin", "times"), [(0, 1), (2, 1), (None, 1), (4, 2)])
+def test_a_last_text_that_says_all_again_for_its_logprobs(begin: int | None, times: int) -> None:
+    """Where offsets say that it begins behind the others, it is a piece like them."""
+    arrays: Json = {
+        "tokens": ["Hi", " a"],
+        "token_logprobs": [-0.5, -0.25],
+        "top_logprobs": [{"Hi": -0.5}, {" a": -0.25}],
+    }
+    if begin is not None:
+        arrays["text_offset"] = [begin, begin + 2]
+    for more in ({}, {"x": 1}):  # strict, tolerant
+        last = text_part("Hi a", arrays, "stop")
+        last["choices"][0] |= more
+        parts = [text_part("Hi"), text_part(" a"), last]
+        asked = {"model": "m", "prompt": "So", "logprobs": 1, "stream": True}
+        translator = StreamTranslator(exchange(asked), "completions")
+        out = b"".join([*map(translator.feed, map(data, parts)), translator.feed(DONE)])
+        told = fold_completion(out)["choices"][0]
+        assert told["text"] == "Hi a" * times
+        assert told["logprobs"]["token_logprobs"] == [-0.5, -0.25]
+        assert translator.exchange.notes.counts.get("message_repeated", 0) == (times == 1)
