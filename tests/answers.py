@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.conformance import Violation, check_body, check_error, check_stream
 from tests.corpus import checked_request
-from tests.fold import fold
+from tests.fold import chunks_of, fold
 from tests.replay import Outcome
 from tests.replay import body as translate
 from tests.replay import stream as translate_pieces
@@ -75,6 +75,14 @@ def message(content: Any = "Hi", **more: Any) -> Json:
     return {"role": "assistant", "content": content, "refusal": None, **more}
 
 
+CALLED = message(None, tool_calls=[call()])
+"""A message that calls f."""
+CALL_DELTA = {"tool_calls": [{"index": 0, **call()}]}
+"""A delta that does."""
+WITH_TOOL = ask(tools=[TOOL])
+"""A request with one tool, f."""
+
+
 def choice(content: Any = "Hi", **more: Any) -> Json:
     """Return a body's choice."""
     base = {"index": 0, "message": message(content), "logprobs": None, "finish_reason": "stop"}
@@ -132,6 +140,17 @@ class Said:
     repairs: dict[str, int]
     error: Json | None
     retry: bool | None
+
+    @property
+    def chunks(self) -> list[Json]:
+        """A stream's chunks."""
+        return chunks_of(self.raw)
+
+    @property
+    def calls(self) -> list[tuple[str, str, str]]:
+        """The first choice's calls: id, name and arguments."""
+        found = self.message.get("tool_calls", [])
+        return [(x["id"], x["function"]["name"], x["function"]["arguments"]) for x in found]
 
     @property
     def choice(self) -> Json:
@@ -228,3 +247,13 @@ def both(logprobs: Any, content: str = "Hi", request: Json | None = None) -> lis
     whole = completion(choice(content, logprobs=logprobs))
     parts = [role(), say(content, logprobs=logprobs), end()]
     return [body(whole, asked), stream(parts, asked)]
+
+
+def body_of(given: Json, request: Json | None = None, **more: Any) -> Said:
+    """Translate a whole answer of this one choice."""
+    return body(completion(given), request, **more)
+
+
+def stream_of(*parts: Json, asked: Json | None = None, reason: Any = "stop", **more: Any) -> Said:
+    """Translate a stream of these parts between a choice's first and its last."""
+    return stream([role(), *parts, end(reason)], asked, **more)

@@ -27,6 +27,11 @@ def payloads(stream: bytes) -> Iterator[bytes]:
             lines = []
 
 
+def chunks_of(stream: bytes) -> list[dict[str, Any]]:
+    """Return the JSON of each event but the last, [DONE]."""
+    return [json.loads(data) for data in payloads(stream) if data != b"[DONE]"]
+
+
 def fold(stream: bytes) -> dict[str, Any]:
     """Return the chat.completion that the stream amounts to.
 
@@ -59,10 +64,7 @@ def _envelope(stream: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return what lies beside the chunks' choices, and those."""
     body: dict[str, Any] = {}
     parts: list[dict[str, Any]] = []
-    for data in payloads(stream):
-        if data == b"[DONE]":
-            continue
-        chunk = json.loads(data)
+    for chunk in chunks_of(stream):
         for key, value in chunk.items():
             if key not in ("choices", "object") and value is not None:
                 body[key] = value

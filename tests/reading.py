@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.conformance import ChoiceFacts, Facts, Row
 from tests.corpus import Fixture
-from tests.fold import payloads
+from tests.fold import chunks_of
 
 NOT_SAMPLED = "mlx-lm/"  # its entry is the first of the unsorted list, not the sampled token
 # They give the sampled token the best alternative's number.
@@ -68,7 +68,7 @@ def facts_of(fixture: Fixture) -> Facts | None:
 def _objects(fixture: Fixture) -> Iterator[dict[str, Any]]:
     """Give the answer's JSON objects; a null and a keepalive's object are not of it."""
     if fixture.streamed or fixture.raw.startswith(b"data:"):
-        values = [json.loads(data) for data in payloads(fixture.raw) if data != b"[DONE]"]
+        values = chunks_of(fixture.raw)
     else:
         whole = json.loads(fixture.raw)
         values = whole if isinstance(whole, list) else [whole]

@@ -21,7 +21,7 @@ from tests.conformance import (
     check_stream,
 )
 from tests.corpus import checked_request
-from tests.fold import fold, fold_completion, payloads
+from tests.fold import chunks_of, fold, fold_completion
 from tests.models.tiny import TEXT
 
 Json = dict[str, Any]
@@ -113,7 +113,7 @@ class Ask:
         assert found == [], (found, asked, data)
         if not self.stream:
             return Answer(json.loads(data), repairs, [])
-        chunks = [json.loads(x) for x in payloads(data) if x != b"[DONE]"]
+        chunks = chunks_of(data)
         return Answer((fold if self.chat else fold_completion)(data), repairs, chunks)
 
     async def refusal(self, content: str = "", **more: Any) -> tuple[str | None, str | None]:

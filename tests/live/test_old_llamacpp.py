@@ -25,7 +25,7 @@ from tests.conformance import (
     check_stream,
 )
 from tests.corpus import Dialect, Fixture, checked_request
-from tests.fold import comparable, fold, fold_completion, payloads
+from tests.fold import chunks_of, comparable, fold, fold_completion
 from tests.live.effects import EFFECTS, Ask, Effect
 from tests.live.effects_chat import (
     CHAT_EFFECTS,
@@ -356,6 +356,6 @@ async def test_a_completions_ids_are_all_of_them(
     sent: dict[str, Any] = {"prompt": PROMPT, "n_predict": 40, "temperature": 0}
     sent |= {"return_tokens": True} | ({"stop": [more["stop"]]} if "stop" in more else {})
     own = json.loads(await ask(old_llamacpp, NATIVE, sent))["tokens"]
-    found = [json.loads(line) for line in payloads(data) if line != b"[DONE]"] if stream else None
+    found = chunks_of(data) if stream else None
     choices = [x["choices"][0] for x in found or [json.loads(data)] if x["choices"]]
     assert [one for choice in choices for one in choice.get("token_ids", [])] == own

@@ -22,7 +22,7 @@ from tests.conformance import (
 )
 from tests.corpus import checked_request
 from tests.examples import examples
-from tests.fold import comparable, fold, fold_completion, payloads
+from tests.fold import chunks_of, comparable, fold, fold_completion
 from tests.replay import Outcome, as_other, at_random, replay
 
 fewer = settings(few, max_examples=examples(15))
@@ -90,7 +90,7 @@ def test_a_conforming_completion_stays_as_it_is(case: TextCase) -> None:
 
 def objects(stream: bytes) -> list[Any]:
     """Return the chunks by their choice: an echo is held until it is one, and others go ahead."""
-    found = [json.loads(data) for data in payloads(stream) if data != b"[DONE]"]
+    found = chunks_of(stream)
     return sorted(found, key=lambda chunk: [choice["index"] for choice in chunk["choices"]] or [99])
 
 

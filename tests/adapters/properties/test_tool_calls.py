@@ -349,10 +349,8 @@ SINGLE: list[Dialect] = [in_both_forms, in_both_forms_apart, the_older_form_last
 
 def calls_of(said: Said) -> list[tuple[str, Any]]:
     """Return the calls that the client got, the arguments read."""
-    functions = [x["function"] for x in said.message["tool_calls"]]
-    ids = [x["id"] for x in said.message["tool_calls"]]
-    assert len({*ids}) == len(ids)
-    return [(function["name"], json.loads(function["arguments"])) for function in functions]
+    assert len({own for own, _, _ in said.calls}) == len(said.calls)
+    return [(name, json.loads(arguments)) for _, name, arguments in said.calls]
 
 
 def check_stream(calls: Calls, deltas: Deltas, waived: tuple[str, ...] = ()) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from tests.answers import (
     CREATED,
     ID,
-    Json,
     Said,
     ask,
     body,
@@ -27,7 +25,6 @@ from tests.answers import (
     stream,
 )
 from tests.examples import examples
-from tests.fold import payloads
 from tests.replay import NOW, exchange
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.envelope import id_not_chatcmpl
@@ -38,10 +35,6 @@ HI = [role(), say("Hi"), end()]
 def both(**more: Any) -> list[Said]:
     """Return what comes of these envelope keys in a body and in all chunks of a stream."""
     return [body(completion(**more)), stream([{**part, **more} for part in HI])]
-
-
-def chunks(said: Said) -> list[Json]:
-    return [json.loads(x) for x in payloads(said.raw) if x != b"[DONE]"]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +99,7 @@ def test_the_model_is_what_the_client_asked_for() -> None:
 def test_the_object_is_its_own(given: Any) -> None:
     whole, streamed = both(object=given)
     assert whole.answer["object"] == "chat.completion"
-    assert {x["object"] for x in chunks(streamed)} == {"chat.completion.chunk"}
+    assert {x["object"] for x in streamed.chunks} == {"chat.completion.chunk"}
     assert whole.repairs == {"object_wrong": 1} and streamed.repairs == {"object_wrong": 3}
 
 
@@ -117,7 +110,7 @@ def test_one_envelope_over_a_stream() -> None:
         for n, part in enumerate(HI)
     ]
     said = stream(parts)
-    heads = {(x["id"], x["created"], x["model"]) for x in chunks(said)}
+    heads = {(x["id"], x["created"], x["model"]) for x in said.chunks}
     assert heads == {("chatcmpl-02345678", CREATED, "m")}
     assert said.repairs == {"id_changes": 2, "created_changes": 2, "model_changes": 2}
 

@@ -9,7 +9,6 @@ import pytest
 
 from tests.answers import (
     Json,
-    Said,
     ask,
     body,
     choice,
@@ -21,11 +20,6 @@ from tests.answers import (
     say,
     stream,
 )
-from tests.fold import payloads
-
-
-def chunks(said: Said) -> list[Json]:
-    return [json.loads(x) for x in payloads(said.raw) if x != b"[DONE]"]
 
 
 def test_a_role_comes_once() -> None:
@@ -51,7 +45,7 @@ def test_a_role_comes_once() -> None:
 )
 def test_the_first_delta_is_the_role(delta: Json) -> None:
     said = stream([chunk(delta), say("Hi"), end()])
-    first = chunks(said)[0]["choices"][0]["delta"]
+    first = said.chunks[0]["choices"][0]["delta"]
     assert first == {"role": "assistant", "content": "", "refusal": None}
     assert said.message["content"] == "Hi"
 
@@ -59,7 +53,7 @@ def test_the_first_delta_is_the_role(delta: Json) -> None:
 def test_a_choice_that_begins_with_its_text_or_its_end_has_a_role() -> None:
     for parts in ([say("Hi"), end()], [end()], [chunk({"content": "Hi"}, "stop")]):
         said = stream(parts)
-        first = chunks(said)[0]["choices"][0]["delta"]
+        first = said.chunks[0]["choices"][0]["delta"]
         assert first == {"role": "assistant", "content": "", "refusal": None}
 
 

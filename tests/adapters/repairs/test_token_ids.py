@@ -14,6 +14,7 @@ from tests.answers import (
     Said,
     ask,
     body,
+    body_of,
     call,
     choice,
     chunk,
@@ -25,12 +26,14 @@ from tests.answers import (
     role,
     say,
     stream,
+    stream_of,
 )
 from tests.conforming_completions import body as text_body
 from tests.conforming_completions import choice as text_choice
 from tests.conforming_completions import end as text_end
 from tests.conforming_completions import piece
 from tests.fakes.upstream import DONE, event
+from tests.fold import chunks_of
 from tests.replay import body as translate
 from wellspoken.adapters.events import Event, Extra
 
@@ -55,17 +58,12 @@ def verbose(*ids: int) -> Json:
     return {"__verbose": {"content": "", "tokens": list(ids), "prompt": "<s>hi"}}
 
 
-def chunks(raw: bytes) -> list[Json]:
-    lines = [line.removeprefix(b"data: ") for line in raw.split(b"\n\n") if line]
-    return [json.loads(line) for line in lines if line != b"[DONE]"]
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("inside", [False, True], ids=["choice", "message"])
 def test_a_bodys_ids_have_one_name_and_place(name: str, inside: bool) -> None:
     told = {name: [7, 8]}
     given = choice(message=message("Hi", **told)) if inside else choice(**told)
-    said = body(completion(given), asked())
+    said = body_of(given, asked())
     assert said.choice["token_ids"] == [7, 8]
     assert [key for key in (*said.choice, *said.message) if key in NAMES] == ["token_ids"]
     assert ("token_ids_renamed" in said.repairs) == (inside or name != "token_ids")
@@ -81,7 +79,7 @@ def test_a_streams_ids_have_one_name_and_place(name: str, inside: bool) -> None:
         part["choices"][0].update({} if inside else {name: ids})
         parts.append(part)
     said = stream([*parts, end()], asked())
-    told = [x["choices"][0].get("token_ids") for x in chunks(said.raw)]
+    told = [x["choices"][0].get("token_ids") for x in chunks_of(said.raw)]
     assert told == [None, [7], [8, 9], None]
     assert name == "token_ids" or name.encode() not in said.raw
     assert "token_ids_missing" not in said.repairs
@@ -98,7 +96,7 @@ def test_a_chats_prompt_is_told_once_on_the_answer() -> None:
 
 def test_a_streamed_prompt_is_told_on_the_first_chunk() -> None:
     said = stream([{**role(), "prompt_token_ids": [1, 2]}, say("Hi"), end()], asked())
-    assert [x.get("prompt_token_ids") for x in chunks(said.raw)] == [[1, 2], None, None]
+    assert [x.get("prompt_token_ids") for x in chunks_of(said.raw)] == [[1, 2], None, None]
 
 
 def test_a_completions_prompt_is_told_on_its_choice() -> None:
@@ -179,7 +177,7 @@ def test_what_is_no_list_of_ids_is_told_to_nobody(odd: Any, streams: bool) -> No
     if streams:
         part = chunk({"content": "Hi"}) | {"prompt_token_ids": odd}
         part["choices"][0]["token_ids"] = odd
-        said = stream([role(), part, end()], asked())
+        said = stream_of(part, asked=asked())
     else:
         said = body(completion(choice(**keys)) | {"prompt_token_ids": odd}, asked())
     assert b"token_ids" not in said.raw
@@ -187,7 +185,7 @@ def test_what_is_no_list_of_ids_is_told_to_nobody(odd: Any, streams: bool) -> No
 
 
 def test_a_stream_without_ids_says_so() -> None:
-    said = stream([role(), say("Hi"), end()], asked())
+    said = stream_of(say("Hi"), asked=asked())
     assert said.repairs == {"token_ids_missing": 1}
 
 
@@ -228,12 +226,12 @@ def test_ids_whose_end_is_not_sure_are_none() -> None:
 
 def test_ids_of_a_text_that_ends_with_its_stop_string_stay() -> None:
     request = asked(stop="i", include_stop_str_in_output=True)
-    said = body(completion(choice("Hi", token_ids=[7, 8])), request, waived=["stop"])
+    said = body_of(choice("Hi", token_ids=[7, 8]), request, waived=["stop"])
     assert said.choice["token_ids"] == [7, 8]
 
 
 def test_ids_of_a_text_that_goes_on_are_none_without_entries() -> None:
-    said = body(completion(choice("Hi you", token_ids=[7, 8])), asked(stop="i"))
+    said = body_of(choice("Hi you", token_ids=[7, 8]), asked(stop="i"))
     assert "token_ids" not in said.choice
     assert said.repairs == {"stop_enforced": 1, "token_ids_missing": 1}
 
@@ -243,8 +241,8 @@ def test_a_streams_ids_end_with_the_stop_string() -> None:
     for place, text in enumerate("abc"):
         parts.append(say(text))
         parts[-1]["choices"][0]["token_ids"] = [place]
-    said = stream([role(), *parts, end()], asked(stop="b"))
-    told = [x["choices"][0].get("token_ids") or [] for x in chunks(said.raw)]
+    said = stream_of(*parts, asked=asked(stop="b"))
+    told = [x["choices"][0].get("token_ids") or [] for x in chunks_of(said.raw)]
     assert [id for ids in told for id in ids] == [0, 1]
 
 
@@ -258,7 +256,7 @@ def test_ids_that_leave_with_held_text_are_not_said_again(last: str) -> None:
         part["choices"][0]["token_ids"] = [place]
     tools: Json = {"tools": [TOOL]} if last == "call" else {}
     said = stream(parts, asked(stop="ab", **tools))
-    told = [x["choices"][0].get("token_ids") or [] for x in chunks(said.raw)]
+    told = [x["choices"][0].get("token_ids") or [] for x in chunks_of(said.raw)]
     assert [id for ids in told for id in ids] == list(range(len(parts) - 1))
 
 
@@ -269,7 +267,7 @@ def test_a_completions_ids_that_leave_with_held_text_are_not_said_again() -> Non
     request = {"model": parts[0]["model"], "prompt": "hi", "stream": True, "stop": "ab"}
     sent = [*(event(part) for part in parts), DONE]
     raw = replay.stream(request | {"return_token_ids": True}, sent, "completions").body
-    told = [x["choices"][0].get("token_ids") or [] for x in chunks(raw)]
+    told = [x["choices"][0].get("token_ids") or [] for x in chunks_of(raw)]
     assert [id for ids in told for id in ids] == [0, 1]
 
 

@@ -16,7 +16,6 @@ import pytest
 from msgspec.structs import replace
 
 from tests.answers import Json, Said, ask, body, stream
-from tests.fold import payloads
 from tests.replay import exchange
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.servers.known.cortex import CORTEX
@@ -84,7 +83,7 @@ def both(*pieces: tuple[str, Json]) -> list[Said]:
 
 def test_a_stream_has_one_id_one_role_and_one_reason() -> None:
     said = stream(chunks(("Par", None), ("is", None)))
-    parts = [json.loads(one) for one in payloads(said.raw) if one != b"[DONE]"]
+    parts = said.chunks
     assert len({(part["id"], part["model"]) for part in parts}) == 1
     choices = [part["choices"][0] for part in parts]
     assert ["role" in choice["delta"] for choice in choices] == [True, False, False, False]

@@ -36,11 +36,6 @@ ONE = ask(tools=[TOOL])
 WANTED = [("call_1", "f", '{"a":1}')]
 
 
-def calls(said: Said) -> list[tuple[str, str, str]]:
-    found = said.message["tool_calls"]
-    return [(x["id"], x["function"]["name"], x["function"]["arguments"]) for x in found]
-
-
 def whole(*given: Any, request: Json = ONE) -> Said:
     part = message(None, tool_calls=list(given))
     return body(completion(choice(message=part, finish_reason="tool_calls")), request)
@@ -54,7 +49,7 @@ def streamed(*deltas: Any, request: Json = ONE, waived: tuple[str, ...] = ()) ->
 
 def deltas(said: Said) -> list[Json]:
     """Return the deltas as they left, the role's and the end's left out."""
-    parts = [json.loads(x) for x in payloads(said.raw) if x != b"[DONE]"]
+    parts = said.chunks
     found = [part["choices"][0]["delta"] for part in parts]
     return [delta for delta in found if "tool_calls" in delta]
 
@@ -87,7 +82,7 @@ BODIES: dict[str, tuple[Any, dict[str, int]]] = {
 def test_a_body_call_is_openais(name: str) -> None:
     given, repairs = BODIES[name]
     said = whole(given)
-    assert calls(said) == WANTED
+    assert said.calls == WANTED
     assert said.repairs == repairs
 
 
@@ -95,7 +90,7 @@ def test_an_object_where_the_list_belongs() -> None:
     """TGI 2.0-3.1."""
     part = message(None, tool_calls=call(arguments='{"a":1}'))
     said = body(completion(choice(message=part, finish_reason="tool_calls")), ONE)
-    assert calls(said) == WANTED
+    assert said.calls == WANTED
     assert said.repairs == {"tool_calls_object": 1}
 
 
@@ -119,7 +114,7 @@ def test_an_empty_list_is_omitted() -> None:
 
 def test_calls_of_a_body_count_from_0_whatever_they_say() -> None:
     said = whole(call("f", index=4), call("g", index=2, id="call_2"), request=TWO)
-    assert [name for _, name, _ in calls(said)] == ["f", "g"]
+    assert [name for _, name, _ in said.calls] == ["f", "g"]
     assert all("index" not in x for x in said.message["tool_calls"])
 
 
@@ -131,19 +126,19 @@ def test_an_id_that_is_missing_is_made(given: Any) -> None:
     else:
         one["id"] = given
     for said in (whole(one), streamed([{"index": 0, **one}])):
-        assert calls(said) == [("call_made00000001", "f", "{}")]
+        assert said.calls == [("call_made00000001", "f", "{}")]
         assert said.repairs["tool_call_id_missing"] == 1
 
 
 def test_an_id_that_is_a_number_is_text() -> None:
-    assert calls(whole(call(id=7)))[0][0] == "7"
+    assert whole(call(id=7)).calls[0][0] == "7"
 
 
 def test_a_function_call_is_a_call_unless_functions_were_asked_for() -> None:
     part = message(None, function_call={"name": "f", "arguments": '{"a":1}'})
     given = completion(choice(message=part, finish_reason="function_call"))
     said = body(given, ONE)
-    assert calls(said) == [("call_made00000001", "f", '{"a":1}')]
+    assert said.calls == [("call_made00000001", "f", '{"a":1}')]
     assert said.choice["finish_reason"] == "tool_calls"
     assert said.repairs["function_call_renamed"] == 1
     asked = body(given, ask(functions=[{"name": "f"}]))
@@ -155,7 +150,7 @@ def test_a_function_call_is_a_call_unless_functions_were_asked_for() -> None:
 def test_a_function_call_with_an_object_and_unknown_keys() -> None:
     part = message(None, function_call={"name": "f", "arguments": {"a": 1}}, x=1)
     said = body(completion(choice(message=part, finish_reason="function_call")), ONE)
-    assert [x[1:] for x in calls(said)] == [("f", '{"a":1}')]
+    assert [x[1:] for x in said.calls] == [("f", '{"a":1}')]
     assert said.repairs["tool_arguments_object"] == said.repairs["function_call_renamed"] == 1
     asked = body(
         completion(choice(message=part, finish_reason="function_call")),
@@ -169,7 +164,7 @@ def test_a_function_call_with_an_object_and_unknown_keys() -> None:
 @pytest.mark.parametrize("none", [None, "", " "])
 def test_no_arguments_are_an_empty_object(none: str | None, more: Json) -> None:
     said = whole(call(arguments=none, **more))
-    assert [(name, json.loads(given)) for _, name, given in calls(said)] == [("f", {})]
+    assert [(name, json.loads(given)) for _, name, given in said.calls] == [("f", {})]
     assert said.repairs["tool_arguments_empty"] == 1
 
 
@@ -184,7 +179,7 @@ def test_a_streamed_function_call() -> None:
     assert said.message["function_call"] == {"name": "f", "arguments": '{"a":1}'}
     assert said.choice["finish_reason"] == "function_call"
     renamed = stream(parts, ONE)
-    assert [x[1:] for x in calls(renamed)] == [("f", '{"a":1}')]
+    assert [x[1:] for x in renamed.calls] == [("f", '{"a":1}')]
     assert renamed.choice["finish_reason"] == "tool_calls"
 
 
@@ -249,7 +244,7 @@ PIECES: dict[str, tuple[list[Any], dict[str, int]]] = {
 def test_pieces_of_a_call(name: str, request_: Json) -> None:
     pieces, repairs = PIECES[name]
     said = streamed(*pieces, request=request_)
-    assert calls(said) == WANTED
+    assert said.calls == WANTED
     for repair, times in repairs.items():
         assert said.repairs[repair] == times
     heads = [x for delta in deltas(said) for x in delta["tool_calls"] if "id" in x]
@@ -265,7 +260,7 @@ def test_two_calls_in_one_delta_and_two_without_index() -> None:
         [[{"index": 3, **call()}], [{"index": 5, **second}]],
     ):
         said = streamed(*pieces, request=TWO)
-        assert calls(said) == [("call_1", "f", "{}"), ("call_2", "g", "{}")]
+        assert said.calls == [("call_1", "f", "{}"), ("call_2", "g", "{}")]
     assert streamed([{"index": 0, **call()}], [{"index": 0, **second}], request=TWO).repairs == {
         "tool_call_index_repeated": 1,
         "tool_call_index_renumbered": 1,
@@ -281,14 +276,14 @@ def test_pieces_of_two_calls_in_turn() -> None:
         request=TWO,
         waived=("4.index",),  # calls begin in order; their pieces may come in turn
     )
-    assert calls(said) == [("call_1", "f", "{}"), ("call_2", "g", "[]")]
+    assert said.calls == [("call_1", "f", "{}"), ("call_2", "g", "[]")]
     assert said.repairs == {}
 
 
 def test_a_name_that_never_comes_is_the_only_offered_tools() -> None:
     nameless = {"id": "call_1", "type": "function", "function": {"arguments": '{"a":1}'}}
     for said in (whole(nameless), streamed([{"index": 0, **nameless}])):
-        assert calls(said) == WANTED
+        assert said.calls == WANTED
         assert said.repairs["tool_call_name_missing"] == 1
 
 
@@ -307,7 +302,7 @@ def test_a_tool_forced_by_name_is_the_one_called() -> None:
     forced = {"type": "function", "function": {"name": "g"}}
     nameless = {"id": "call_1", "type": "function", "function": {"arguments": "{}"}}
     said = whole(nameless, request=ask(tools=[G], tool_choice=forced))
-    assert calls(said) == [("call_1", "g", "{}")]
+    assert said.calls == [("call_1", "g", "{}")]
 
 
 def test_the_role_waits_for_what_opens_the_choice() -> None:
@@ -321,13 +316,13 @@ def test_the_role_waits_for_what_opens_the_choice() -> None:
         said = stream(parts, ONE)
         first = json.loads(next(payloads(said.raw)))["choices"][0]["delta"]
         assert {"role": "assistant", "content": None, "refusal": None}.items() <= first.items()
-        assert calls(said) == [("call_1", "f", "{}")]
+        assert said.calls == [("call_1", "f", "{}")]
 
 
 def test_null_content_beside_a_call() -> None:
     parts = [chunk(message(None)), chunk({"content": None, "tool_calls": [HEAD]})]
     said = stream([*parts, end("tool_calls")], ONE)
-    assert calls(said) == [("call_1", "f", "{}")]
+    assert said.calls == [("call_1", "f", "{}")]
 
 
 def test_text_before_a_call() -> None:
@@ -336,7 +331,7 @@ def test_text_before_a_call() -> None:
         ONE,
     )
     assert said.message["content"] == "Hm."
-    assert calls(said) == [("call_1", "f", "{}")]
+    assert said.calls == [("call_1", "f", "{}")]
     assert said.repairs == {}
 
 

@@ -48,8 +48,7 @@ def streamed(*lists: list[Json], request: Json = ASKED, reason: str = "tool_call
 
 def called(said: Said) -> Called:
     """Return the calls that the client got, the arguments read."""
-    found = [x["function"] for x in said.message["tool_calls"]]
-    return [(x["name"], json.loads(x["arguments"])) for x in found]
+    return [(name, json.loads(arguments)) for _, name, arguments in said.calls]
 
 
 PIECES = {

@@ -34,8 +34,7 @@ FIRST, SECOND = ("f", '{"a":1}'), ("g", '{"b":2}')
 
 
 def calls(said: Said) -> list[tuple[str, str]]:
-    found = said.message.get("tool_calls", [])
-    return [(x["function"]["name"], x["function"]["arguments"]) for x in found]
+    return [(name, arguments) for _, name, arguments in said.calls]
 
 
 def piece(index: int | None, **function: Any) -> Json:

@@ -34,11 +34,6 @@ def test_a_call_after_a_role_chunk_opens_the_choice_with_null() -> None:
     assert said.message["content"] is None
 
 
-def calls(said: Said) -> list[tuple[str, str, str]]:
-    found = said.message["tool_calls"]
-    return [(x["id"], x["function"]["name"], x["function"]["arguments"]) for x in found]
-
-
 def streamed(*deltas: list[Json], request: Json = TWO) -> Said:
     parts = [chunk({"tool_calls": delta}) for delta in deltas]
     return stream([chunk(message(None)), *parts, end("tool_calls")], request)
@@ -58,36 +53,36 @@ def piece(arguments: str, index: int = 0) -> Json:
 def test_two_whole_calls_at_one_index_without_ids() -> None:
     for second in ("f", "g"):
         said = streamed([bare("f", '{"a":"}{"}')], [bare(second, '{"b":2}')])
-        assert [x[1:] for x in calls(said)] == [("f", '{"a":"}{"}'), (second, '{"b":2}')]
-        assert len({x[0] for x in calls(said)}) == 2
+        assert [x[1:] for x in said.calls] == [("f", '{"a":"}{"}'), (second, '{"b":2}')]
+        assert len({x[0] for x in said.calls}) == 2
         assert said.repairs["tool_call_index_repeated"] == 1
 
 
 def test_a_name_on_every_piece_is_one_call() -> None:
     said = streamed(*[[bare("f", part)] for part in ('{"a":"', '}{\\"', '}"', "}", "")])
-    assert [x[1:] for x in calls(said)] == [("f", '{"a":"}{\\"}"}')]
+    assert [x[1:] for x in said.calls] == [("f", '{"a":"}{\\"}"}')]
 
 
 def test_an_empty_object_in_a_head_waits_for_what_follows() -> None:
     said = streamed([bare("f", {}, id="call_1")], [piece('{"x"')], [piece(":1}")])
-    assert calls(said) == [("call_1", "f", '{"x":1}')]
+    assert said.calls == [("call_1", "f", '{"x":1}')]
     for deltas in (
         [[bare("f", {}, id="call_1")]],
         [[bare("f", {}, id="call_1")], [piece("")]],
         [[bare("f", {}, id="call_1")], [bare("f", {}, id="call_1")]],
     ):
-        assert calls(streamed(*deltas)) == [("call_1", "f", "{}")]
+        assert streamed(*deltas).calls == [("call_1", "f", "{}")]
     said = streamed([bare("f", {}, id="a"), bare("g", {}, id="b", index=1)])
-    assert calls(said) == [("a", "f", "{}"), ("b", "g", "{}")]
+    assert said.calls == [("a", "f", "{}"), ("b", "g", "{}")]
     part = message(None, tool_calls=[call(arguments={}), call("g", {}, id="b")])
     said = body(completion(choice(message=part, finish_reason="tool_calls")), TWO)
-    assert calls(said) == [("call_1", "f", "{}"), ("b", "g", "{}")]
+    assert said.calls == [("call_1", "f", "{}"), ("b", "g", "{}")]
 
 
 def test_an_empty_object_beside_the_reason_and_without_one() -> None:
     head = {"tool_calls": [bare("f", {}, id="call_1")]}
     for parts in ([chunk(head, "tool_calls")], [chunk(head)]):
-        assert calls(stream([chunk(message(None)), *parts], TWO)) == [("call_1", "f", "{}")]
+        assert stream([chunk(message(None)), *parts], TWO).calls == [("call_1", "f", "{}")]
 
 
 def test_two_calls_of_one_id_have_two() -> None:
@@ -99,8 +94,8 @@ def test_two_calls_of_one_id_have_two() -> None:
         streamed([{"index": 0, **one}], [{"index": 0, **two}]),
         streamed([one], [two]),
     ):
-        assert [x[1] for x in calls(said)] == ["f", "g"]
-        assert calls(said)[0][0] == "call_0" != calls(said)[1][0]
+        assert [x[1] for x in said.calls] == ["f", "g"]
+        assert said.calls[0][0] == "call_0" != said.calls[1][0]
         assert said.repairs["tool_call_id_repeated"] == 1
 
 
@@ -154,7 +149,7 @@ def test_a_call_in_both_forms_is_one_and_its_own_id_stays() -> None:
     both = {"function_call": {"name": "f", "arguments": '{"a":1}'}}
     item = {"index": 0, **call("f", '{"a":1}', id="call__0_f_cmpl-1")}
     said = stream([role(), chunk({**both, "tool_calls": [item]}), end("tool_calls")], TWO)
-    assert calls(said) == [("call__0_f_cmpl-1", "f", '{"a":1}')]
+    assert said.calls == [("call__0_f_cmpl-1", "f", '{"a":1}')]
     assert said.repairs["function_call_repeated"] == 1
     assert "function_call_renamed" not in said.repairs
 
@@ -162,7 +157,7 @@ def test_a_call_in_both_forms_is_one_and_its_own_id_stays() -> None:
 def test_a_function_call_of_another_tool_stays_a_call() -> None:
     told = message(None, tool_calls=[call("f")], function_call={"name": "g", "arguments": "{}"})
     said = body(completion(choice(message=told, finish_reason="tool_calls")), TWO)
-    assert [x[1] for x in calls(said)] == ["f", "g"]
+    assert [x[1] for x in said.calls] == ["f", "g"]
 
 
 def test_a_new_id_with_each_piece_is_one_call_with_the_first() -> None:
@@ -171,15 +166,15 @@ def test_a_new_id_with_each_piece_is_one_call_with_the_first() -> None:
     for index in ({}, {"index": 0}):
         pieces = [call("f", text, id=f"id_{n}", **index) for n, text in enumerate(texts)]
         said = streamed(*[[x] for x in pieces])
-        assert calls(said) == [("id_0", "f", '{"a":1}\n')]
+        assert said.calls == [("id_0", "f", '{"a":1}\n')]
         assert said.repairs["tool_call_head_repeated"] == 5
 
 
 def test_a_head_like_the_call_before_it_begins_one_when_arguments_follow() -> None:
     """It comes with another id and no arguments, like a last blank piece, which begins none."""
     first, head = [call("f", "{}", id="a")], [call("f", "", id="b")]
-    assert calls(streamed(first, head)) == [("a", "f", "{}")]
-    assert calls(streamed(first, head, [{"function": {"arguments": '{"a":1}'}}])) == [
+    assert streamed(first, head).calls == [("a", "f", "{}")]
+    assert streamed(first, head, [{"function": {"arguments": '{"a":1}'}}]).calls == [
         ("a", "f", "{}"),
         ("b", "f", '{"a":1}'),
     ]
@@ -187,7 +182,7 @@ def test_a_head_like_the_call_before_it_begins_one_when_arguments_follow() -> No
 
 def test_a_head_with_a_new_id_after_pieces_without_a_name_begins_a_call() -> None:
     deltas = [[bare("f", "", id="a")], [piece("{}")], [bare("f", "", id="b")]]
-    assert calls(streamed(*deltas)) == [("a", "f", "{}"), ("b", "f", "{}")]
+    assert streamed(*deltas).calls == [("a", "f", "{}"), ("b", "f", "{}")]
 
 
 def test_calls_without_arguments_in_order() -> None:
@@ -196,7 +191,7 @@ def test_calls_without_arguments_in_order() -> None:
     heads = [[bare(name, "", id=name, index=n)] for n, name in enumerate("fgf")]
     last = [[piece('{"a"', 2)], [piece(":1}", 2)]]
     said = streamed(*heads[:2], [bare("f", "", id="h", index=2)], *last)
-    assert calls(said) == [("f", "f", "{}"), ("g", "g", "{}"), ("h", "f", '{"a":1}')]
+    assert said.calls == [("f", "f", "{}"), ("g", "g", "{}"), ("h", "f", '{"a":1}')]
     assert said.repairs == {"tool_arguments_empty": 2}
 
 
@@ -204,7 +199,7 @@ def test_heads_before_all_arguments() -> None:
     """The mutant that fills a call when the next one begins writes `{}{"a":1}`."""
     heads = [[bare(name, "", id=name, index=n)] for n, name in enumerate("fg")]
     said = streamed(*heads, [piece('{"a":1}', 0)], [piece('{"b":2}', 1)])
-    assert calls(said) == [("f", "f", '{"a":1}'), ("g", "g", '{"b":2}')]
+    assert said.calls == [("f", "f", '{"a":1}'), ("g", "g", '{"b":2}')]
     assert said.repairs == {}
 
 
@@ -212,10 +207,10 @@ def test_a_limit_before_the_arguments_leaves_the_last_call_open() -> None:
     """What the model would have said is not known; the mutant that fills all calls has `{}`."""
     heads = [chunk({"tool_calls": [bare(x, "", id=x, index=n)]}) for n, x in enumerate("fg")]
     said = stream([role(), *heads, end("length")], TWO)
-    assert calls(said) == [("f", "f", "{}"), ("g", "g", "")]
+    assert said.calls == [("f", "f", "{}"), ("g", "g", "")]
     part = message(None, tool_calls=[call("f", "")])
     cut = body(completion(choice(message=part, finish_reason="length")), TWO)
-    assert calls(cut) == [("call_1", "f", "")]
+    assert cut.calls == [("call_1", "f", "")]
 
 
 def test_what_waits_goes_out_before_a_failure() -> None:
@@ -237,16 +232,16 @@ def test_arguments_that_say_all_so_far_are_one_call(head: Json) -> None:
     for piece_of in named:
         piece_of["function"].pop("id", None)
     said = streamed([bare("f", "", id="a")], *[[x] for x in named])
-    assert calls(said) == [("a", "f", WHOLE)]
+    assert said.calls == [("a", "f", WHOLE)]
     assert said.repairs["tool_arguments_cumulative"] == 3
     said = streamed([bare("f", "", id="a")], *[[x] for x in [*named, named[-1]]])
-    assert calls(said) == [("a", "f", WHOLE)]
+    assert said.calls == [("a", "f", WHOLE)]
 
 
 def test_a_value_that_begins_as_its_object_does_is_no_repetition() -> None:
     """It closes one object more than it opens; the mutant that does not look loses `{"a":`."""
     said = streamed([bare("f", "", id="a")], [piece('{"a":')], [piece('{"a":1}}')])
-    assert calls(said) == [("a", "f", '{"a":{"a":1}}')]
+    assert said.calls == [("a", "f", '{"a":{"a":1}}')]
     assert said.repairs == {}
 
 
@@ -256,7 +251,7 @@ def test_a_piece_that_is_all_so_far_adds_nothing(said: str) -> None:
     rest = '":"Bern"}' if said == '{"city' else WHOLE[len(said) :]
     rest = rest if said != '{"n":1 ' else "}"
     found = streamed([bare("f", "", id="a")], *[[piece(x)] for x in (said, said, said + rest)])
-    assert calls(found) == [("a", "f", said + rest)]
+    assert found.calls == [("a", "f", said + rest)]
     assert found.repairs["tool_arguments_cumulative"] == 2
 
 
@@ -265,7 +260,7 @@ def test_a_piece_that_is_all_so_far_may_be_a_value(said: str) -> None:
     """The mutant that takes every piece like that for nothing new loses one."""
     closing = "1" + ("]}" if "[" in said else "}")
     found = streamed([bare("f", "", id="a")], *[[piece(x)] for x in (said, said, closing * 2)])
-    assert calls(found) == [("a", "f", said * 2 + closing * 2)]
+    assert found.calls == [("a", "f", said * 2 + closing * 2)]
 
 
 def test_whole_arguments_once_more_are_nothing_new() -> None:
@@ -273,7 +268,7 @@ def test_whole_arguments_once_more_are_nothing_new() -> None:
     again = '{"city": "Bern"}'
     for texts in ([WHOLE, WHOLE], [WHOLE[:5], WHOLE[5:], again], [WHOLE, WHOLE, again]):
         said = streamed([bare("f", "", id="a")], *[[piece(text)] for text in texts])
-        assert calls(said) == [("a", "f", WHOLE)]
+        assert said.calls == [("a", "f", WHOLE)]
         assert said.repairs["tool_call_repeated"] >= 1
 
 
@@ -283,9 +278,9 @@ def test_calls_whose_pieces_come_by_turns_are_written_one_after_the_other() -> N
     third = bare("f", "{}", id="c", index=2)
     turns = [[one], [two], [piece(WHOLE[5:9])], [third], [piece(WHOLE[9:], 1)], [piece(WHOLE[9:])]]
     said = streamed(*turns)
-    assert calls(said) == [("a", "f", WHOLE), ("b", "g", WHOLE), ("c", "f", "{}")]
+    assert said.calls == [("a", "f", WHOLE), ("b", "g", WHOLE), ("c", "f", "{}")]
     assert said.repairs == {}
     said = streamed(*[[bare(x, "", id=x, index=n)] for n, x in enumerate("fg")], *turns[2:3])
-    assert calls(said) == [("f", "f", WHOLE[5:9]), ("g", "g", "{}")]
+    assert said.calls == [("f", "f", WHOLE[5:9]), ("g", "g", "{}")]
     said = streamed(*turns[:2])  # never whole: all of it all the same
-    assert calls(said) == [("a", "f", WHOLE[:5]), ("b", "g", WHOLE[:9])]
+    assert said.calls == [("a", "f", WHOLE[:5]), ("b", "g", WHOLE[:9])]

@@ -35,7 +35,7 @@ N2, N3 = ask(n=2), ask(n=3)
 
 def indexes(said: Said) -> list[int]:
     """Return the choice of each chunk, in order."""
-    parts = [json.loads(x) for x in payloads(said.raw) if x != b"[DONE]"]
+    parts = said.chunks
     return [part["choices"][0]["index"] for part in parts]
 
 

@@ -13,6 +13,7 @@ from tests.answers import (
     Json,
     Said,
     body,
+    body_of,
     call,
     choice,
     chunk,
@@ -25,8 +26,8 @@ from tests.answers import (
     say,
     scored,
     stream,
+    stream_of,
 )
-from tests.fold import payloads
 from tests.replay import body as replay_body
 from tests.replay import exchange, stream_of_body
 from tests.replay import stream as replay_stream
@@ -47,12 +48,12 @@ def both(
     asked_for = request or scored(2)
     whole = choice("", logprobs=logprobs, finish_reason=reason, **more)
     parts = [role(), chunk({}, logprobs=logprobs), end(reason)]
-    return [body(completion(whole), asked_for), stream(parts, asked_for)]
+    return [body_of(whole, asked_for), stream(parts, asked_for)]
 
 
 def told(said: Said) -> int:
     """Return how many chunks have logprobs."""
-    chunks = [json.loads(x) for x in payloads(said.raw) if x != b"[DONE]"]
+    chunks = said.chunks
     return sum(x["choices"][0]["logprobs"] is not None for x in chunks)
 
 
@@ -77,14 +78,14 @@ def test_an_object_or_list_without_entries_was_given(given: Any) -> None:
 @pytest.mark.parametrize("more", [{"logprobs": None}, {}], ids=["null", "no key"])
 def test_logprobs_are_null_where_the_backend_gave_nothing(more: Json) -> None:
     for said in (
-        body(completion({"index": 0, "message": message(""), "finish_reason": "stop", **more})),
-        stream([role(), end()], scored()),
+        body_of({"index": 0, "message": message(""), "finish_reason": "stop", **more}),
+        stream_of(asked=scored()),
     ):
         assert said.choice["logprobs"] is None
 
 
 def test_logprobs_are_null_where_none_were_asked_for() -> None:
-    assert body(completion(choice("", logprobs=EMPTY))).choice["logprobs"] is None
+    assert body_of(choice("", logprobs=EMPTY)).choice["logprobs"] is None
 
 
 @pytest.mark.parametrize(
@@ -181,8 +182,8 @@ def test_a_list_without_entries_says_nothing_of_a_text_that_comes_later() -> Non
 
 def test_text_whose_list_is_empty_has_null() -> None:
     for said in (
-        body(completion(choice("Hi", logprobs=EMPTY)), scored()),
-        stream([role(), say("Hi", logprobs=EMPTY), end()], scored()),
+        body_of(choice("Hi", logprobs=EMPTY), scored()),
+        stream_of(say("Hi", logprobs=EMPTY), asked=scored()),
     ):
         assert said.choice["logprobs"] is None
         assert said.repairs.keys() >= {"logprobs_empty", "logprobs_missing"}
@@ -206,7 +207,7 @@ def test_the_entries_of_calls_are_none_of_the_content() -> None:
         said = stream(parts, request)
         assert said.choice["logprobs"] == EMPTY
         assert said.message["content"] is None
-    assert body(completion(whole), request).choice["logprobs"] == EMPTY
+    assert body_of(whole, request).choice["logprobs"] == EMPTY
 
 
 def test_the_entries_of_reasoning_are_none_of_the_content() -> None:
@@ -215,7 +216,7 @@ def test_the_entries_of_reasoning_are_none_of_the_content() -> None:
     parts = [role(), chunk({"reasoning_content": "Hm"}, logprobs=rows), end("length")]
     late = [role(), chunk({"reasoning_content": "Hm"}), chunk({}, logprobs=lp(BLANK, BLANK)), end()]
     for said in (
-        body(completion({**whole, "finish_reason": "length"}), scored()),
+        body_of({**whole, "finish_reason": "length"}, scored()),
         stream(parts, scored()),
         stream(late, scored()),
     ):
@@ -229,7 +230,7 @@ def test_a_refusals_entries_stand_beside_an_empty_list_or_null_as_given() -> Non
         logprobs = {"content": given, "refusal": rows}
         whole = choice(message={**message(None), "refusal": "No"}, logprobs=logprobs)
         parts = [role(), chunk({"refusal": "No"}, logprobs=logprobs), end()]
-        for said in (body(completion(whole), scored()), stream(parts, scored())):
+        for said in (body_of(whole, scored()), stream(parts, scored())):
             assert said.choice["logprobs"] == logprobs
 
 
@@ -260,7 +261,7 @@ def test_a_conforming_empty_answer_passes_byte_for_byte(content: list[Json] | No
 
 
 def test_our_own_empty_stream_passes_byte_for_byte() -> None:
-    once = stream([role(), chunk({}, logprobs=lp(EOS)), end()], scored())
+    once = stream_of(chunk({}, logprobs=lp(EOS)), asked=scored())
     again = replay_stream({**scored(), "stream": True}, [once.raw])
     assert again.body == once.raw
     assert not again.repairs
@@ -272,7 +273,7 @@ def test_a_synthesised_stream_and_a_folded_one_say_it_too() -> None:
     made = stream_of_body({**scored(), "stream": True}, "application/json", sent)
     assert b'"content":[{"token":"","logprob":-1.5,"bytes":null,"top_logprobs":[]}]' in made.body
     folded = StreamTranslator(exchange(scored()), fold=True)
-    folded.feed(stream([role(), chunk({}, logprobs=lp(EOS)), end()], scored()).raw)
+    folded.feed(stream_of(chunk({}, logprobs=lp(EOS)), asked=scored()).raw)
     assert json.loads(folded.answer().body)["choices"][0]["logprobs"] == EMPTY
 
 

@@ -19,11 +19,10 @@ from tests.answers import (
     Json,
     Said,
     bare,
-    body,
+    body_of,
     call,
     choice,
     chunk,
-    completion,
     data,
     end,
     entry,
@@ -32,7 +31,7 @@ from tests.answers import (
     role,
     say,
     scored,
-    stream,
+    stream_of,
 )
 from tests.replay import stream as translate_pieces
 
@@ -57,7 +56,7 @@ def whole(content: str, rows: list[Json], **more: Any) -> Said:
     """Return a body with a call and shown reasoning."""
     part = message(content, tool_calls=[call()], **more)
     given = choice(message=part, logprobs=lp(*rows), finish_reason="tool_calls")
-    return body(completion(given), scored(tools=[TOOL]))
+    return body_of(given, scored(tools=[TOOL]))
 
 
 # --- runs of content ---------------------------------------------------------------------------
@@ -95,7 +94,7 @@ def test_markup_between_two_runs_of_a_stream_is_left_out(lag: int) -> None:
         chunk(delta, logprobs=lp(row) if row else None)
         for delta, row in zip(padded, rows, strict=True)
     ]
-    said = stream([role(), *parts, end("tool_calls")], scored(tools=[TOOL]), waived=["7.chunk"])
+    said = stream_of(*parts, asked=scored(tools=[TOOL]), reason="tool_calls", waived=["7.chunk"])
     assert numbers(said) == [-1, -2, -6, -7]
     assert said.joined == b"I see it Done now"
 
@@ -108,15 +107,15 @@ def test_the_first_run_of_a_stream_may_come_with_the_reasonings_entries() -> Non
         say("Yes", logprobs=lp(*rows_of(".", start=5))),
         say("."),
     ]
-    said = stream([role(), *parts, end()], scored())
+    said = stream_of(*parts, asked=scored())
     assert numbers(said) == [-4, -5]
 
 
 def test_a_word_of_the_reasoning_is_not_the_contents() -> None:
     rows = rows_of("The", " answer", "</think>", "The", " end")
     for said in (
-        body(completion(choice("The end", logprobs=lp(*rows))), scored()),
-        stream([role(), say("The end", logprobs=lp(*rows)), end()], scored()),
+        body_of(choice("The end", logprobs=lp(*rows)), scored()),
+        stream_of(say("The end", logprobs=lp(*rows)), asked=scored()),
     ):
         assert numbers(said) == [-4, -5]
 
@@ -125,7 +124,7 @@ def test_a_long_thought_with_parts_of_characters_leaves_the_contents_entries() -
     parts = [bare("", -0.25)] * 2
     thought = [x for _ in range(400) for x in (*parts, bare(" so", -0.25))]
     rows = [*thought, bare("</think>", -0.25), *(bare("", -n) for n in (1, 2)), bare(" so", -3)]
-    said = body(completion(choice("é so", logprobs=lp(*rows))), scored())
+    said = body_of(choice("é so", logprobs=lp(*rows)), scored())
     assert said.rows == [("", -1, None), ("é", -2, [0xC3, 0xA9]), (" so", -3, list(b" so"))]
 
 
@@ -141,7 +140,7 @@ def test_parts_that_come_ahead_leave_each_character_some() -> None:
         say(text, logprobs=lp(row) if row else None)
         for text, row in zip([" c", *texts[1:]], [*rows, None, None], strict=True)
     ]
-    said = stream([role(), *parts, end()], scored(), waived=["7.chunk"])
+    said = stream_of(*parts, asked=scored(), waived=["7.chunk"])
     assert numbers(said) == [-20, -21, -22, *(-n for n in range(1, 13))]
     owners = [bytes(row["bytes"]).decode() for row in said.entries[3:] if row["bytes"]]
     assert owners == ["日", "本", "語", "人"]
@@ -150,8 +149,8 @@ def test_parts_that_come_ahead_leave_each_character_some() -> None:
 def test_a_character_that_never_came_keeps_its_parts_at_a_limit() -> None:
     rows = [entry("a", -1), bare("\ufffd", -2), bare("\ufffd", -3)]
     for said in (
-        body(completion(choice("a", logprobs=lp(*rows), finish_reason="length")), scored()),
-        stream([role(), say("a", logprobs=lp(*rows)), end("length")], scored()),
+        body_of(choice("a", logprobs=lp(*rows), finish_reason="length"), scored()),
+        stream_of(say("a", logprobs=lp(*rows)), asked=scored(), reason="length"),
     ):
         assert said.rows == [("a", -1, [97]), ("", -2, None), ("", -3, None)]
 
@@ -162,14 +161,14 @@ def test_a_text_in_two_pieces_is_not_lost_where_its_entries_come_later() -> None
         say("你", logprobs=lp(entry("你", -1))),
         say("", logprobs=lp(entry("你", -2))),
     ]
-    said = stream([role(), *parts, end()], scored(), waived=["7.chunk"])
+    said = stream_of(*parts, asked=scored(), waived=["7.chunk"])
     assert numbers(said) == [-1, -2]
     assert said.joined == "你你".encode()
 
 
 def test_a_body_that_ends_as_a_stop_string_begins_has_its_own_entries() -> None:
     rows = rows_of("\n", "\n", "\n", "User:")
-    said = body(completion(choice("\n\n", logprobs=lp(*rows))), scored(stop=["\nUser:"]))
+    said = body_of(choice("\n\n", logprobs=lp(*rows)), scored(stop=["\nUser:"]))
     assert numbers(said) == [-1, -2]
 
 
@@ -180,7 +179,7 @@ def test_leading_white_space_waits_for_the_text_that_tells_whose_it_is() -> None
         say(" ", logprobs=lp(rows[4])),
         say("# "),
     ]
-    said = stream([role(), *parts, end()], scored())
+    said = stream_of(*parts, asked=scored())
     assert numbers(said) == [-4, -5]
 
 
@@ -188,7 +187,7 @@ def test_one_changed_token_in_a_thousand_costs_no_other_its_number() -> None:
     tokens = [f" w{n}" for n in range(1000)]
     rows = [entry(token, -1 - n / 1000) for n, token in enumerate(tokens)]
     content = "".join(tokens).replace(" w500 ", " W500 ")
-    said = body(completion(choice(content, logprobs=lp(*rows))), scored(), waived=["7.tiling"])
+    said = body_of(choice(content, logprobs=lp(*rows)), scored(), waived=["7.tiling"])
     assert len(said.entries) >= 999
     assert set(numbers(said)) <= {row["logprob"] for row in rows}
 

@@ -217,7 +217,7 @@ def test_a_stream_has_usage_only_when_asked() -> None:
 
 def test_usage_is_null_on_all_chunks_but_the_last() -> None:
     said = stream([*HI, counted()], ASKED)
-    parts = [json.loads(x) for x in payloads(said.raw) if x != b"[DONE]"]
+    parts = said.chunks
     assert [part["usage"] for part in parts[:-1]] == [None, None, None]
     assert (parts[-1]["choices"], parts[-1]["usage"]) == ([], USAGE)
     assert said.repairs == {"usage_null_missing": 3}

@@ -10,7 +10,7 @@ from aiohttp import ClientSession
 
 from tests.conformance import ChoiceFacts, Facts, Request, Row, Violation, check_body, check_stream
 from tests.corpus import checked_request
-from tests.fold import comparable, fold, payloads
+from tests.fold import chunks_of, comparable, fold
 from tests.live.vllm.server import MODEL
 from tests.models.tiny_hf import CONTROLS, Tokens
 
@@ -38,7 +38,7 @@ class Answer:
     @property
     def chunks(self) -> list[Any]:
         """The stream's objects, [DONE] left out."""
-        return [json.loads(data) for data in payloads(self.data) if data != b"[DONE]"]
+        return chunks_of(self.data)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from aiohttp import ClientPayloadError, ClientSession, ServerDisconnectedError
 
 from tests.conformance import check_error, check_stream
 from tests.corpus import checked_request
-from tests.fold import payloads
+from tests.fold import chunks_of, payloads
 from tests.live.vllm.asking import CHAT, NO_CONTROLS, question
 from tests.live.vllm.conftest import StartProxy
 from tests.live.vllm.server import Server
@@ -57,7 +57,7 @@ class Reading:
 
     @property
     def events(self) -> list[Any]:
-        return [json.loads(data) for data in payloads(self.data) if data != b"[DONE]"]
+        return chunks_of(self.data)
 
     @property
     def reasons(self) -> set[str]:

@@ -24,7 +24,7 @@ from tests.answers import (
 from tests.conforming import MODEL
 from tests.conforming_completions import body as text_body
 from tests.fakes.upstream import DONE, Cut, Gate, Reset, Script, Stall, Upstream, stream, whole
-from tests.fold import payloads
+from tests.fold import chunks_of
 from tests.proxy.conftest import MESSAGES, Proxy, StartProxy
 
 Json = dict[str, Any]
@@ -87,7 +87,7 @@ async def usage_of(proxy: Proxy, path: str = CHAT, **more: Any) -> tuple[Json, b
     if not more.get("stream"):
         usage: Json = json.loads(found)["usage"]
         return usage, found
-    parts = [json.loads(x) for x in payloads(found) if x != b"[DONE]"]
+    parts = chunks_of(found)
     assert found.endswith(DONE) and [x for x in parts if x.get("usage")] == [parts[-1]]
     assert parts[-1]["choices"] == []
     usage = parts[-1]["usage"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
 
 from tests.corpus import FIXTURES
 from tests.fakes.upstream import DONE, Gate, Upstream, event, stream
-from tests.fold import payloads
+from tests.fold import chunks_of
 from tests.proxy.conftest import StartProxy
 
 Json = dict[str, Any]
@@ -21,13 +20,9 @@ NATIVE: Json = {"index": 0, "content": "", "tokens": [], "stop": False, "id_slot
 STEPS: list[Json] = [{"total": 9, "cache": 0, "processed": n, "time_ms": n} for n in (4, 9)]
 
 
-def chunks(data: bytes) -> list[Json]:
-    return [json.loads(each) for each in payloads(data) if each != b"[DONE]"]
-
-
 def told(data: bytes, key: str) -> list[Json]:
     """Return what the chunks tell under this key."""
-    return [chunk[key] for chunk in chunks(data) if chunk.get(key) is not None]
+    return [chunk[key] for chunk in chunks_of(data) if chunk.get(key) is not None]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +103,7 @@ async def test_progress_comes_before_the_first_word(
         data += await response.read()
     expected = told(PROGRESS, "prompt_progress") if comes else []
     assert told(data, "prompt_progress") == expected
-    roles = [chunk["choices"][0]["delta"].get("role") for chunk in chunks(data)]
+    roles = [chunk["choices"][0]["delta"].get("role") for chunk in chunks_of(data)]
     assert roles == ["assistant", *[None] * (len(roles) - 1)]
 
 
@@ -138,7 +133,7 @@ async def test_progress_of_choices_asked_for_apart_waits_for_a_word(
     async with await proxy.chat(stream=True, return_progress=True, n=2) as response:
         data = await response.read()
     over: set[int] = set()
-    for chunk in chunks(data):
+    for chunk in chunks_of(data):
         for choice in chunk["choices"]:
             assert choice["index"] not in over
             if choice["finish_reason"] is not None:
