@@ -33,7 +33,7 @@ from wellspoken.proxy.upstream.failures import (
     not_read,
     too_large,
 )
-from wellspoken.proxy.upstream.wire import NEVER, Address, Wire, take_ready
+from wellspoken.proxy.upstream.wire import NEVER, Address, AnswerKind, Wire, take_ready
 
 READ_SIZE = 65_536  # bytes a connection buffers before it stops reading, twice at most
 _SECRETS = 64  # keys and headers of one backend that are remembered, the newest ones
@@ -184,7 +184,8 @@ class UpstreamResponse:
         # Perhaps still inside the parser, where what follows the last byte in the same read is not
         # seen yet; it is looked at again (`quiet`) before the connection is used.
         streamed = self.content_type == "text/event-stream" or "Content-Length" not in self.headers
-        self._upstream.connections.give(self._wire, streamed)
+        kind = AnswerKind(self._works, streamed, self.status >= 400)
+        self._upstream.connections.give(self._wire, kind)
 
     def _arm(self, seconds: float) -> None:
         self._stop()

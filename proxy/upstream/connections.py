@@ -3,26 +3,44 @@
 A request that is sent while the server closes its connection is lost, and nobody can tell whether
 it was read: a server that dies over a request says FIN too, and one that gives up may say RST. So
 it is never sent twice (RFC 9110 9.2.2, POST is not idempotent); what is made sure is the look
-before. Some servers say keep-alive and close a connection all the same, a moment after the stream
-on it has ended (llama.cpp b7376 and b11549); behind a busy thread the moment may be long. Hence:
+before. Some servers say keep-alive and close a connection all the same, a moment after the answer
+on it has ended (llama.cpp b7376 and b11549 after streams); behind a busy thread the moment may be
+long. It may be so after some answers alone, of one method, streams, errors. Hence, for each
+`AnswerKind`:
 
-- Until a server has shown that it keeps connections after streams, each such connection but one is
+- Until a server has shown that it keeps connections after it, each such connection but one is
   closed. That one is on trial: it is not used, and is kept if it is there after `TRIAL`.
 - A server that ends an idle connection within `TRIAL` of its answer, on trial or not, gets `TRIALS`
   of them before its connections are used again after such an answer.
 
-After whole bodies servers are trusted until they are seen to do the like.
+So a server that keeps connections costs new ones for a second, once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
+from dataclasses import dataclass
 
-from wellspoken.proxy.upstream.wire import Wire
+from wellspoken.proxy.upstream.wire import AnswerKind, Wire
 
 TRIAL = 1.0  # seconds after an answer; idle connections live longer on every server (gunicorn: 2)
 TRIALS = 16  # trials that a server has to pass which has failed one; it may close only at times
+
+
+@dataclass(slots=True, eq=False)
+class _Trials:
+    """After one kind of answer: how many a server has to pass yet, and which is under way."""
+
+    owed: int = 1
+    wire: Wire | None = None
+    judge: asyncio.TimerHandle | None = None
+
+    def end(self) -> None:
+        """End the one under way, if there is one."""
+        self.wire = None
+        if self.judge is not None:
+            self.judge.cancel()
 
 
 class Connections:
@@ -39,9 +57,7 @@ class Connections:
         self._keep_alive = keep_alive
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = False
-        self._trial: Wire | None = None
-        self._judge: asyncio.TimerHandle | None = None
-        self._owed = {False: 0, True: 1}  # trials to pass: after whole bodies, after streams
+        self._trials: defaultdict[AnswerKind, _Trials] = defaultdict(_Trials)
 
     def make(self) -> Wire:
         """Return the protocol of a new connection."""
@@ -52,25 +68,26 @@ class Connections:
         oldest = self._loop.time() - self._keep_alive
         while self.idle:
             wire = self.idle.pop()
-            if wire.since > oldest and not self._owed[wire.streamed]:
+            if wire.since > oldest and not self._trials[wire.kind].owed:
                 if wire.quiet():
                     return wire
                 self._note_end(wire)
             wire.close()
         return None
 
-    def give(self, wire: Wire, streamed: bool) -> None:
-        """Take a connection back after an answer, which was `streamed`, unless it is to close."""
+    def give(self, wire: Wire, kind: AnswerKind) -> None:
+        """Take a connection back after an answer of this kind, unless it is to close."""
         if self._closed or wire.should_close or not wire.is_connected():
             wire.close()
             return
         wire.since = self._loop.time()
-        wire.streamed = streamed
-        if not self._owed[streamed]:
+        wire.kind = kind
+        trials = self._trials[kind]
+        if not trials.owed:
             self._keep(wire)
-        elif self._trial is None:
-            self._trial = wire
-            self._judge = self._loop.call_later(TRIAL, self._pass_trial)
+        elif trials.wire is None:
+            trials.wire = wire
+            trials.judge = self._loop.call_later(TRIAL, self._pass_trial, trials)
         else:
             wire.close()
 
@@ -78,34 +95,34 @@ class Connections:
         """Note that a connection is gone; `ended_there`: not by our doing."""
         if ended_there:
             self._note_end(wire)
-        if wire is self._trial:
-            self._end_trial()
+        trials = self._trials[wire.kind]
+        if wire is trials.wire:
+            trials.end()
 
     def retire(self) -> None:
         """Close what is idle, now and from now on."""
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for wire in (*self.idle, *filter(None, [self._end_trial()])):
+        for trials in self._trials.values():
+            if trials.wire is not None:
+                self.idle.append(trials.wire)
+                trials.end()
+        for wire in self.idle:
             wire.close()
         self.idle.clear()
 
     def _note_end(self, wire: Wire) -> None:
         """Have a server's connections tried that ends one so soon after its last answer."""
         if self._loop.time() - wire.since < TRIAL:
-            self._owed[wire.streamed] = TRIALS
+            self._trials[wire.kind].owed = TRIALS
 
-    def _pass_trial(self) -> None:
-        wire = self._end_trial()
+    def _pass_trial(self, trials: _Trials) -> None:
+        wire = trials.wire
         assert wire is not None
-        self._owed[wire.streamed] -= 1
+        trials.end()
+        trials.owed -= 1
         self._keep(wire)
-
-    def _end_trial(self) -> Wire | None:
-        wire, self._trial = self._trial, None
-        if self._judge is not None:
-            self._judge.cancel()
-        return wire
 
     def _keep(self, wire: Wire) -> None:
         self.idle.append(wire)

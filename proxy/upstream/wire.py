@@ -13,6 +13,7 @@ import select
 import socket
 import ssl
 from collections.abc import Callable
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from aiohttp import ClientPayloadError
@@ -24,12 +25,20 @@ NEVER = float("-inf")
 PAUSES = (0.001, 0.05)  # seconds between two tries of a full unix socket: the first and the longest
 
 
+class AnswerKind(NamedTuple):
+    """A kind of answer, after each of which a server may treat a connection otherwise."""
+
+    posted: bool
+    streamed: bool
+    failed: bool
+
+
 class Wire(ResponseHandler):
     """One connection, with those ends made errors that aiohttp does not report.
 
     A body that ends with the connection (no length, no chunks) is complete at FIN, but not at RST.
-    `since`: when its last answer ended, by the loop's time; until the next one begins. `streamed`:
-    whether that was a stream. `open_` holds every connection that is made and not lost; `lose` is
+    `since`: when its last answer ended, by the loop's time; until the next one begins. `kind`: of
+    which kind that was. `open_` holds every connection that is made and not lost; `lose` is
     told of the loss, and whether the server's end was the cause.
     """
 
@@ -43,7 +52,7 @@ class Wire(ResponseHandler):
         self._among = open_
         self._lose = lose
         self.since = NEVER
-        self.streamed = False
+        self.kind = AnswerKind(False, False, False)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

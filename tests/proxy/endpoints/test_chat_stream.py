@@ -31,8 +31,8 @@ from tests.fakes.upstream import (
 )
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, envelope, raw
 from tests.proxy.endpoints.test_chat_body import BROKEN
+from tests.proxy.upstream.trials import pass_trial
 from tests.waiting import until
-from wellspoken.proxy.upstream.connections import TRIAL
 
 WORDS = ["Hello", " wide", " world"]
 CHUNKS = [role(), *(part({"content": word}) for word in WORDS), finish()]
@@ -134,8 +134,7 @@ async def test_a_stream_keeps_both_connections(upstream: Upstream, start_proxy: 
     assert backend is not None
     for _ in range(3):
         assert await streamed(proxy) == PLAIN
-        skip(TRIAL)
-        await until(lambda: backend.connections.idle)
+        await pass_trial(backend.connections)
     assert upstream.opened == 1
     assert len(proxy.service.listener.connections) == 1
 

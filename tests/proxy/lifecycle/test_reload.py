@@ -15,6 +15,7 @@ from tests.fakes.upstream import DONE, Gate, Request, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, StartProxy, raw
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.endpoints.test_chat_stream import EVENTS
+from tests.proxy.upstream.trials import pass_trial
 from tests.waiting import until
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import Config, load
@@ -62,6 +63,8 @@ async def test_the_same_configuration_changes_nothing(
         assert await reloader.apply(config(table(upstream))) == []
         assert reloader.described == ""
         assert service.state.router.targets == (target,)
+        assert target.upstream is not None
+        await pass_trial(target.upstream.connections)
     assert upstream.opened == 1  # the connection was kept, too
 
 

@@ -13,6 +13,7 @@ from tests.fakes.upstream import Request, Upstream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.lifecycle.test_reload import config, table
+from tests.proxy.upstream.trials import pass_trial
 from wellspoken.proxy.config.tables import FORWARDED
 from wellspoken.proxy.lifecycle.reload import Reloader
 
@@ -137,6 +138,9 @@ async def test_a_secret_header_is_read_again_and_the_old_one_stays_hidden(
     proxy = await start_proxy(backend)
     messages = [(await proxy.error(400))["message"]]
     file.write_text("canary-67890\n")
+    (target,) = proxy.service.state.router.targets
+    assert target.upstream is not None
+    await pass_trial(target.upstream.connections)
     assert await Reloader(proxy.service).apply(config(backend)) == []
     messages.append((await proxy.error(400))["message"])
     assert messages == ["[the key], canary-67890, blue", "[the key], [the key], blue"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests import conforming
-from tests.clock import own_time, skip
+from tests.clock import own_time
 from tests.conformance import Request, check_completion_stream
 from tests.conforming_completions import MODEL, body, end, piece
 from tests.fakes.upstream import (
@@ -29,9 +29,9 @@ from tests.fakes.upstream import (
 from tests.fold import fold_completion, payloads
 from tests.proxy.conftest import MESSAGES, Proxy, StartProxy, envelope
 from tests.proxy.endpoints.test_completions import answered, post
+from tests.proxy.upstream.trials import pass_trial
 from tests.waiting import until
 from wellspoken.proxy.relay.answer import Relay
-from wellspoken.proxy.upstream.connections import TRIAL
 
 Json = dict[str, Any]
 SECRET = "sk-canary-0123456789"
@@ -397,11 +397,9 @@ async def test_parts_reuse_connections(upstream: Upstream, start_proxy: StartPro
     upstream.scripts = [streamed(event(piece("a")))]
     proxy = await start_proxy(upstream, adapter="llamacpp")
     await answered(proxy, n=3, stream=True)
-    skip(TRIAL)  # of one connection; the others are closed
     (target,) = proxy.service.state.router.targets
     assert target.upstream is not None
-    connections = target.upstream.connections
-    await until(lambda: connections.idle)
+    await pass_trial(target.upstream.connections)  # of one; the others are closed
     for _ in range(3):
         await answered(proxy, n=3, stream=True)
     assert upstream.opened == 3 + 2

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.clock import skip
 from tests.fakes.upstream import (
     Cut,
     Gate,
@@ -21,10 +20,10 @@ from tests.fakes.upstream import (
     stream,
     whole,
 )
+from tests.proxy.upstream.trials import pass_trial
 from tests.waiting import until
 from wellspoken.proxy.config.tables import Timeouts
 from wellspoken.proxy.upstream.client import Upstream as Client
-from wellspoken.proxy.upstream.connections import TRIAL
 from wellspoken.proxy.upstream.failures import UpstreamError
 
 
@@ -49,8 +48,7 @@ async def test_a_connection_is_used_again(upstream: Upstream) -> None:
     async with client(upstream.url) as made:
         for wanted in (b"1", b"2", b"3"):
             assert await fetch(made) == wanted
-            skip(TRIAL)
-            await until(lambda: made.connections.idle)
+            await pass_trial(made.connections)
     assert upstream.opened == 1
     assert len(upstream.requests) == 3
 
@@ -84,7 +82,7 @@ async def test_an_end_that_the_loop_has_not_seen_is_noticed(upstream: Upstream) 
     upstream.scripts = [[*whole(b"1"), gate, Cut()], whole(b"2")]
     async with client(upstream.url) as made:
         assert await fetch(made) == b"1"
-        await gate.reached.wait()
+        await pass_trial(made.connections)
         gate.open()
         connection = next(iter(upstream.connections))
         while upstream.connections:
@@ -111,6 +109,8 @@ async def test_idle_connections_are_closed_in_time(upstream: Upstream) -> None:
 async def test_of_idle_connections_only_the_old_ones_are_closed(upstream: Upstream) -> None:
     upstream.scripts = [whole(b"1")]
     async with client(upstream.url, upstream_keep_alive=3600.0) as made:
+        await fetch(made)
+        await pass_trial(made.connections)
         await asyncio.gather(fetch(made), fetch(made))
         made.connections._sweep()
         made.connections.idle[0].since -= 3600.0
@@ -169,6 +169,7 @@ async def test_an_answer_can_be_closed_twice_and_after_its_end(upstream: Upstrea
     async with client(upstream.url) as made:
         answer = await made.open("POST", "/x")
         assert await answer.read(10) == b"1"
+        await pass_trial(made.connections)
         answer.close()
         answer.close()
         answer.finish()

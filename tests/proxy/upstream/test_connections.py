@@ -13,6 +13,7 @@ import pytest
 
 from tests.clock import skip
 from tests.fakes.upstream import Cut, Gate, Reset, Script, Upstream, head, stream, whole
+from tests.proxy.upstream.trials import pass_trial
 from tests.waiting import until
 from wellspoken.proxy.config.tables import Timeouts
 from wellspoken.proxy.upstream.client import Upstream as Client
@@ -20,6 +21,12 @@ from wellspoken.proxy.upstream.connections import TRIAL, TRIALS
 from wellspoken.proxy.upstream.failures import UpstreamError
 
 ROUNDS = 20
+KINDS: dict[str, Callable[[bytes], Script]] = {
+    "stream": stream,
+    "text": lambda text: stream(text, content_type="text/plain"),
+    "body": whole,
+    "error": lambda text: whole(text, status=400),
+}
 
 
 @pytest.fixture
@@ -36,24 +43,17 @@ async def fetch(made: Client) -> bytes:
     return await answer.read(1_000_000)
 
 
-async def pass_trial(made: Client) -> None:
-    """Let the connection that is on trial outlast it."""
-    await asyncio.sleep(0)
-    skip(TRIAL)
-    await until(lambda: made.connections.idle)
-
-
 @pytest.mark.parametrize("after", [0.0, 0.02, 0.05, 0.1, 0.2, 0.9])
 @pytest.mark.parametrize("end", [Cut, Reset])
-@pytest.mark.parametrize("make", [stream, lambda text: stream(text, content_type="text/plain")])
-async def test_no_request_meets_a_connection_that_closes_after_a_stream(
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+async def test_no_request_meets_a_connection_that_closes_after_its_answer(
     upstream: Upstream,
     made: Client,
-    make: Callable[[bytes], list[bytes]],
+    make: Callable[[bytes], Script],
     end: type[Cut | Reset],
     after: float,
 ) -> None:
-    """llama.cpp (b7376, b11549) closes so; `after`: from a stream's end to the next request."""
+    """llama.cpp (b7376, b11549) does so after streams; `after`: from then to the next request."""
     gates = [Gate() for _ in range(ROUNDS)]
     upstream.scripts = [[*make(b"%d" % n), gate, end()] for n, gate in enumerate(gates)]
     for number in range(ROUNDS):
@@ -69,19 +69,64 @@ async def test_no_request_meets_a_connection_that_closes_after_a_stream(
     assert len(upstream.requests) == ROUNDS
 
 
-async def test_a_server_that_keeps_connections_after_streams_is_soon_trusted(
-    upstream: Upstream, made: Client
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+async def test_a_server_that_keeps_connections_is_soon_trusted(
+    upstream: Upstream, made: Client, make: Callable[[bytes], Script]
 ) -> None:
-    upstream.scripts = [stream(b"1")]
+    upstream.scripts = [make(b"1")]
     await fetch(made)
     assert not made.connections.idle  # on trial
     await fetch(made)
     await until(lambda: len(upstream.connections) == 1)  # one trial at a time
-    await pass_trial(made)
+    await pass_trial(made.connections)
     for _ in range(3):
         await fetch(made)
     assert upstream.opened == 2
     assert len(upstream.requests) == 5
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+async def test_a_trial_that_the_server_ends_is_no_trial_passed(
+    upstream: Upstream, made: Client, make: Callable[[bytes], Script]
+) -> None:
+    upstream.scripts = [[*make(b"1"), Cut()], make(b"1")]
+    await fetch(made)
+    await until(lambda: not made.busy)
+    skip(TRIAL)
+    for number in range(TRIALS):
+        await fetch(made)
+        assert not made.connections.idle
+        await pass_trial(made.connections)
+        assert upstream.opened == number + 2
+    await fetch(made)
+    assert upstream.opened == TRIALS + 1
+
+
+async def test_what_a_server_does_after_one_kind_of_answer_says_nothing_of_another(
+    upstream: Upstream, made: Client
+) -> None:
+    """It is asked for its models, and keeps that connection, before it is asked for an answer."""
+    upstream.scripts = [whole(b"{}")]
+    assert await made.probe("/v1/models") == 200
+    await pass_trial(made.connections)
+    for number, kind in enumerate(("stream", "body", "error"), 1):
+        upstream.scripts = [KINDS[kind](b"1"), whole(b"1")]
+        await fetch(made)  # on the connection that passed, which now is on trial
+        assert upstream.opened == number and not made.connections.idle
+        await made.probe("/v1/models")
+        assert upstream.opened == number + 1
+    assert len(upstream.connections) == 4
+
+
+async def test_a_connection_on_trial_does_not_outlive_its_backend(
+    upstream: Upstream, made: Client
+) -> None:
+    upstream.scripts = [whole(b"1")]
+    await fetch(made)
+    made.retire()
+    for _ in range(5):  # steps of the loop, and no time, after which it would be closed as idle
+        await asyncio.sleep(0)
+    assert not made.busy
 
 
 @pytest.mark.parametrize(
@@ -95,7 +140,7 @@ async def test_a_server_that_ends_an_idle_connection_early_loses_trust(
     upstream.scripts = [first]
     await fetch(made)
     if not made.connections.idle:
-        await pass_trial(made)
+        await pass_trial(made.connections)
     gate = Gate()
     upstream.scripts = [[*first, gate, end()], first]
     await fetch(made)
@@ -105,7 +150,7 @@ async def test_a_server_that_ends_an_idle_connection_early_loses_trust(
     for number in range(TRIALS):
         await fetch(made)
         assert not made.connections.idle
-        await pass_trial(made)
+        await pass_trial(made.connections)
         assert upstream.opened == opened + number + 1
     await fetch(made)
     assert upstream.opened == opened + TRIALS
@@ -121,7 +166,7 @@ async def test_a_request_that_may_have_been_read_is_sent_once(
     """
     upstream.scripts = [stream(b"1"), stream(b"2"), [end], stream(b"4")]
     await fetch(made)
-    await pass_trial(made)
+    await pass_trial(made.connections)
     await fetch(made)
     with pytest.raises(UpstreamError) as caught:
         await fetch(made)
@@ -136,7 +181,7 @@ async def test_a_failure_in_an_answer_says_nothing_of_idle_connections(
 ) -> None:
     upstream.scripts = [stream(b"1"), stream(b"2"), stream(b"3", Cut())]
     await fetch(made)
-    await pass_trial(made)
+    await pass_trial(made.connections)
     await fetch(made)
     with pytest.raises(UpstreamError):
         await fetch(made)

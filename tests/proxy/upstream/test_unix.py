@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from tests.clock import own_time, skip
+from tests.clock import own_time
 from tests.fakes.upstream import (
     Cut,
     Gate,
@@ -27,10 +27,10 @@ from tests.fakes.upstream import (
     stream,
     whole,
 )
+from tests.proxy.upstream.trials import pass_trial
 from tests.waiting import until
 from wellspoken.proxy.config.tables import Timeouts
 from wellspoken.proxy.upstream.client import Upstream as Client
-from wellspoken.proxy.upstream.connections import TRIAL
 from wellspoken.proxy.upstream.failures import Reason, UpstreamError
 
 NOBODY = 65534
@@ -89,8 +89,7 @@ async def test_a_connection_is_used_again(place: Path) -> None:
         async with client(place) as made:
             for wanted in (b"1", b"2", b"3"):
                 assert await fetch(made) == wanted
-                skip(TRIAL)
-                await until(lambda: made.connections.idle)
+                await pass_trial(made.connections)
     assert upstream.opened == 1
     request = upstream.requests[0]
     assert request.target == "/x"

@@ -33,7 +33,7 @@ async def test_body_and_stream_through_the_proxy(place: Path, start_proxy: Start
         async with await proxy.chat(stream=True) as response:
             assert await response.read() == b"".join(EVENTS) + DONE
         assert (await proxy.get("/readyz"))[0] == 200
-        assert upstream.opened == 1 + 1  # after a stream a connection is on trial
+        assert upstream.opened == 3  # each on trial after the first answer of its kind
         said = await banner(proxy.service, "127.0.0.1", proxy.port)
         assert f"  backend default: unix:{place} (adapter openai)" in said.split("\n")
     place.unlink(missing_ok=True)
