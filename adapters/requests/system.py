@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import Raw, json, structs
 
 from wellspoken.adapters.requests.shapes import ChatRequest, Message
+
+SystemForm = Literal["pass", "fold", "user"]
+"""How system messages are sent: as they are, as one, which is the first, or as the user's."""
 
 ROLES: Final = ("system", "developer")
 _NULL: Final = Raw(b"null")

@@ -61,7 +61,7 @@ async def _plan(planner: Planner[ChatRequest]) -> Plan:
     """Return what to ask of the backend, once it is there."""
     target, exchange = planner.target, planner.exchange
     backend, native = target.backend, planner.endpoint.dialect == "llamacpp"
-    _place_system(planner)
+    await _place_system(planner)
     scores = backend.scores == "proxy" and planner.tells
     prompt = ""
     planner.choose_form()
@@ -101,7 +101,7 @@ async def _plan(planner: Planner[ChatRequest]) -> Plan:
     return planner.plan(make, 1, exchange.n, takes=backend.many)
 
 
-def _place_system(planner: Planner[ChatRequest]) -> None:
+async def _place_system(planner: Planner[ChatRequest]) -> None:
     """Put system messages where the model's template takes them, and say what else may be tried.
 
     A conversation that does not begin with the user's message may be what a template refuses, so
@@ -110,7 +110,10 @@ def _place_system(planner: Planner[ChatRequest]) -> None:
     target, wanted = planner.target, planner.wanted
     if not has_system(wanted.messages):
         return
-    form = target.system_form(wanted.model)
+    usual = begins_with_user(wanted.messages) and not has_late_system(wanted.messages)
+    form = (
+        target.system_form(wanted.model) if usual else await target.find_system_form(wanted.model)
+    )
     if form == "user":
         planner.wanted = send_as_user(wanted)
     elif form == "fold":

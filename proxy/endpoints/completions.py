@@ -32,7 +32,7 @@ from wellspoken.proxy.relay.counting import Counter
 from wellspoken.proxy.relay.generate import Generation, generate
 from wellspoken.proxy.relay.plan import BackendRequest, Plan
 from wellspoken.proxy.relay.planner import Planner
-from wellspoken.proxy.upstream.model_name import name_model
+from wellspoken.proxy.upstream.listing import name_model
 from wellspoken.proxy.upstream.target import Target
 
 OPENAI_PATH = "/v1/completions"

@@ -20,7 +20,7 @@ from wellspoken.proxy.relay.answer import respond, send_untouched
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.plan import BackendRequest, Plan
 from wellspoken.proxy.relay.planner import Planner, Wanted
-from wellspoken.proxy.upstream.model_name import name_model
+from wellspoken.proxy.upstream.listing import name_model
 from wellspoken.proxy.upstream.target import Target
 
 

@@ -7,7 +7,7 @@ chat's way. What is loaded changes in Ollama and in LM Studio, so it is asked an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +17,7 @@ from wellspoken.adapters.requests.shapes import Model
 from wellspoken.adapters.servers.context_length import read_lengths, read_shown_length
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.memory import Server
 
 LIMIT: Final = 1024 * 1024  # bytes of an answer; llama.cpp's /props holds a whole chat template
 LARGE: Final = 131_072  # bytes whose reading takes more than a few milliseconds
@@ -25,9 +26,6 @@ AGAIN: Final = 60.0  # seconds until a path that is not there is asked for again
 SOON: Final = 5.0  # seconds until one that did not answer is
 TOGETHER: Final = 8  # models that are asked about at a time
 MOST: Final = 2000  # models of which it is remembered what was shown
-
-Server = Callable[[], tuple[object, ...]]
-"""Returns `Target.server`, which changes where a request fails in a way that may mean another."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +46,8 @@ class ContextLengths:
     ) -> Mapping[str, int]:
         """Return the lengths that GET of each path tells, as `read_lengths` does, or last told."""
         self._meet(server())
-        answers = await asyncio.gather(*(self._ask(server, upstream, path) for path in paths))
+        asked = self._server
+        answers = await asyncio.gather(*(self._ask(server, asked, upstream, x) for x in paths))
         return {name: length for told in reversed(answers) for name, length in told.items()}
 
     async def find_each(
@@ -56,8 +55,9 @@ class ContextLengths:
     ) -> Mapping[str, int]:
         """Return by name what GET of a model's own path tells of whichever model that is."""
         self._meet(server())
-        asked = (self._ask(server, upstream, path) for path in paths.values())
-        answers = await asyncio.gather(*asked)
+        asked = self._server
+        asking = (self._ask(server, asked, upstream, path) for path in paths.values())
+        answers = await asyncio.gather(*asking)
         return {name: told[""] for name, told in zip(paths, answers, strict=True) if "" in told}
 
     async def show(
@@ -84,8 +84,10 @@ class ContextLengths:
             self._server = server
             self._told, self._again, self._shown = {}, {}, {}
 
-    async def _ask(self, server: Server, upstream: Upstream, path: str) -> Mapping[str, int]:
-        asked = self._server  # this very object, to see below whether another took its place
+    async def _ask(
+        self, server: Server, asked: tuple[object, ...], upstream: Upstream, path: str
+    ) -> Mapping[str, int]:
+        """Return what one path tells; `asked` is the very object that `_server` was."""
         told = self._told.get(path, {})
         if asyncio.get_running_loop().time() < self._again.get(path, 0.0):
             return told

@@ -1,4 +1,7 @@
-"""Which models the backends have: what each lists, under the names that clients use."""
+"""Which models the backends have: what each lists, under the names that clients use.
+
+And what to call the model of a request that names none.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,8 @@ async def list_models(
         *(_ask_models(target, sole, tell) for target, tell in zip(targets, told, strict=True))
     )
     if sum(len(listed.models) for listed in answers) < MANY:
-        return _name_models(targets, answers, told)
-    return await asyncio.to_thread(_name_models, targets, answers, told)
+        return _merge_models(targets, answers, told)
+    return await asyncio.to_thread(_merge_models, targets, answers, told)
 
 
 async def read_list(body: bytes) -> Listed:
@@ -46,7 +49,7 @@ async def read_list(body: bytes) -> Listed:
     return read_models(body) if len(body) < LARGE else await asyncio.to_thread(read_models, body)
 
 
-def _name_models(
+def _merge_models(
     targets: Sequence[Target], answers: Sequence[Listed], told: Sequence[bool]
 ) -> dict[str, Model]:
     """Return what each target lists, by the names that clients use; the first of a name counts."""
@@ -130,3 +133,28 @@ def _length_of_engine(target: Target) -> dict[str, int]:
     """Return the context length that an engine told when it started, by the name of any model."""
     context = target.engine.facts.context if target.engine is not None else None
     return {} if context is None else {"": context}
+
+
+async def name_model(target: Target) -> str:
+    """Return its name as configured, or as listed. A backend that tells none gives its own name.
+
+    What is listed is remembered, since such requests come one after another: until the server has
+    another address, is recognised as another, or was not reached, and for a minute at most.
+    """
+    configured = (*target.names, target.settings.upstream_model)
+    if name := next(filter(None, configured), ""):
+        return name
+    upstream = target.upstream
+    if upstream is None:
+        return target.name
+    path = target.backend.models_path
+    name = await target.served.recall(lambda: target.server, lambda: _first_listed(upstream, path))
+    return name or target.name
+
+
+async def _first_listed(upstream: Upstream, path: str) -> str | None:
+    try:
+        status, body = await upstream.get(path, LIMIT)
+    except UpstreamError:
+        return None
+    return next(iter((await read_list(body)).models), None) if status == 200 else None

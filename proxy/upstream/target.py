@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
@@ -13,6 +14,7 @@ from wellspoken.adapters.exchange import Extensions, Recovered
 from wellspoken.adapters.requests.caps import Caps
 from wellspoken.adapters.requests.errors import RequestError, short
 from wellspoken.adapters.requests.shapes import Bounds
+from wellspoken.adapters.requests.system import SystemForm
 from wellspoken.adapters.requests.vendor import Policy
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.detection import Found
@@ -26,6 +28,7 @@ from wellspoken.proxy.upstream.context_lengths import ContextLengths
 from wellspoken.proxy.upstream.detector import Detector
 from wellspoken.proxy.upstream.memory import Memory
 from wellspoken.proxy.upstream.refusals import ROLE, SYSTEM, Refusals
+from wellspoken.proxy.upstream.system_probe import probe_system
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
 from wellspoken.proxy.upstream.vocabulary_size import find_size
 
@@ -98,13 +101,14 @@ class Target:
     listed: Listed = NOTHING_LISTED
     lengths: ContextLengths = field(default_factory=ContextLengths)
     served: Memory[str] = field(default_factory=lambda: Memory(""))
+    _systems: Memory[SystemForm] = field(default_factory=lambda: Memory("pass"))
     _refusals: Refusals = field(default_factory=Refusals)
     _sizes: Memory[Mapping[str, int]] = field(default_factory=lambda: Memory({}))
 
-    def system_form(self, model: str) -> Literal["fold", "user", "pass"]:
-        """Return how a model gets system messages: as one, the first; as the user's; as they are.
+    def system_form(self, model: str) -> SystemForm:
+        """Return how a model gets system messages, as far as that is known.
 
-        Both may turn out to be refused, unless the configuration says the form.
+        It may turn out to be refused, unless the configuration says "user" or "pass".
         """
         word = self.settings.system
         if word in ("user", "pass"):
@@ -113,6 +117,17 @@ class Target:
             return "user"
         folds = word == "fold" or self.backend.one_system or self.saw(SYSTEM, model)
         return "fold" if folds else "pass"
+
+    async def find_system_form(self, model: str) -> SystemForm:
+        """Return the same of messages that a template may leave out, which the server can tell."""
+        known, tokenize = self.system_form(model), self.backend.tokenize
+        asks = self.settings.system in ("auto", "fold") and known != "user"
+        if not asks or self.upstream is None or tokenize is None or not tokenize.templates:
+            return known
+        name = self.model_for(model) or model
+        ask = partial(probe_system, self.upstream, tokenize.chat, name)
+        told = await self._systems.recall(lambda: (*self.server, name), ask)
+        return known if told == "pass" else told
 
     def saw(self, *seen: str) -> bool:
         """Say whether that was seen of the server (refusals.py)."""
@@ -208,7 +223,7 @@ class Target:
         """Return how many token ids `model` has (the backend's name for it), None if unknown."""
         size, path = None, self.backend.sizes
         if self.upstream is not None and path:
-            size = await find_size(self._sizes, model, self.server, self.upstream, path)
+            size = await find_size(self._sizes, model, lambda: self.server, self.upstream, path)
         vocabulary = self.tokens.vocabulary
         return vocabulary.size if size is None and vocabulary is not None else size
 

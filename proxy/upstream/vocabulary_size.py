@@ -14,7 +14,7 @@ from msgspec import DecodeError, Meta, Struct, json
 
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
-from wellspoken.proxy.upstream.memory import Memory
+from wellspoken.proxy.upstream.memory import Memory, Server
 
 LIMIT: Final = 1024 * 1024  # bytes of a list of models
 
@@ -57,13 +57,13 @@ def read_sizes(body: bytes) -> dict[str, int]:
 async def find_size(
     sizes: Memory[Mapping[str, int]],
     model: str,
-    server: tuple[object, ...],
+    server: Server,
     upstream: Upstream,
     path: str,
 ) -> int | None:
     """Return the size that the server tells of `model` under `path`, None if it tells none.
 
-    `sizes` remembers what it told; `server` is `Target.server`.
+    `sizes` remembers what it told; `server` returns `Target.server`.
     """
     told = await sizes.recall(server, lambda: _ask(upstream, path))
     return told.get(model, told.get(""))

@@ -51,6 +51,14 @@ MISTRAL = (
 )
 """What that of Mistral 7B Instruct 0.1 and 0.2 does."""
 
+SILENT = (
+    "{%- for message in messages -%}{%- if message['role'] == 'user' -%}"
+    "{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{%- elif message['role'] == 'assistant' -%}{{ message['content'] + '</s>' }}{%- endif -%}"
+    "{%- endfor -%}"
+)
+"""One that leaves a system message out, and says nothing."""
+
 
 @contextmanager
 def serving(build: str, template: str, model: Path) -> Iterator[str]:
@@ -109,3 +117,24 @@ async def test_where_a_template_takes_none_the_user_says_it(
                 for messages, expected in same:
                     given, plain = [await ask(messages=x, **more) for x in (messages, expected)]
                     assert (given.text, given.usage) == (plain.text, plain.usage)
+
+
+@pytest.mark.parametrize("adapter", ["llamacpp", "llamacpp-native"])
+@pytest.mark.parametrize("template", [GEMMA, MISTRAL, SILENT], ids=["gemma", "mistral", "silent"])
+async def test_nothing_is_left_out_without_a_word(
+    template: str, adapter: str, tiny_model: Path
+) -> None:
+    """Mutant: the template is not looked at. (b7376 puts such messages into the user's.)"""
+    system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}
+    said, alone = {"role": "assistant", "content": "yo"}, {**user, "content": "Be brief."}
+    both = {**user, "content": "Be brief.\n\nBe brief.\n\nhi"}
+    same = (
+        ([system], [alone]),
+        ([system, said, user], [alone, said, user]),
+        ([system, user, said, system, user], [both, said, user]),
+    )
+    with serving("newest", template, tiny_model) as url:
+        async with own.asking(url, CHAT, False, adapter=adapter) as ask:
+            for messages, expected in same:
+                given, plain = [await ask(messages=x, max_tokens=3) for x in (messages, expected)]
+                assert (given.text, given.usage) == (plain.text, plain.usage)

@@ -38,7 +38,7 @@ def ask_within(
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(listing, "read_models"), (listing, "_name_models"), (context_lengths, "read_lengths")],
+    [(listing, "read_models"), (listing, "_merge_models"), (context_lengths, "read_lengths")],
 )
 async def test_others_are_answered_meanwhile(
     upstream: Upstream,
@@ -71,7 +71,7 @@ async def test_nor_does_a_request_without_a_model_hold_them_up(
     assert [code for code, _ in answers] == [200]
 
 
-@pytest.mark.parametrize("name", ["read_models", "_name_models"])
+@pytest.mark.parametrize("name", ["read_models", "_merge_models"])
 async def test_a_short_list_needs_no_thread(
     upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
