@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from msgspec import DecodeError, Struct, json
+import re
+
+from msgspec import DecodeError, Raw, Struct, json
+
+LONG = 1000  # characters of a piece that are parsed at once before they are looked at
+_MARK = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)  # with what a backslash escapes
+_decode = json.Decoder(Raw).decode
+_BETWEEN = " \t\r\n,;"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        _decode(text)
+    except (DecodeError, ValueError, RecursionError):
+        return False
+    return text.lstrip()[0] in '{["'
+
+
+def is_whole(text: str) -> bool:
+    """Say whether a text is a whole JSON object, array or text."""
+    arguments = CallArguments()
+    arguments.add(text)
+    return arguments.complete()
 
 
 class CallArguments(Struct, eq=False):
-    """Arguments as they come; looks at each piece once, and only when asked for `complete`."""
+    """Arguments as they come, of which each piece is looked at once.
+
+    `end`: where they are a whole value; `odd`: they are none, or another one is behind it.
+    """
 
     pieces: list[str] = []
     size: int = 0
@@ -15,11 +40,28 @@ class CallArguments(Struct, eq=False):
     depth: int = 0
     quoted: bool = False
     slash: bool = False
+    end: int = 0
+    odd: bool = False
 
-    def add(self, piece: str) -> None:
-        """Take what comes next."""
+    def add(self, piece: str) -> str:
+        """Take what comes next; return what of it is of the arguments.
+
+        Behind a whole value nothing is but white space. What may be another value stays: that is
+        for the caller to tell.
+        """
         self.pieces.append(piece)
         self.size += len(piece)
+        if self.size == len(piece) > LONG and _is_json(piece):
+            self.end, self.looked = len(piece.rstrip()), len(self.pieces)
+        if not self.complete():
+            return piece
+        extra = piece[max(len(piece) - (self.size - self.end), 0) :].lstrip(_BETWEEN)
+        self.odd = self.odd or extra.startswith(("{", "["))
+        if self.odd or not extra:
+            return piece
+        self.size -= len(extra)
+        self.pieces[-1] = piece[: len(piece) - len(extra)]
+        return self.pieces[-1]
 
     def begins(self, text: str) -> bool:
         """Say whether a text is the object's beginning that came, and maybe more of it."""
@@ -31,16 +73,17 @@ class CallArguments(Struct, eq=False):
         if text == said:  # no object goes on so, but where a value within it begins
             self.complete()
             return self.quoted or said.rstrip()[-1] not in ":[,"
-        all_of_it = CallArguments([text])
-        all_of_it.complete()
-        return all_of_it.depth >= 0  # else it closes what came before: a value within that
+        return CallArguments().add(text) == text  # else it closes what came before: a value of that
 
     def complete(self) -> bool:
         """Say whether what came is a whole JSON object, array or text."""
+        at = self.size - sum(map(len, self.pieces[self.looked :]))
         for piece in self.pieces[self.looked :]:
-            self._look(piece)
+            if not self.end:
+                self._look(piece, at)
+            at += len(piece)
         self.looked = len(self.pieces)
-        return self.began and self.depth <= 0 and not self.quoted
+        return self.end > 0 or (self.began and self.depth <= 0 and not self.quoted)
 
     def equals(self, text: str) -> bool:
         """Say whether a text is the same JSON."""
@@ -49,12 +92,15 @@ class CallArguments(Struct, eq=False):
         except DecodeError:
             return False
 
-    def _look(self, piece: str) -> None:
-        for mark in piece:
-            if self.slash:
-                self.slash = False
-            elif mark == "\\":
-                self.slash = self.quoted
+    def _look(self, piece: str, at: int) -> None:
+        begin = int(self.slash)
+        self.slash = self.slash and not piece
+        if not self.began and piece[begin:].lstrip()[:1] not in ("", "{", "[", '"'):
+            self.odd = True
+        for found in _MARK.finditer(piece, begin):
+            mark = found[0]
+            if mark[0] == "\\":
+                self.slash = self.quoted and mark == "\\"
             elif mark == '"':
                 self.quoted = not self.quoted
                 self.began = True
@@ -63,5 +109,9 @@ class CallArguments(Struct, eq=False):
             elif mark in "{[":
                 self.began = True
                 self.depth += 1
-            elif mark in "}]":
+            else:
                 self.depth -= 1
+                self.odd = self.odd or self.depth < 0
+            if mark in '"}]' and not (self.depth or self.quoted or self.odd):
+                self.end = at + found.end()
+                return

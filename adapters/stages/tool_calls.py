@@ -22,6 +22,9 @@ far as it is known: `tool_call_name_in_pieces`. The offered tools tell: two name
 one is no tool's are one if a tool's name begins with both. So a call whose name more may follow is
 not open before another piece came.
 
+What stands behind whole arguments and is no value, such as one more brace, is left out
+(`tool_arguments_trailing`).
+
 Arguments that begin with all that came before them say that once more (Baidu Qianfan; Hermes Agent
 PR #35718, Vercel AI PR #15888), and only the rest of them is new: `tool_arguments_cumulative`.
 
@@ -44,7 +47,7 @@ from msgspec import Struct, field
 from wellspoken.adapters.events import FUNCTION_CALL, End, Event, Fault, Finish, ToolDelta
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs.tools import Unfilled
-from wellspoken.adapters.stages.call_arguments import CallArguments
+from wellspoken.adapters.stages.call_arguments import CallArguments, is_whole
 
 Ending = Finish | End | Fault
 _OPENING = ("{", "[", '"')  # what a call's arguments begin with; the last, if encoded twice
@@ -93,7 +96,7 @@ class _ToolCall(Struct, eq=False):
         if text:
             self.blank = self.blank and not text.strip()
             self.unfilled = self.unfilled and self.blank
-            self.arguments.add(text)
+            text = self.arguments.add(text)
         return text
 
 
@@ -219,8 +222,9 @@ class ToolCallStage:
         if known.unsettled is not call or (call.head and event.arguments.strip()):
             self._settle(known, out)
         added = call.take(event)
-        if added != event.arguments and call.cumulative:
-            self.notes.add("tool_arguments_cumulative")
+        if added != event.arguments and not isinstance(event.arguments, Unfilled):
+            again = call.cumulative
+            self.notes.add("tool_arguments_cumulative" if again else "tool_arguments_trailing")
         if call.given is not None:
             known.by_id[call.given] = call
         if call.dropped:
@@ -294,7 +298,7 @@ class ToolCallStage:
             if event.name != call.name:
                 return True
         if call.unfilled and event.name and (other or not event.id):
-            return CallArguments([event.arguments]).complete()  # an object, as the one before it
+            return is_whole(event.arguments)  # an object, as the one before it
         if not call.arguments.complete():
             return False
         if event.name is None:

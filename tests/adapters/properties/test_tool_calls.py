@@ -317,6 +317,32 @@ def so_far(calls: Calls, cuts: Cuts) -> Deltas:
     ]
 
 
+def heads_at_0(calls: Calls, cuts: Cuts) -> Deltas:
+    """A head without arguments, then pieces with an empty id, all at index 0: LMDeploy #3412."""
+    return [
+        {"tool_calls": [item]}
+        for n, (name, _) in enumerate(calls)
+        for item in [
+            piece("", name, f"call_{n}", index=0),
+            *(piece(part, index=0) | {"id": "", "type": "function"} for part in cuts[n]),
+        ]
+    ]
+
+
+def id_on_each_at_0(calls: Calls, cuts: Cuts) -> Deltas:
+    """The same with each call's own id on its pieces."""
+    return [
+        {"tool_calls": [piece(part, None if at else name, str(n), index=0)]}
+        for n, (name, _) in enumerate(calls)
+        for at, part in enumerate(["", *cuts[n]])
+    ]
+
+
+def with_a_brace_too_many(calls: Calls, cuts: Cuts) -> Deltas:
+    """One more brace behind the arguments: Qwen (langchain-qwq issue #30)."""
+    return as_openai(calls, [[*cut[:-1], cut[-1] + "}"] for cut in cuts])
+
+
 Dialect = Callable[[Calls, Cuts], Deltas]
 PARALLEL: list[Dialect] = [
     as_openai,
@@ -343,6 +369,9 @@ PARALLEL: list[Dialect] = [
     head_then_all,
     rest_again,
     so_far,
+    heads_at_0,
+    id_on_each_at_0,
+    with_a_brace_too_many,
 ]
 SINGLE: list[Dialect] = [in_both_forms, in_both_forms_apart, the_older_form_last]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -284,3 +285,43 @@ def test_calls_whose_pieces_come_by_turns_are_written_one_after_the_other() -> N
     assert said.calls == [("f", "f", WHOLE[5:9]), ("g", "g", "{}")]
     said = streamed(*turns[:2])  # never whole: all of it all the same
     assert said.calls == [("a", "f", WHOLE[:5]), ("b", "g", WHOLE[:9])]
+
+
+WHOLES = ['{"a":"}{"}', "{}", "[1]", json.dumps('{"a": 1}'), json.dumps({"a": "}{" * 600})]
+
+
+@pytest.mark.parametrize("whole", WHOLES)
+@pytest.mark.parametrize("extra", ["}", '"}', "]}", "</tool_call>", '"a": 1}', " }\n"])
+def test_what_is_behind_whole_arguments_is_left_out(whole: str, extra: str) -> None:
+    """One more brace (langchain-qwq issue #30), what was said before (vLLM issue #17585); the
+    mutant that goes on has no JSON."""
+    head = bare("f", "", id="a")
+    for pieces in ([whole + extra], [whole, extra], [whole[:1], whole[1:] + extra, extra, "\n"]):
+        said = streamed([head], *[[piece(text)] for text in pieces])
+        ((_, name, arguments),) = said.calls
+        assert (name, arguments.rstrip()) == ("f", whole)
+        assert said.repairs["tool_arguments_trailing"] >= 1
+    told = message(None, tool_calls=[call("f", whole + extra)])
+    said = body(completion(choice(message=told, finish_reason="tool_calls")), TWO)
+    assert [x[1:] for x in said.calls] == [("f", whole + extra[: extra.startswith(" ")])]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        '{"a":1}{"b":2}',
+        '{"a":1}, {"b":2}',
+        '}{"a":1}',
+        'city="Bern", n=1',
+        "null",
+        '{"a":1} \n',
+        '{"a":"',
+    ],
+)
+def test_what_may_be_more_or_is_no_json_stays_as_it_came(given: str) -> None:
+    """A second value may be another call's, of a name that nobody told."""
+    for size in (1, 3, 100):
+        cut = [given[at : at + size] for at in range(0, len(given), size)]
+        said = streamed([bare("f", "", id="a")], *[[piece(text)] for text in cut])
+        assert [x[1:] for x in said.calls] == [("f", given)]
+        assert "tool_arguments_trailing" not in said.repairs
