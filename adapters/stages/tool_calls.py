@@ -40,105 +40,15 @@ that is met in one of those did not cut what is kept.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Literal
-
-from msgspec import Struct, field
 
 from wellspoken.adapters.events import FUNCTION_CALL, End, Event, Fault, Finish, ToolDelta
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs.tools import Unfilled
-from wellspoken.adapters.stages.call_arguments import CallArguments, is_whole
+from wellspoken.adapters.stages.call_arguments import is_whole
+from wellspoken.adapters.stages.call_pieces import CallInPieces, ChoiceCalls, number_of
 
 Ending = Finish | End | Fault
 _OPENING = ("{", "[", '"')  # what a call's arguments begin with; the last, if encoded twice
-
-
-def _number(event: ToolDelta) -> int:
-    return event.n or 0
-
-
-class _ToolCall(Struct, eq=False):
-    """One call: what the backend said of it, and what of that was written.
-
-    `n` is our index, -1 until it is open; `index` and `given` are the backend's own index and id;
-    `waiting` the arguments until then. `blank`: no arguments came yet; `unfilled`: an empty object
-    did; `cumulative`: a piece said all so far. `bare`: a piece came without a name. `behind`: its
-    name once more, with no arguments, when its own were whole. `head`: what opens it if its name is
-    whole. `dropped`: the client does not get it, since it is one too many or says another again.
-    """
-
-    index: int | None
-    given: str | None = None
-    name: str | None = None
-    n: int = -1
-    waiting: list[str] = []
-    blank: bool = True
-    unfilled: bool = False
-    cumulative: bool = False
-    bare: bool = False
-    behind: ToolDelta | None = None
-    head: ToolDelta | None = None
-    dropped: Literal["", "parallel", "again"] = ""
-    arguments: CallArguments = field(default_factory=CallArguments)
-
-    def take(self, event: ToolDelta) -> str:
-        """Return what a piece adds to the arguments, and remember it."""
-        self.given = self.given or event.id
-        self.name = self.name or event.name
-        self.bare = self.bare or event.name is None
-        text = event.arguments
-        if isinstance(text, Unfilled):
-            self.unfilled = self.blank
-            return ""
-        if self.arguments.begins(text):
-            self.cumulative = True
-            text = text[self.arguments.size :]
-        if text:
-            self.blank = self.blank and not text.strip()
-            self.unfilled = self.unfilled and self.blank
-            text = self.arguments.add(text)
-        return text
-
-
-class _ChoiceCalls(Struct, eq=False):
-    """The calls of one choice, by the backend's index and id (the last of each).
-
-    `size`: how many there are; `opened`: of them written. `last`: the last of `tool_calls`;
-    `latest`: of all that are no other one again; `again`: whether one is. `newest`: the last one
-    opened; `unsettled`: one not yet opened since its name may go on. `unready`: those written that
-    have no arguments yet, or not all where others are behind them, by number; `held`: what those
-    have. `ended`: a reason came; `cut`: that the limit was met.
-    """
-
-    size: int = 0
-    opened: int = 0
-    by_index: dict[int, _ToolCall] = {}
-    by_id: dict[str, _ToolCall] = {}
-    ids: set[str] = set()
-    names: set[str | None] = set()
-    last: _ToolCall | None = None
-    latest: _ToolCall | None = None
-    again: bool = False
-    newest: _ToolCall | None = None
-    unsettled: _ToolCall | None = None
-    unready: dict[int, _ToolCall] = {}
-    held: list[ToolDelta] = []
-    ended: bool = False
-    cut: bool = False
-
-    def write(self, event: ToolDelta, out: list[Event]) -> None:
-        """Write a piece, or hold it while a call before it lacks arguments."""
-        if self.unready and _number(event) > next(iter(self.unready)):
-            self.held.append(event)
-        else:
-            out.append(event)
-
-    def release(self, out: list[Event]) -> None:
-        """Write what was held behind a call that has arguments now."""
-        first = next(iter(self.unready), self.opened)
-        self.held.sort(key=_number)
-        out += [piece for piece in self.held if _number(piece) <= first]
-        self.held = [piece for piece in self.held if _number(piece) > first]
 
 
 _NAMELESS = Fault(
@@ -155,7 +65,7 @@ class ToolCallStage:
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.notes = exchange.notes
-        self.choices: defaultdict[int, _ChoiceCalls] = defaultdict(_ChoiceCalls)
+        self.choices: defaultdict[int, ChoiceCalls] = defaultdict(ChoiceCalls)
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with every `ToolDelta` normal; a call without a name is a `Fault`."""
@@ -173,9 +83,10 @@ class ToolCallStage:
             if type(event) is Finish or type(event) is End or type(event) is Fault:
                 ending = [event.choice] if type(event) is Finish else self.choices
                 choices = [choice for choice in ending if choice in self.choices]
-                for choice in choices:
-                    self._settle(self.choices[choice], out)
-                nameless = any(self.choices[x].opened < self.choices[x].size for x in choices)
+                if type(event) is not Finish or event.alone:
+                    for choice in choices:
+                        self._settle(self.choices[choice], out)
+                nameless = any(self.choices[choice].lacks_name() for choice in choices)
                 if nameless and type(event) is not Fault:
                     return [*out, _NAMELESS]
                 for choice in choices:
@@ -202,7 +113,7 @@ class ToolCallStage:
                     self.notes.add("tool_arguments_empty")
                 rest.append(ToolDelta(choice, n, None, None, "{}"))
         known.unready = {}
-        rest.sort(key=_number)
+        rest.sort(key=number_of)
         out += rest
         return event
 
@@ -224,6 +135,7 @@ class ToolCallStage:
         added = call.take(event)
         if added != event.arguments and not isinstance(event.arguments, Unfilled):
             again = call.cumulative
+            known.cumulative = known.cumulative or again
             self.notes.add("tool_arguments_cumulative" if again else "tool_arguments_trailing")
         if call.given is not None:
             known.by_id[call.given] = call
@@ -244,7 +156,7 @@ class ToolCallStage:
         known.unsettled = None
         self._open(call, event, known, out)
 
-    def _settle(self, known: _ChoiceCalls, out: list[Event]) -> None:
+    def _settle(self, known: ChoiceCalls, out: list[Event]) -> None:
         """Open the call whose name might have gone on."""
         call, known.unsettled = known.unsettled, None
         if call is not None and call.head is not None:
@@ -257,7 +169,7 @@ class ToolCallStage:
             return False
         return any(len(tool) > len(name) and tool.startswith(name) for tool in tools)
 
-    def _join_name(self, event: ToolDelta, call: _ToolCall) -> None:
+    def _join_name(self, event: ToolDelta, call: CallInPieces) -> None:
         """Make a piece's name the call's, where both are of one offered tool's name."""
         tools = self.exchange.tools
         name, piece = call.name or "", event.name or ""
@@ -271,7 +183,7 @@ class ToolCallStage:
                 call.head = event.raw = None
                 return
 
-    def _find(self, event: ToolDelta, known: _ChoiceCalls) -> _ToolCall | None:
+    def _find(self, event: ToolDelta, known: ChoiceCalls) -> CallInPieces | None:
         """Return the call that a piece belongs to, None if it begins one."""
         if event.apart:
             return None
@@ -290,7 +202,7 @@ class ToolCallStage:
             self.notes.add("tool_call_index_repeated")
         return None
 
-    def _begins_another(self, event: ToolDelta, call: _ToolCall) -> bool:
+    def _begins_another(self, event: ToolDelta, call: CallInPieces) -> bool:
         """Say whether a piece where a call is known is of another one (the table above)."""
         other = bool(event.id and call.given and event.id != call.given)
         if event.name and call.name:
@@ -309,7 +221,7 @@ class ToolCallStage:
             return other and call.bare  # whose names are heads alone
         return text.startswith(_OPENING) and not _says_again(event, call)
 
-    def _next_without_name(self, event: ToolDelta, call: _ToolCall, other: bool) -> bool:
+    def _next_without_name(self, event: ToolDelta, call: CallInPieces, other: bool) -> bool:
         """Say whether a piece without a name behind whole arguments begins another call.
 
         It does if the name came before it, or if another id comes with it where one tool is known.
@@ -322,9 +234,9 @@ class ToolCallStage:
             event.id = event.id or call.behind.id
         return True
 
-    def _begin(self, event: ToolDelta, known: _ChoiceCalls) -> _ToolCall:
+    def _begin(self, event: ToolDelta, known: ChoiceCalls) -> CallInPieces:
         """Return a call that was not known before, which may be one too many."""
-        call = _ToolCall(event.n)
+        call = CallInPieces(event.n, cumulative=known.cumulative)
         if self._is_other_form(event, known):
             self.notes.add("function_call_repeated")
             known.again = True
@@ -342,7 +254,7 @@ class ToolCallStage:
             known.by_index[event.n] = call
         return call
 
-    def _is_other_form(self, event: ToolDelta, known: _ChoiceCalls) -> bool:
+    def _is_other_form(self, event: ToolDelta, known: ChoiceCalls) -> bool:
         """Say whether a call is one that OpenAI's other form of calls told before.
 
         The `function_call` may have a name that no tool has: llama-cpp-python's, of a single call
@@ -356,7 +268,7 @@ class ToolCallStage:
         return event.name not in self.exchange.tools or bool(known.names & {event.name, None})
 
     def _open(
-        self, call: _ToolCall, event: ToolDelta, known: _ChoiceCalls, out: list[Event]
+        self, call: CallInPieces, event: ToolDelta, known: ChoiceCalls, out: list[Event]
     ) -> None:
         call.n = known.opened
         known.opened += 1
@@ -381,7 +293,7 @@ class ToolCallStage:
             known.unready[call.n] = call
 
     def _continue(
-        self, call: _ToolCall, event: ToolDelta, added: str, known: _ChoiceCalls, out: list[Event]
+        self, call: CallInPieces, event: ToolDelta, added: str, known: ChoiceCalls, out: list[Event]
     ) -> None:
         if event.id or event.name:
             self.notes.add("tool_call_head_repeated")
@@ -397,12 +309,13 @@ class ToolCallStage:
             known.release(out)
 
 
-def _says_again(event: ToolDelta, call: _ToolCall) -> bool:
+def _says_again(event: ToolDelta, call: CallInPieces) -> bool:
     """Say whether a piece is all of a call once more, such as in a message that closes a stream.
 
     Without a name it is, where it can be no other call: behind whole arguments nothing else fits.
     """
-    same = event.id == call.given if event.id else call.given is not None or event.name is None
+    unnamed = call.given is not None or event.name is None or call.cumulative
+    same = event.id == call.given if event.id else unnamed
     if not same or (event.name != call.name if event.name else call.behind is not None):
         return False
     if not event.arguments.lstrip().startswith(_OPENING) or isinstance(event.arguments, Unfilled):

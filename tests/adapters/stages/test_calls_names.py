@@ -129,6 +129,13 @@ def test_a_name_is_whole_at_the_end(reason: str) -> None:
     assert [x["function"]["name"] for x in cut.message["tool_calls"]] == ["get_wea"]
 
 
+def test_a_name_goes_on_behind_a_reason_on_every_chunk() -> None:
+    items = [item("get_", "", index=0), item("weather", "", index=0), item(None, "{}", index=0)]
+    parts = [chunk({"tool_calls": [x]}, "tool_calls") for x in items]
+    assert called(stream([role(), *parts], ASKED)) == [("get_weather", {})]
+    assert called(stream([role(), *parts[:1]], ASKED)) == [("get_", {})]
+
+
 def test_a_function_calls_name_in_pieces() -> None:
     asked = ask(functions=[{"name": "get_weather"}])
     parts = [{"name": "get_"}, {"name": "weather"}, {"arguments": "{}"}]

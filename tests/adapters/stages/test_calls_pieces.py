@@ -239,6 +239,14 @@ def test_arguments_that_say_all_so_far_are_one_call(head: Json) -> None:
     assert said.calls == [("a", "f", WHOLE)]
 
 
+def test_a_whole_call_again_behind_what_said_all_so_far_is_the_same() -> None:
+    """Each delta has all calls so far, without ids; the mutant that asks for those has three."""
+    first, second = (bare("f", WHOLE[:size]) for size in (5, 15))
+    other = bare("g", "{}", index=1)
+    said = streamed([first], [second], [second, other], [second, other])
+    assert [x[1:] for x in said.calls] == [("f", WHOLE), ("g", "{}")]
+
+
 def test_a_value_that_begins_as_its_object_does_is_no_repetition() -> None:
     """It closes one object more than it opens; the mutant that does not look loses `{"a":`."""
     said = streamed([bare("f", "", id="a")], [piece('{"a":')], [piece('{"a":1}}')])

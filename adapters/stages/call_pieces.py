@@ -1,0 +1,106 @@
+"""The calls of a choice as their pieces come: what is known of each, and what of it was written."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+from wellspoken.adapters.events import Event, ToolDelta
+from wellspoken.adapters.repairs.tools import Unfilled
+from wellspoken.adapters.stages.call_arguments import CallArguments
+
+
+def number_of(event: ToolDelta) -> int:
+    """Return the index that a piece is written with."""
+    return event.n or 0
+
+
+class CallInPieces(Struct, eq=False):
+    """One call: what the backend said of it, and what of that was written.
+
+    `n` is our index, -1 until it is open; `index` and `given` are the backend's own index and id;
+    `waiting` the arguments until then. `blank`: no arguments came yet; `unfilled`: an empty object
+    did; `cumulative`: a piece said all so far. `bare`: a piece came without a name. `behind`: its
+    name once more, with no arguments, when its own were whole. `head`: what opens it if its name is
+    whole. `dropped`: the client does not get it, since it is one too many or says another again.
+    """
+
+    index: int | None
+    given: str | None = None
+    name: str | None = None
+    n: int = -1
+    waiting: list[str] = []
+    blank: bool = True
+    unfilled: bool = False
+    cumulative: bool = False
+    bare: bool = False
+    behind: ToolDelta | None = None
+    head: ToolDelta | None = None
+    dropped: Literal["", "parallel", "again"] = ""
+    arguments: CallArguments = field(default_factory=CallArguments)
+
+    def take(self, event: ToolDelta) -> str:
+        """Return what a piece adds to the arguments, and remember it."""
+        self.given = self.given or event.id
+        self.name = self.name or event.name
+        self.bare = self.bare or event.name is None
+        text = event.arguments
+        if isinstance(text, Unfilled):
+            self.unfilled = self.blank
+            return ""
+        if self.arguments.begins(text):
+            self.cumulative = True
+            text = text[self.arguments.size :]
+        if text:
+            self.blank = self.blank and not text.strip()
+            self.unfilled = self.unfilled and self.blank
+            text = self.arguments.add(text)
+        return text
+
+
+class ChoiceCalls(Struct, eq=False):
+    """The calls of one choice, by the backend's index and id (the last of each).
+
+    `size`: how many there are; `opened`: of them written. `last`: the last of `tool_calls`;
+    `latest`: of all that are no other one again; `again`: whether one is; `cumulative`: whether a
+    piece said all of a call so far. `newest`: the last one opened; `unsettled`: one not yet opened
+    since its name may go on. `unready`: those written that have no arguments yet, or not all where
+    others are behind them, by number; `held`: what those have. `ended`: a reason came; `cut`: that
+    the limit was met.
+    """
+
+    size: int = 0
+    opened: int = 0
+    by_index: dict[int, CallInPieces] = {}
+    by_id: dict[str, CallInPieces] = {}
+    ids: set[str] = set()
+    names: set[str | None] = set()
+    last: CallInPieces | None = None
+    latest: CallInPieces | None = None
+    again: bool = False
+    cumulative: bool = False
+    newest: CallInPieces | None = None
+    unsettled: CallInPieces | None = None
+    unready: dict[int, CallInPieces] = {}
+    held: list[ToolDelta] = []
+    ended: bool = False
+    cut: bool = False
+
+    def lacks_name(self) -> bool:
+        """Say whether there is a call of which no name came."""
+        return self.opened + (self.unsettled is not None) < self.size
+
+    def write(self, event: ToolDelta, out: list[Event]) -> None:
+        """Write a piece, or hold it while a call before it lacks arguments."""
+        if self.unready and number_of(event) > next(iter(self.unready)):
+            self.held.append(event)
+        else:
+            out.append(event)
+
+    def release(self, out: list[Event]) -> None:
+        """Write what was held behind a call that has arguments now."""
+        first = next(iter(self.unready), self.opened)
+        self.held.sort(key=number_of)
+        out += [piece for piece in self.held if number_of(piece) <= first]
+        self.held = [piece for piece in self.held if number_of(piece) > first]
