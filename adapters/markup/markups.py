@@ -15,6 +15,7 @@ Servers read them for some models and leave them in the text for others: without
     [TOOL_CALLS][{"name": ..., "arguments": {...}}]                    Mistral to tokenizer v7
     [TOOL_CALLS]NAME[ARGS]{...}  or  [TOOL_CALLS]NAME{...}             Mistral from v11, Devstral
     <|python_tag|>{"name": ..., "parameters": {...}}                   Llama 3.1 to 3.3
+    <|python_tag|>NAME.call(KEY="...")                                 the same, of built-in tools
     {"name": ..., "parameters": {...}}, by itself or in a list         Llama 3.2, xLAM; Mistral's
                                                                        without its special token
     [NAME(KEY="...", ...), ...], by itself                             Llama 3.2 and 4

@@ -44,7 +44,10 @@ def read_pythonic(text: str, schemas: Schemas) -> Calls:
     listed = reader.take("[")
     calls: Calls = []
     while not reader.take("]" if listed else "end"):
-        calls += read_values(*reader.read_call(), schemas)
+        name, values = reader.read_call()
+        if name not in schemas:
+            name = name.removesuffix(".call")  # Llama 3.1's of tools that it knows
+        calls += read_values(name, values, schemas)
         if not reader.take(",") and listed and reader.token[0] != "]":
             raise ValueError
     if listed and not reader.take("end"):

@@ -107,6 +107,7 @@ FORMS: dict[str, tuple[str, Calls]] = {
     ),
     "bare, pythonic with an end": ("\n[ f(a = 1,) ]<|eot_id|>", ONE),
     "llama 4": ("<|python_start|>[f(a=1), g()]<|python_end|>", TWO),
+    "llama 3's own tools": ("<|python_tag|>f.call(a=1)<|eom_id|>", ONE),
     "llama 3, pythonic": ("<|python_tag|>[f(a=1)]", ONE),
     "lfm2": ("<|tool_call_start|>[f(a=1), g()]<|tool_call_end|>", TWO),
     "lfm2, json": (
