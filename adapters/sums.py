@@ -39,8 +39,25 @@ def of_timings(told: Sequence[Usage], n: int, prompts: Sequence[object]) -> Usag
     return _gather((each for each in told if each.timed), n, prompts)
 
 
+def counted_choices(told: Iterable[Usage], n: int) -> set[int] | None:
+    """Return the choices whose counts alone were told; None where the whole answer's were."""
+    whole, choices = _split(told, n)
+    return None if whole is not None else set(choices)
+
+
 def _gather(told: Iterable[Usage], n: int, prompts: Sequence[object]) -> Usage | None:
     """Return the last counts, those of single choices added up."""
+    whole, choices = _split(told, n)
+    return whole or of_choices(choices, choices_of_each(n, prompts))
+
+
+def choices_of_each(n: int, prompts: Sequence[object]) -> int:
+    """Return how many choices each prompt has."""
+    return max(n // max(len(prompts), 1), 1)
+
+
+def _split(told: Iterable[Usage], n: int) -> tuple[Usage | None, dict[int, Usage]]:
+    """Return the whole answer's last counts, and those of single choices."""
     whole: Usage | None = None
     choices: dict[int, Usage] = {}
     for usage in told:
@@ -50,7 +67,7 @@ def _gather(told: Iterable[Usage], n: int, prompts: Sequence[object]) -> Usage |
             slot = len(choices) if usage.slot == UNNUMBERED else usage.slot
             known = choices.get(slot)
             choices[slot] = usage if known is None else later(known, usage)
-    return whole or of_choices(choices, max(n // max(len(prompts), 1), 1))
+    return whole, choices
 
 
 def is_full(usage: Usage) -> bool:

@@ -105,6 +105,8 @@ def _usage(parts: list[dict[str, Any]]) -> tuple[int, int] | None:
         return None
     if not all("timings" in part for part in told):
         found = found[-1:]  # llama.cpp's, beside timings, are of one choice each
+    elif len(told[-1]["choices"]) > 1:
+        return None  # of a body's it tells those of the first alone
     return found[-1]["prompt_tokens"], sum(usage["completion_tokens"] for usage in found)
 
 

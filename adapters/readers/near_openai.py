@@ -86,6 +86,8 @@ class NearOpenAI(Framed):
             if body.timings is not NONE or body.metrics is not NONE:  # Amazon Bedrock has the last
                 if type(body.usage) is not strict.WireUsage or not body.usage.total_tokens:
                     raise ValueError
+                if len(body.choices) > 1:  # whose timings show whether the usage is of all
+                    raise ValueError
         except (*REFUSED, ValueError):
             self._tolerant(data, status)
         else:

@@ -128,7 +128,8 @@ class Tolerant:
                 found = take_misplaced(payload, choices, self.context) or found
             if choices and not self.whole and not self.exchange.running_usage:
                 self.notes.add("usage_misplaced")
-            if timed is not None:  # b7376 and b11549 tell both of one choice, whatever `n`
+            # b7376 and b11549 tell both of one choice, whatever `n`.
+            if timed is not None and (not self.whole or found.completion == timed.completion):
                 found.slot = timed.slot
         if found is None or not is_full(found):
             for key in EVAL_COUNTS:
@@ -140,17 +141,17 @@ class Tolerant:
     def _timings(self, payload: dict[str, Any], choices: list[Any]) -> Usage | None:
         """Return what a body or last chunk says of its counts in other words, if it does.
 
-        Those of a stream are one choice's, and so are a body's, which does not say of which.
+        Those of a stream are one choice's; those of a body's several the first one's, since
+        llama.cpp adds the others' choices to its answer (b4240 to b11549, `server-context.cpp`).
         """
         last = [x for x in choices if isinstance(x, dict) and x.get("finish_reason")]
         if not (self.whole or last or not choices or self.exchange.enforced):
             return None
         found = from_timings(payload)
-        if found is not None and not self.whole:
-            index = choices[0].get("index") if len(choices) == 1 and last else None
+        if found is not None and (not self.whole or len(choices) > 1):
+            last = last[:1] if self.whole else last
+            index = last[0].get("index") if len(last) == 1 else None
             found.slot = index if type(index) is int and index >= 0 else UNNUMBERED
-        elif found is not None and len(choices) > 1:
-            found.completion = None
         return found
 
     def _choices(self, choices: list[Any], payload: dict[str, Any], beside: dict[str, Any]) -> None:

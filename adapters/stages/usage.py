@@ -4,6 +4,8 @@ Sources in order: the backend; its tokenize endpoint; a configured tokenizer tha
 logprob entries seen; an estimate of four bytes a token. The source is kept on the exchange and
 counted as a metric. Timings that count (llama.cpp's) are the backend's word too, where it gave no
 usage; what they leave open is not filled from a usage, nor the other way round: `sums.hold`.
+Counts that leave choices out, as llama.cpp's of a body do, are no count of the answer: the estimate
+then goes by what the texts that they are of take.
 
 No I/O happens here. Where the exchange names a tokenize endpoint and a count is missing, the stage
 holds the `End` back and tells what is `wanted`; `counted` takes what was found and lets it go.
@@ -32,7 +34,7 @@ from wellspoken.adapters.events import (
 )
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.tiling import EntryCounts
-from wellspoken.adapters.sums import hold, of_timings
+from wellspoken.adapters.sums import choices_of_each, counted_choices, hold, of_timings
 from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Wanted
 
 BYTES_PER_TOKEN = 4
@@ -58,6 +60,7 @@ class UsageStage:
         self.reasoning: defaultdict[int, list[str]] = defaultdict(list)
         self.counts = counts
         self.ends = 0  # choices that a token ended which is in no text
+        self.scaled: int | None = None  # what the counts of some choices make of all
         self.end: End | None = None
         self.wanted: Wanted | None = None
 
@@ -110,7 +113,7 @@ class UsageStage:
 
         It stays as it is where nothing has come yet, or the answer has ended.
         """
-        usage = hold(self._told(), self.exchange.n, self.exchange.prompts)
+        usage = self._hold(self._told())
         if self.exchange.result.usage is None and (usage or self.texts or self.reasoning):
             usage = self._fill_counts(usage or Usage(None, None), NOTHING)
             self.exchange.result.usage = usage
@@ -127,9 +130,11 @@ class UsageStage:
             return False
         self.end = end
         usage, told = self.usage, None
-        if self.earlier:
+        if self.earlier or (usage is not None and usage.slot is not None):
             told = self._told()
-            usage = self.usage = hold(told, self.exchange.n, self.exchange.prompts)
+            usage = self.usage = self._hold(told)
+            if self.scaled is not None and self.asked and not (usage and usage.timed):
+                self.notes.add("usage_of_one_choice")
         if usage is not None and usage.completion and self.exchange.max_tokens == 0:
             # vLLM 0.32 counts the token that it makes beside an echoed prompt, and leaves it out.
             self.notes.add("usage_without_tokens")
@@ -142,6 +147,33 @@ class UsageStage:
                 self.usage = structs.replace(usage, prompt=prompt, completion=completion, raw=None)
         self.wanted = self._wanting()
         return self.wanted is None
+
+    def _hold(self, told: list[Usage]) -> Usage | None:
+        """Return the counts that hold of all that was told; None for what leaves choices out."""
+        n, prompts = self.exchange.n, self.exchange.prompts
+        usage = hold(told, n, prompts)
+        if n == 1 or usage is None or usage.completion is None:
+            return usage
+        counted = counted_choices(told, n)
+        sizes = self._sizes()
+        if counted is None or counted.issuperset(sizes):
+            return usage
+        known, size = sum(sizes.get(choice, 0) for choice in counted), sum(sizes.values())
+        self.scaled = -(-usage.completion * size // known) if known else _estimate(size)
+        usage = structs.replace(usage, completion=None, raw=None)
+        each = choices_of_each(n, prompts)
+        if {choice // each for choice in sizes}.difference(choice // each for choice in counted):
+            usage.prompt = None
+        return usage
+
+    def _sizes(self) -> dict[int, int]:
+        """Return the bytes of each choice that said something."""
+        sizes: defaultdict[int, int] = defaultdict(int)
+        for pieces in (self.texts, self.reasoning):
+            for choice, texts in pieces.items():
+                if size := sum(len(text.encode()) for text in texts):
+                    sizes[choice] += size
+        return sizes
 
     def _wanting(self) -> Wanted | None:
         """Return what the tokenize endpoint could tell that nobody else has told."""
@@ -185,7 +217,7 @@ class UsageStage:
     def _final(self, found: Counted) -> Usage:
         exchange, usage = self.exchange, self.usage
         if usage is None or usage.prompt is None or usage.completion is None:
-            if self.asked:
+            if self.asked and (self.scaled is None or (usage and usage.timed)):
                 self.notes.add("usage_missing")
             usage = self._fill_counts(usage or Usage(None, None), found)
         else:
@@ -230,6 +262,8 @@ class UsageStage:
             return counted, "tokenizer"
         if self.counts.entries and not (self.exchange.echo and not self.exchange.echoed):
             return self.counts.entries, "tokens"
+        if self.scaled is not None:
+            return self.scaled, "estimate"
         return _estimate(sum(len(text.encode()) for text in texts)), "estimate"
 
     def _tells_reasoning(self) -> bool:

@@ -102,6 +102,8 @@ async def test_choices_add_up(front: Front) -> None:
     prompt, completion = told(await front.ask(CHAT, QUESTION))
     await front.ask(CHAT, {**QUESTION, "stream": True, "n": 2})
     assert front.counts() == (prompt, 2 * completion, "backend")
+    assert told(await front.ask(CHAT, {**QUESTION, "n": 2})) == (prompt, 2 * completion)
+    assert front.counts()[:2] == (prompt, 2 * completion)  # choices that are alike take as much
 
 
 async def test_what_is_stored(front: Front) -> None:

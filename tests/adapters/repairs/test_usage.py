@@ -216,7 +216,8 @@ def test_the_timings_of_one_slot_are_no_count_of_several_choices() -> None:
     timings = {"prompt_n": 3, "cache_n": 2, "predicted_n": 2}
     asked = ask(n=2)
     whole = completion(choice(), {**choice(), "index": 1})
-    assert usage(body({**whole, "timings": timings}, asked)) == (5, 2)
+    more = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+    assert usage(body({**whole, "usage": more, "timings": timings}, asked)) == (5, 3)
     del whole["usage"]
     said = body({**whole, "timings": timings}, asked)
     assert usage(said)[0] == 5 and "usage_missing" in said.repairs
