@@ -167,11 +167,14 @@ class StreamWriter(ABC):
         self.usage_null = b',"usage":null' if exchange.include_usage else b""
         self.frames: dict[int, tuple[bytes, bytes, bytes]] = {}
         self.extras: list[Extra] = []  # they wait for a chunk that can carry them
+        # Keys of the usage's chunk, which the client does not get, go with the chunk before.
+        self.waits = exchange.asks_usage and (exchange.extensions == "all" or bool(exchange.keep))
+        self.waiting: Finish | None = None
 
     def __call__(self, events: list[Event]) -> bytes:
         """Return the bytes that these events are; b"" for what only changes the state."""
         out: list[bytes] = []
-        for event in events:
+        for event in self._put_extras_first(events) if self.waits else events:
             if self.done:
                 break
             if type(event) is Text:
@@ -183,6 +186,24 @@ class StreamWriter(ABC):
         if out:
             self.started = True
         return b"".join(out)
+
+    def _put_extras_first(self, events: list[Event]) -> list[Event]:
+        """Return the events with each `Finish` behind the extras of the chunk that follows it."""
+        ordered: list[Event] = []
+        extra = False
+        for event in events:
+            extra = type(event) is Extra
+            if self.waiting is not None and not extra:
+                ordered.append(self.waiting)
+                self.waiting = None
+            if type(event) is Finish:
+                self.waiting = event
+            else:
+                ordered.append(event)
+        if self.waiting is not None and extra:
+            ordered.append(self.waiting)
+            self.waiting = None
+        return ordered
 
     @abstractmethod
     def _text(self, event: Text, out: list[bytes]) -> None:

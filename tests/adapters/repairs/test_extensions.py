@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.answers import (
     Json,
@@ -22,7 +23,11 @@ from tests.answers import (
     say,
     stream,
 )
-from tests.replay import exchange
+from tests.corpus import fixtures
+from tests.fold import payloads
+from tests.replay import SPLITS, exchange
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.translate import StreamTranslator
 
 
 def test_reasoning_is_dropped_where_no_extensions_are_wanted() -> None:
@@ -144,3 +149,52 @@ def test_a_messages_own_keys_elsewhere_are_dropped_and_counted() -> None:
         for answer in (completion(choice(x=None, **odd)), completion(**odd)):
             said = body(answer)
             assert said.repairs["extra_field_dropped"] == 1
+
+
+OF_CHOICES = {
+    f.key: f.raw for f in fixtures() if f.key in ("b11549-chat_stream_usage.sse",
+                                                  "b11549-chat_stream_n2_usage.sse")
+}  # fmt: skip
+"""Captured from llama.cpp b11549, which was asked for usage; the client of these tests was not."""
+
+
+def unasked(raw: bytes, split: str, **facts: Any) -> tuple[Exchange, list[Json]]:
+    """Return what a client gets that wants no usage of a stream that was asked for it."""
+    facts = {"extensions": "all", "asks_usage": True, **facts}
+    asked = replace(exchange(ask(stream=True, n=2)), **facts)
+    translator = StreamTranslator(asked)
+    out = b"".join(map(translator.feed, SPLITS[split](raw))) + translator.close()
+    return asked, [json.loads(data) for data in payloads(out) if data != b"[DONE]"]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("raw", OF_CHOICES.values(), ids=OF_CHOICES)
+def test_what_came_on_a_usages_chunk_goes_with_the_last_one_that_the_client_gets(
+    raw: bytes, split: str
+) -> None:
+    asked, chunks = unasked(raw, split)
+    assert not any("usage" in part or not part["choices"] for part in chunks)
+    ends = [part for part in chunks if part["choices"][0]["finish_reason"]]
+    assert len(ends) == raw.count(b'"finish_reason":"') == raw.count(b'"predicted_n"')
+    assert [part for part in chunks if "timings" in part] == ends
+    assert "extra_field_dropped" not in asked.notes.counts
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(frozenset(["timings"]), 1), (frozenset(), 0)])
+def test_one_that_the_route_keeps_does_too(keep: frozenset[str], kept: int) -> None:
+    raw = OF_CHOICES["b11549-chat_stream_usage.sse"]
+    _, chunks = unasked(raw, "CRLF", extensions="known", keep=keep)
+    assert sum("timings" in part for part in chunks) == kept
+
+
+def test_an_end_waits_for_nothing_else() -> None:
+    """The next chunk or the stream's end lets it out, with what it waits for or without."""
+    asked = replace(exchange(ask(stream=True, n=2)), extensions="all", asks_usage=True)
+    translator = StreamTranslator(asked)
+    out = [
+        translator.feed(b"data: " + json.dumps(part).encode() + b"\n\n")
+        for part in (say("Hi"), end(), say("Ho", index=1), end(index=1), {**counted(), "x": 1})
+    ]
+    assert out[1] == b"" and out[2].index(b'"stop"') < out[2].index(b"Ho")
+    assert out[3] == b"" and b'"stop"}],"x":1}' in out[4]
+    assert translator.close() == b"data: [DONE]\n\n"
