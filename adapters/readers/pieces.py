@@ -319,6 +319,8 @@ class Pieces:
         head = function.name is not UNSET or call.id is not UNSET or self.whole
         if head and (call.type is UNSET or call.type is None or function.arguments is UNSET):
             self.notes.add("tool_call_incomplete")
+        if not head and call.type is not UNSET:
+            self.notes.add("tool_call_head_repeated")
         index = call.index if isinstance(call.index, int) and call.index >= 0 else None
         if self.whole:
             if index is not None:

@@ -21,9 +21,10 @@ class CallInPieces(Struct, eq=False):
 
     `n` is our index, -1 until it is open; `index` and `given` are the backend's own index and id;
     `waiting` the arguments until then. `blank`: no arguments came yet; `unfilled`: an empty object
-    did; `cumulative`: a piece said all so far. `bare`: a piece came without a name. `behind`: its
-    name once more, with no arguments, when its own were whole. `head`: what opens it if its name is
-    whole. `dropped`: the client does not get it, since it is one too many or says another again.
+    did; `cumulative`: a piece said all so far. `bare`: a piece came without a name. `headed`: the
+    first one had no arguments; `renamed`: another id came. `behind`: its name once more, with no
+    arguments, when its own were whole. `head`: what opens it if its name is whole. `dropped`: the
+    client does not get it, since it is one too many or says another again.
     """
 
     index: int | None
@@ -35,6 +36,8 @@ class CallInPieces(Struct, eq=False):
     unfilled: bool = False
     cumulative: bool = False
     bare: bool = False
+    headed: bool | None = None
+    renamed: bool = False
     behind: ToolDelta | None = None
     head: ToolDelta | None = None
     dropped: Literal["", "parallel", "again"] = ""
@@ -42,6 +45,9 @@ class CallInPieces(Struct, eq=False):
 
     def take(self, event: ToolDelta) -> str:
         """Return what a piece adds to the arguments, and remember it."""
+        if self.headed is None:
+            self.headed = not event.arguments.strip()
+        self.renamed = self.renamed or bool(event.id and self.given and event.id != self.given)
         self.given = self.given or event.id
         self.name = self.name or event.name
         self.bare = self.bare or event.name is None

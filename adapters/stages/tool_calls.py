@@ -170,18 +170,31 @@ class ToolCallStage:
         return any(len(tool) > len(name) and tool.startswith(name) for tool in tools)
 
     def _join_name(self, event: ToolDelta, call: CallInPieces) -> None:
-        """Make a piece's name the call's, where both are of one offered tool's name."""
+        """Make a piece's name the call's, where both are of one offered tool's name.
+
+        Or that of the head behind it, which another call begins with.
+        """
+        head = call.behind
+        if call.n < 0 and not call.arguments.complete():
+            joined = self._joined(call.name or "", event.name or "")
+            call.name = joined or call.name
+            call.head = None if joined else call.head
+        else:
+            joined = self._joined(head.name or "", event.name or "") if head is not None else ""
+            event.id = event.id or (head.id if joined and head is not None else None)
+        if joined:
+            self.notes.add("tool_call_name_in_pieces")
+            event.name, event.raw = joined, None
+
+    def _joined(self, name: str, piece: str) -> str:
+        """Return what two pieces are of an offered tool's name, "" if they are two names."""
         tools = self.exchange.tools
-        name, piece = call.name or "", event.name or ""
-        if call.n >= 0 or call.arguments.complete() or {name, piece} <= {*tools}:
-            return
-        for joined in (name + piece, piece):
-            begins = joined != name and joined.startswith(name)
-            if begins and any(tool.startswith(joined) for tool in tools):
-                self.notes.add("tool_call_name_in_pieces")
-                call.name = event.name = joined
-                call.head = event.raw = None
-                return
+        if not {name, piece} <= {*tools}:
+            for joined in (name + piece, piece):
+                begins = joined != name and joined.startswith(name)
+                if begins and any(tool.startswith(joined) for tool in tools):
+                    return joined
+        return ""
 
     def _find(self, event: ToolDelta, known: ChoiceCalls) -> CallInPieces | None:
         """Return the call that a piece belongs to, None if it begins one."""
@@ -237,6 +250,8 @@ class ToolCallStage:
     def _begin(self, event: ToolDelta, known: ChoiceCalls) -> CallInPieces:
         """Return a call that was not known before, which may be one too many."""
         call = CallInPieces(event.n, cumulative=known.cumulative)
+        if known.last is not None and known.last.behind is not None:
+            call.headed = known.last.name == event.name
         if self._is_other_form(event, known):
             self.notes.add("function_call_repeated")
             known.again = True
@@ -313,10 +328,17 @@ def _says_again(event: ToolDelta, call: CallInPieces) -> bool:
     """Say whether a piece is all of a call once more, such as in a message that closes a stream.
 
     Without a name it is, where it can be no other call: behind whole arguments nothing else fits.
+    Without an id it is, where the index counts calls, or another would begin otherwise, as this one
+    did; with an id of its own only if that was another on each piece; behind a head only with its.
     """
-    unnamed = call.given is not None or event.name is None or call.cumulative
-    same = event.id == call.given if event.id else unnamed
-    if not same or (event.name != call.name if event.name else call.behind is not None):
+    if call.behind is not None and (not event.id or event.id != call.given):
+        return False
+    opens = call.cumulative or call.headed
+    if event.id:
+        same = event.id == call.given or (call.renamed and opens)
+    else:
+        same = bool(call.given or event.n or opens or len(call.arguments.pieces) > 1)
+    if not (same or event.name is None) or (event.name and event.name != call.name):
         return False
     if not event.arguments.lstrip().startswith(_OPENING) or isinstance(event.arguments, Unfilled):
         return False

@@ -90,6 +90,15 @@ def test_the_arguments_may_begin_before_the_name_is_whole() -> None:
     assert called(streamed(*lists)) == [("get_weather", {"a": 1})]
 
 
+def test_a_name_that_goes_on_from_the_one_before_it() -> None:
+    """The mutant that joins what is not opened alone calls `_weather`."""
+    for more in ({}, {"index": 0}):
+        pieces = [item("get", '{"a":1}', **more), item("get", "", **more)]
+        pieces += [item("_weather", "", **more), item(None, '{"b":1}', **more)]
+        said = streamed(*[[x] for x in pieces])
+        assert called(said) == [("get", {"a": 1}), ("get_weather", {"b": 1})]
+
+
 def test_what_no_offered_tools_name_begins_with_is_two_names() -> None:
     """The mutant that joins whatever is not offered has one call."""
     for first, second in (("get_", "time"), ("weather", "get_weather"), ("get", "weather")):

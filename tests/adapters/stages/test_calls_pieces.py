@@ -247,6 +247,43 @@ def test_a_whole_call_again_behind_what_said_all_so_far_is_the_same() -> None:
     assert [x[1:] for x in said.calls] == [("f", WHOLE), ("g", "{}")]
 
 
+def test_a_type_on_each_piece_is_told_once() -> None:
+    """LMDeploy, vLLM to 0.8; the mutant that lets the piece pass breaks rule 4.open."""
+    later = [{**piece(text), "type": "function"} for text in ('{"a"', ":1}")]
+    said = streamed([bare("f", "", id="a")], *[[x] for x in later])
+    assert said.calls == [("a", "f", '{"a":1}')]
+    assert said.repairs == {"tool_call_head_repeated": 2}
+
+
+AGAIN = {
+    "the index counts": ([bare("f", "{}"), bare("g", WHOLE, index=1)], bare("g", WHOLE, index=1)),
+    "others come in pieces": ([bare("f", WHOLE[:5]), bare("f", WHOLE[5:])], bare("f", WHOLE)),
+    "others have a head": ([bare("f", ""), bare("f", WHOLE)], bare("f", WHOLE)),
+    "others have a head, new ids": (
+        [bare("f", "", id="a"), bare("f", WHOLE, id="b")],
+        bare("f", WHOLE, id="c"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_a_whole_call_again_is_told_by_how_another_would_begin(name: str) -> None:
+    """The mutant that asks for the first one's id has one more."""
+    items, again = AGAIN[name]
+    once = streamed(*[[x] for x in items])
+    twice = streamed(*[[x] for x in items], [again])
+    assert [x[1:] for x in twice.calls] == [x[1:] for x in once.calls]
+    assert twice.repairs["tool_call_repeated"] == 1
+
+
+def test_the_same_call_behind_a_head_of_its_own_is_another() -> None:
+    """The mutant that does not look at the head loses it."""
+    for own in ({}, {"id": "b"}):
+        first = [bare("f", "", id="a"), bare("f", WHOLE)]
+        said = streamed(*[[x] for x in [*first, bare("f", "", **own), bare("f", WHOLE)]])
+        assert [x[1:] for x in said.calls] == [("f", WHOLE)] * 2
+
+
 def test_a_value_that_begins_as_its_object_does_is_no_repetition() -> None:
     """It closes one object more than it opens; the mutant that does not look loses `{"a":`."""
     said = streamed([bare("f", "", id="a")], [piece('{"a":')], [piece('{"a":1}}')])
