@@ -21,6 +21,7 @@ FORMS: dict[str, tuple[str, Calls]] = {
         '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>',
         ONE,
     ),
+    "hermes, null": ('<tool_call>{"name": "g", "arguments": null}</tool_call>', [("g", {})]),
     "hermes, no arguments": ('<tool_call>{"name": "g"}</tool_call>', [("g", {})]),
     "qwen3-coder": (
         "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=s>\n1\n2\n"

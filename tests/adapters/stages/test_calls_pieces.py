@@ -80,6 +80,14 @@ def test_an_empty_object_in_a_head_waits_for_what_follows() -> None:
     assert said.calls == [("call_1", "f", "{}"), ("b", "g", "{}")]
 
 
+def test_empty_objects_of_two_ids_are_two_calls() -> None:
+    """Ollama's older form; the mutant that waits for what takes their place has one."""
+    said = streamed([bare("f", {}, id="a")], [bare("f", {}, id="b")])
+    assert said.calls == [("a", "f", "{}"), ("b", "f", "{}")]
+    said = streamed([bare("f", {})], [bare("f", {"x": 1})])
+    assert [x[1:] for x in said.calls] == [("f", "{}"), ("f", '{"x":1}')]
+
+
 def test_an_empty_object_beside_the_reason_and_without_one() -> None:
     head = {"tool_calls": [bare("f", {}, id="call_1")]}
     for parts in ([chunk(head, "tool_calls")], [chunk(head)]):
