@@ -15,6 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NoReturn, Protocol
 
 from aiohttp import ClientPayloadError
@@ -85,8 +86,11 @@ class UpstreamResponse:
     content_type: str = ""
     content_type_header: str = ""
 
-    async def head(self) -> None:
-        """Wait for the response's head, past any 1xx. Raises UpstreamError."""
+    async def head(self, again: bool = False) -> bool:
+        """Wait for the response's head, past any 1xx. Raises UpstreamError.
+
+        `again`: what the server did not read may be sent once more; then False is returned.
+        """
         if self._limit:
             self._since = self._loop.time()
             self._timer = self._loop.call_later(self._limit, self._late)
@@ -97,6 +101,8 @@ class UpstreamResponse:
                     break
         except BaseException as error:
             self.close()
+            if again and self._wire.unread and not isinstance(error, asyncio.CancelledError):
+                return False
             self._raise(error)
         self._wire.since = NEVER
         self._body = payload
@@ -111,6 +117,7 @@ class UpstreamResponse:
         payload.on_eof(self._give_back)
         if payload is EMPTY_PAYLOAD:
             self._body = None
+        return True
 
     async def chunk(self) -> bytes:
         """Return what has come, at least one byte; b"" at the end. Raises UpstreamError."""
@@ -283,21 +290,29 @@ class Upstream:
             lines.append(b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body))
         request = b"".join((*lines, b"\r\n", body))
         wire = self.connections.take()
-        if wire is None:  # an idle one is false, since it is an empty queue too
-            wire = await self._connect()
+        send = partial(self._send, request, (first, between, coded, method == "POST"), method)
+        if wire is not None:  # an idle one is false, since it is an empty queue too
+            answer = send(wire)
+            if await answer.head(again=True):
+                return answer
+        answer = send(await self._connect())
+        await answer.head()
+        return answer
+
+    def _send(
+        self, request: bytes, facts: tuple[float, float, bool, bool], method: str, wire: Wire
+    ) -> UpstreamResponse:
+        """Send a request into a connection; return its answer, of which nothing has come."""
         wire.set_response_params(
             skip_payload=method == "HEAD",
             read_until_eof=True,
             auto_decompress=False,
             read_bufsize=READ_SIZE,
         )
-        answer = UpstreamResponse(self, wire, first, between, coded, method == "POST", self.loop)
         # No step of the loop lies between the look at an idle connection and this write, so nothing
-        # is sent into one that is known to be over; what is sent may have run and is not repeated.
-        if wire.transport is not None:
-            wire.transport.write(request)
-        await answer.head()
-        return answer
+        # is sent into one that is known to be over.
+        wire.send(request)
+        return UpstreamResponse(self, wire, *facts, self.loop)
 
     def use(self, key: str | None, headers: StaticHeaders = NO_HEADERS) -> None:
         """Send this key and these headers with every request from now on.

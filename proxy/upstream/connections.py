@@ -1,12 +1,15 @@
 """A backend's connections: which are open, which are idle, and which may be used again.
 
-A request that is sent while the server closes its connection is lost, and nobody can tell whether
-it was read: a server that dies over a request says FIN too, and one that gives up may say RST. So
-it is never sent twice (RFC 9110 9.2.2, POST is not idempotent); what is made sure is the look
-before. Some servers say keep-alive and close a connection all the same, a moment after the answer
-on it has ended (llama.cpp b7376 and b11549 after streams); behind a busy thread the moment may be
-long. It may be so after some answers alone, of one method, streams, errors. Hence, for each
-`AnswerKind`:
+A request that is sent while the server closes its connection is lost, and as a rule nobody can tell
+whether it was read: a server that dies over a request says FIN too, and one that gives up may say
+RST. Then it is not sent twice (RFC 9110 9.2.2, POST is not idempotent). Only a FIN that came while
+the server's kernel had acknowledged no byte of the request was sent before any had come, and what
+comes behind it is not processed (9112 9.6): such a request goes into a new connection. It can be
+seen where a network lies between; on one machine all is acknowledged at once. So what is made sure
+is the look before. Some servers say keep-alive and close a connection all the same, a moment after
+the answer on it has ended (llama.cpp b7376 and b11549 after streams); behind a busy thread the
+moment may be long. It may be so after some answers alone, of one method, streams, errors. Hence,
+for each `AnswerKind`:
 
 - Until a server has shown that it keeps connections after it, each such connection but one is
   closed. That one is on trial: it is not used, and is kept if it is there after `TRIAL`.

@@ -9,9 +9,12 @@ tests/proxy/upstream/test_aiohttp_private.py holds what they have to be.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import select
 import socket
 import ssl
+import sys
+import termios
 from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -38,8 +41,9 @@ class Wire(ResponseHandler):
 
     A body that ends with the connection (no length, no chunks) is complete at FIN, but not at RST.
     `since`: when its last answer ended, by the loop's time; until the next one begins. `kind`: of
-    which kind that was. `open_` holds every connection that is made and not lost; `lose` is
-    told of the loss, and whether the server's end was the cause.
+    which kind that was. `open_` holds every connection that is made and not lost; `lose` is told of
+    the loss, and whether the server's end was the cause. `unread`: the server ended it before it
+    had any byte of the request that was sent last.
     """
 
     def __init__(
@@ -53,16 +57,26 @@ class Wire(ResponseHandler):
         self._lose = lose
         self.since = NEVER
         self.kind = AnswerKind(False, False, False)
+        self.unread = False
+        self._asked = 0  # bytes of the request sent last
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._among.add(self)
+
+    def send(self, request: bytes) -> None:
+        """Write a request, unless the connection is lost."""
+        self._asked = len(request)
+        if self.transport is not None:
+            self.transport.write(request)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         payload = self._payload
         unread = payload is not None and not payload.is_eof()
         if payload is not None and unread and exc is not None:
             payload.set_exception(ClientPayloadError(f"connection lost: {exc}"))
+        if exc is None and self.transport is not None:  # by FIN; a reset may have had any cause
+            self.unread = 0 < self._asked <= _unacknowledged(self.transport)
         self._among.discard(self)
         self._lose(self, self.transport is not None)  # None: it was closed here
         broken = self.exception()
@@ -86,6 +100,16 @@ class Wire(ResponseHandler):
         poll = select.poll()
         poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         return not poll.poll(0)
+
+
+def _unacknowledged(transport: asyncio.BaseTransport) -> int:
+    """Return how many bytes of what was sent the other side's kernel has not said to have."""
+    found = bytearray(4)
+    try:
+        fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, found)
+    except OSError:  # not Linux's TCP
+        return 0
+    return int.from_bytes(found, sys.byteorder)
 
 
 def take_ready(body: StreamReader) -> bytes:

@@ -7,9 +7,11 @@ scripted server decides the order: it closes a connection once the next request 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 
 from tests.clock import skip
 from tests.fakes.upstream import Cut, Gate, Reset, Script, Upstream, head, stream, whole
@@ -19,6 +21,7 @@ from wellspoken.proxy.config.tables import Timeouts
 from wellspoken.proxy.upstream.client import Upstream as Client
 from wellspoken.proxy.upstream.connections import TRIAL, TRIALS
 from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.wire import Wire
 
 ROUNDS = 20
 KINDS: dict[str, Callable[[bytes], Script]] = {
@@ -29,12 +32,21 @@ KINDS: dict[str, Callable[[bytes], Script]] = {
 }
 
 
+@asynccontextmanager
+async def client(upstream: Upstream) -> AsyncIterator[Client]:
+    """A client of the scripted server."""
+    made = Client(upstream.url, Timeouts())
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
 @pytest.fixture
 async def made(upstream: Upstream) -> AsyncIterator[Client]:
-    """A client of the scripted server."""
-    client = Client(upstream.url, Timeouts())
-    yield client
-    await client.close()
+    """The same for one test."""
+    async with client(upstream) as made:
+        yield made
 
 
 async def fetch(made: Client) -> bytes:
@@ -154,6 +166,71 @@ async def test_a_server_that_ends_an_idle_connection_early_loses_trust(
         assert upstream.opened == opened + number + 1
     await fetch(made)
     assert upstream.opened == opened + TRIALS
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
+    """Both loops, each of which ends a connection by code of its own."""
+    with asyncio.Runner(loop_factory=request.param) as found:
+        yield found
+
+
+async def ask_behind_an_end(
+    upstream: Upstream, made: Client, monkeypatch: pytest.MonkeyPatch
+) -> bytes:
+    """Send a request while the server's end of the connection is on its way.
+
+    It has come in truth, but neither the loop nor the look before use has seen it.
+    """
+    gate = next(step for step in upstream.scripts[0] if isinstance(step, Gate))
+    await fetch(made)
+    await pass_trial(made.connections)
+    (wire,) = made.connections.idle
+    assert wire.transport is not None
+    wire.transport.pause_reading()
+    gate.open()
+    await until(lambda: not upstream.connections)
+
+    def see_nothing(wire: Wire) -> bool:
+        assert wire.transport is not None
+        wire.transport.resume_reading()
+        return True
+
+    monkeypatch.setattr(Wire, "quiet", see_nothing)
+    return await fetch(made)
+
+
+def test_a_request_behind_the_servers_end_is_sent_once_more(
+    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of it was acknowledged when the FIN came, so the server had not read any."""
+
+    async def run() -> None:
+        first = [*whole(b"1"), Gate(), Cut()]
+        async with Upstream(first, whole(b"2"), whole(b"2")) as upstream, client(upstream) as made:
+            failures: list[UpstreamError] = []
+            made.on_failure = failures.append
+            assert await ask_behind_an_end(upstream, made, monkeypatch) == b"2"
+            assert len(upstream.requests) == upstream.opened == 2
+            assert not failures and not made.losses
+
+    runner.run(run())
+
+
+def test_a_request_that_met_a_reset_is_not(
+    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reset may have come from anybody between, for any reason."""
+
+    async def run() -> None:
+        first = [*whole(b"1"), Gate(), Reset()]
+        async with Upstream(first, whole(b"2"), whole(b"2")) as upstream, client(upstream) as made:
+            with pytest.raises(UpstreamError) as caught:
+                await ask_behind_an_end(upstream, made, monkeypatch)
+            assert caught.value.reason == "cut"
+            assert len(upstream.requests) == 1
+
+    runner.run(run())
 
 
 @pytest.mark.parametrize("end", [Cut(), Reset()])
