@@ -96,7 +96,7 @@ READINGS_OF_ASCII = tuple(x for x in READINGS if x.empty or x.alternatives or x.
 def options(entry: Entry, undo: Undo | None, reading: Reading) -> list[Option]:
     """Return what the entry may stand for: its own token, then (if so read) its alternatives."""
     found = [] if entry.bytes is UNCHOSEN else [_option(entry, undo, -1, reading)]
-    if reading.control and found and CONTROL.fullmatch(entry.token):
+    if reading.control and found and mark_of(entry) == "closes":
         found.append(Option(b""))
     if reading.spaced and found and found[0].data:
         found.append(Option(b" " + found[0].data))
@@ -149,7 +149,7 @@ def _option(row: Entry | Alternative, undo: Undo | None, pick: int, reading: Rea
     if not row.token:
         return Option(None, pick=pick, most=ANY if reading.textless else reading.most)
     texts = tuple(text.encode() for text in _REPLACED.split(row.token))
-    return Option(None, texts, pick, reading.most)
+    return Option(None, texts, pick, reading.most, least=row.token.count("\ufffd"))
 
 
 def settle_piece(
@@ -174,15 +174,19 @@ def settle_piece(
         notes.add("logprobs_space_restored" if spaced else "logprobs_content_respelled")
         _set(entry, data)
         _mirror(entry, was)
-    if data == b"":
+    if piece.cut < 0:
+        own_part(entry, told, notes)  # the end of a character whose beginning has gone out
+    elif data == b"":
         without_bytes(entry)  # a part of a character, or a control token that is not in the text
     elif data is None:
         own_part(entry, told, notes)
         _mirror(entry, was)
     elif piece.cut or piece.over:
         notes.add("logprobs_clipped")
-        _set(entry, data[piece.cut : len(data) - piece.over])
-        if any(row.token == entry.token for row in entry.top_logprobs):
+        clipped = data[piece.cut : len(data) - piece.over]
+        _set(entry, clipped)
+        rows = entry.top_logprobs
+        if any(row.token == entry.token or bytes_of(row, undo) == clipped for row in rows):
             _mirror(entry, was)  # else the entry would read as that other token
     elif bytes_of(entry, None) != data:
         _set(entry, data)

@@ -11,28 +11,27 @@ come than the content is of, behind them, then the first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
 from itertools import takewhile
 from typing import NamedTuple
 
+from wellspoken.adapters.alignment.costs import Costs
+from wellspoken.adapters.alignment.ends import CONTINUING
 from wellspoken.adapters.alignment.known import Known
 from wellspoken.adapters.alignment.parts import Parts
 from wellspoken.adapters.alignment.placement import (
     AFTER,
+    ANY,
     FRONT,
     GAP,
     INSIDE,
-    LEFT,
-    MARKED,
     PARTIAL,
-    PARTS,
     REPLACEMENT,
-    SHOWN,
-    SPACE,
-    TAIL,
-    UNMARKED,
+    STEPS,
     Budget,
     Cover,
+    Hints,
     Joint,
     Mark,
     Option,
@@ -40,39 +39,22 @@ from wellspoken.adapters.alignment.placement import (
     Rows,
     Stretch,
     Walker,
+    is_blank,
+    is_part,
+    is_space,
 )
 from wellspoken.adapters.alignment.replaced import cover_replaced
 
 MOST_GAPS = 6
-BROAD = 96  # ways that are followed on over a gap
-STOP_ROWS = 16  # rows that a stop string is sought in
+NARROW = 24  # states kept after a row where all of them are too many
 SURE = 6  # a cover below this is not searched for further
-
-
-class Hints(NamedTuple):
-    """What is known of the rows besides their texts.
-
-    `before`: shown text that stands before the content, its reasoning, whose rows may come first;
-    `reasoned`: they were found. `own`: the first row that came with the last piece of the content;
-    `lags`: that tells nothing, since rows come before their text. `last`: all rows are there, and
-    nothing may stand behind the content but what ends it, one of the `stops` among that. `marks`:
-    which rows are control tokens.
-    """
-
-    before: bytes = b""
-    own: int = 0
-    lags: bool = False
-    last: bool = False
-    reasoned: bool = False
-    stops: Sequence[bytes] = ()
-    marks: Sequence[Mark] = ()
 
 
 class _Way(NamedTuple):
     """Stretches one after the other, and what they cost."""
 
     cost: int
-    penalty: int
+    penalty: float
     joint: Joint
     stretches: tuple[tuple[Stretch, Joint], ...]
 
@@ -80,29 +62,43 @@ class _Way(NamedTuple):
     def first(self) -> int:
         return self.stretches[0][0].first
 
+    def rank(self, more: int = 0) -> tuple[float, float, int, int]:
+        """Return what it is sorted by, at `more` cost; of equal ones the furthest is first."""
+        cost = self.cost + more + self.penalty // 4
+        return cost, self.penalty, -self.joint.at, self.joint.row
+
     def trace(self) -> list[Piece]:
         """Return the pieces of all stretches."""
         return [piece for stretch, joint in self.stretches for piece in stretch.trace(joint)]
 
 
+Ranked = tuple[float, float, int, int, _Way]
+
+
 def cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | None:
     """Return how `rows` cover `content` from its start, None if they do not."""
     first = _skip(rows, hints.before, budget)
+    behind = None
     if first:
         first = _skip_end(rows, hints.marks, first)
         marks, own = hints.marks[first:], max(hints.own - first, 0)
-        behind = hints._replace(own=own, marks=marks, reasoned=True)
-        found = _cover(rows[first:], content, budget, behind)
-        if found is not None and found.cost < SURE:
-            pieces = [piece._replace(row=piece.row + first) for piece in found.pieces]
-            return found._replace(pieces=pieces)
-    return _cover(rows, content, budget, hints)
+        rest = hints._replace(own=own, marks=marks, reasoned=True)
+        behind = _cover(rows[first:], content, budget, rest)
+    if behind is not None:
+        pieces = [piece._replace(row=piece.row + first) for piece in behind.pieces]
+        behind = behind._replace(pieces=pieces)
+        if behind.cost < SURE:
+            return behind
+    found = _cover(rows, content, budget, hints)
+    if found is None or (behind is not None and behind.cost <= found.cost + GAP):
+        return behind
+    return found
 
 
 def _skip(rows: Rows, before: bytes, budget: Budget) -> int:
     """Return how many rows stand for the text before the content, 0 if that cannot be told."""
     text = before.strip() or before
-    found = _cover(rows, text, budget, Hints(lags=True)) if text else None
+    found = _cover(rows, text, budget, Hints(lags=True, ahead=True)) if text else None
     return 0 if found is None or found.cost > FRONT else found.pieces[-1].row + 1
 
 
@@ -111,7 +107,7 @@ def _skip_end(rows: Rows, marks: Sequence[Mark], first: int) -> int:
     for n in range(first, len(marks)):
         if marks[n]:
             return n + 1 if marks[n] == "closes" else first
-        if not _is_space(rows[n][0]):
+        if not is_space(rows[n]) and not is_blank(rows[n]):
             break
     return first
 
@@ -124,18 +120,31 @@ def _cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | 
         known = Known(front, content, budget)
         found = _Search(known, front, rows, content, budget, hints).run()
         if found is None and REPLACEMENT in content:
-            found = cover_replaced(known)
-        if found is None:
-            found = _cover_unended(known, rows, hints)
+            found = _add_costs(cover_replaced(known), rows, hints)
+        if found is None or found.cost >= PARTIAL:
+            found = _cover_unended(known, rows, hints) or found
         if found is None and (pieces := known.find_inside(0)):
             found = Cover(pieces, len(content), INSIDE)
-        if len(front) == len(rows) or (found is not None and found.covered == len(content)):
+        parted = bool(known.data) and known.data[0].startswith(CONTINUING)
+        if (len(front) == len(rows) and not parted) or (found and found.covered == len(content)):
             return found
-    quiet = len(rows)
-    while quiet and (_is_blank(rows[quiet - 1]) or (hints.marks and hints.marks[quiet - 1])):
-        quiet -= 1
-    parts = Parts(rows, content, budget, lags=hints.lags, quiet=quiet)
-    return _Search(parts, rows, rows, content, budget, hints).run()
+    if budget.left < 0:
+        return None
+    found = _Search(Parts(rows, content, budget, hints), rows, rows, content, budget, hints).run()
+    if found is None and budget.left < 0:  # too many ways: a few of them may do
+        few = Parts(rows, content, Budget(STEPS // 4), hints, width=NARROW)
+        found = _Search(few, rows, rows, content, few.budget, hints).run()
+    return found
+
+
+def _add_costs(found: Cover | None, rows: Rows, hints: Hints) -> Cover | None:
+    """Return the cover with what it costs to begin and to end where it does."""
+    if found is None or not found.pieces:
+        return found
+    costs = Costs(rows, b"", hints)
+    head = costs.heads[found.pieces[0].row]
+    tail = [*costs.tails, 0][found.pieces[-1].row + 1]
+    return found._replace(cost=found.cost + head + tail)
 
 
 def _cover_unended(known: Known, rows: Rows, hints: Hints) -> Cover | None:
@@ -145,10 +154,10 @@ def _cover_unended(known: Known, rows: Rows, hints: Hints) -> Cover | None:
         return None
     shorter = Known(known.rows, content, known.budget)
     found = _Search(shorter, known.rows, rows, content, known.budget, hints).run()
-    if found is None or found.cost >= PARTIAL:
+    if found is None or found.cost >= PARTIAL or found.pieces[-1].over:
         return None
     end = found.pieces[-1].row + 1
-    parts = list(takewhile(lambda n: _is_blank(rows[n]), range(end, len(rows))))
+    parts = list(takewhile(lambda n: is_blank(rows[n]), range(end, len(rows))))
     size = len(known.content)
     if not parts:
         return found
@@ -160,7 +169,7 @@ def _cover_unended(known: Known, rows: Rows, hints: Hints) -> Cover | None:
 def _without_end(rows: Rows) -> Rows:
     """Return the rows without those at their end that tell no text: an end-of-text token."""
     last = len(rows)
-    while last and all(x.data is None for x in rows[last - 1]) and _is_blank(rows[last - 1]):
+    while last and all(x.data is None for x in rows[last - 1]) and is_blank(rows[last - 1]):
         last -= 1
     return rows[:last]
 
@@ -179,160 +188,88 @@ class _Search:
     ) -> None:
         self.walker = walker
         self.rows = rows
-        self.size = len(content)
         self.budget = budget
         self.hints = hints
         self.best: _Way | None = None
-        self.marks = hints.marks or [""] * len(all_rows)
-        self.tails = _tail_costs(all_rows, self.marks, hints.last)
-        self.heads = _head_costs(self.marks)
+        self.reached: dict[tuple[int, int], tuple[float, float]] = {}
+        self.walks: dict[tuple[int, int], Stretch | None] = {}
+        self.costs = Costs(all_rows, content, hints)
 
     def run(self) -> Cover | None:
         """Return the cheapest cover, None if there is none."""
-        ways = [_Way(0, 0, Joint(0, 0), ())]
-        for gaps in range(MOST_GAPS + 1):
-            found = [further for way in ways for further in self._follow(way, gaps)]
-            # With one gap more a cover costs at least this; the first may lie before the content.
-            if self.best is not None and self.best.cost <= AFTER + GAP * gaps:
+        # The cheapest way is followed first, so that what it costs bounds what is looked at.
+        start = _Way(0, 0, Joint(0, 0), ())
+        ways: list[Ranked] = [(AFTER, 0, 0, 0, start)]
+        self._push(ways, self._follow(start, range(min(len(self.rows), 1))))
+        while ways and self.budget.left >= 0:
+            *rank, way = heappop(ways)
+            if self.best is not None and tuple(rank[:2]) >= self._rank(self.best)[:2]:
                 break
-            if self.budget.left < 0:
-                break
-            found.sort(key=lambda way: (-way.joint.at, way.cost, way.joint.row))
-            ways = (ways if gaps == 0 else []) + found[:BROAD]
+            row, at = way.joint.row, way.joint.at
+            self._push(ways, self._follow(way, self.walker.find_begins(row, at)))
         best = self.best
         return None if best is None else Cover(best.trace(), best.joint.at, best.cost)
 
-    def _follow(self, way: _Way, gaps: int) -> list[_Way]:
+    def _push(self, ways: list[Ranked], found: list[_Way]) -> None:
+        """Add the ways to a place that none as cheap has come to."""
+        for way in found:
+            place, price = (way.joint.row, way.joint.at), (way.cost, way.penalty)
+            if len(way.stretches) <= MOST_GAPS and price < self.reached.get(place, (ANY, 0)):
+                self.reached[place] = price
+                # What goes on at once, without the white space at its front, is no gap.
+                data = self.rows[way.joint.row][0].data or b""
+                heappush(ways, (*way.rank(AFTER if data[:1].isspace() else GAP), way))
+
+    def _follow(self, way: _Way, begins: Iterable[int]) -> list[_Way]:
         """Return the ways that go on from this one and break off; offer those that arrive."""
         row, at = way.joint.row, way.joint.at
-        begins = self.walker.find_begins(row, at) if gaps else range(min(len(self.rows), 1))
         found = []
         for begin in begins:
-            stretch = self.walker.walk(begin, at) if self.budget.left >= 0 else None
+            stretch = self._walk(begin, at)
             if stretch is None:
                 continue
-            cost = way.cost + self._gap_cost(way.joint, stretch)
+            cost = way.cost + self.costs.price_gap(way.joint, stretch)
             # Of equal ways that one is better which begins with a text that is known, and leaves no
             # parts of a character behind its last one.
-            unsure = int(gaps > 0 and _is_blank(self.rows[begin]))
-            unsure += 3 if at and begin > row and _is_blank(self.rows[row]) else 0
+            unsure = int(begin > row and is_blank(self.rows[begin]))
+            unsure += 2 if begin > row and self._is_inside(begin) else 0
+            unsure += 3 if at and begin > row and is_blank(self.rows[row]) else 0
             for joint in stretch.joints:
                 stretches = (*way.stretches, (stretch, joint))
                 penalty = way.penalty + joint.penalty + unsure
                 further = _Way(cost, penalty, joint, stretches)
                 if stretch.whole and joint is stretch.joints[0]:
-                    tail = self._tail_cost(further, at)
+                    tail = self.costs.price_tail(stretch, joint, at)
                     self._offer(further._replace(cost=cost + tail))
                 elif joint.row < len(self.rows):
                     found.append(further)
-                elif gaps == 0:
+                elif not way.stretches and begin == row:
                     self._offer(further._replace(cost=cost + PARTIAL))
         return found
+
+    def _is_inside(self, row: int) -> bool:
+        """Say whether the row ends a character whose parts before are left out."""
+        option = self.rows[row][0]
+        opened = option.data is None and not option.texts[0] and not option.is_blank
+        return opened and is_part(self.rows[row - 1])
+
+    def _walk(self, row: int, at: int) -> Stretch | None:
+        key = (row, at)
+        if key not in self.walks:
+            self.walks[key] = self.walker.walk(row, at) if self.budget.left >= 0 else None
+        return self.walks[key]
 
     def _offer(self, way: _Way) -> None:
         if self.best is None or self._rank(way) < self._rank(self.best):
             self.best = way
 
-    def _rank(self, way: _Way) -> tuple[int, int, int, list[int]]:
+    def _rank(self, way: _Way) -> tuple[float, float, int, list[int]]:
         firsts = [stretch.first for stretch, _ in way.stretches]
         joints = [joint.row for _, joint in way.stretches]
         # Rows between two stretches, and those behind the last, unless more are of what follows.
         apart = sum(first - row for first, row in zip(firsts[1:], joints, strict=False))
-        lags = self.hints.lags or self.hints.own < 0 or way.joint.over
+        left = way.joint.row <= self.hints.own
+        lags = self.hints.lags or self.hints.own < 0 or (way.joint.over and not left)
         if self.hints.last or not lags:
-            apart += len(self.tails) - joints[-1]
+            apart += len(self.costs.rows) - joints[-1]
         return way.cost + way.penalty // 4, way.penalty, apart, firsts
-
-    def _gap_cost(self, joint: Joint, stretch: Stretch) -> int:
-        outside = self.rows[joint.row : stretch.first]
-        if not outside:
-            return SPACE if stretch.cut else 0
-        head = self.heads[stretch.first]
-        if self._is_shown(joint, stretch.first):
-            head += SHOWN
-        elif joint.at and "closes" in self.marks[joint.row : stretch.first]:
-            head += 0 if "opens" in self.marks[joint.row : stretch.first] else MARKED
-        if joint.at:
-            return GAP + head + (0 if any(self.marks[joint.row : stretch.first]) else UNMARKED)
-        if self.marks[stretch.first - 1]:
-            return AFTER + head
-        behind = takewhile(lambda n: not self.marks[n], reversed(range(joint.row, stretch.first)))
-        blank = all(_is_space(self.rows[n][0]) for n in behind)
-        return (SPACE if blank else FRONT) + head
-
-    def _is_shown(self, joint: Joint, end: int) -> bool:
-        """Say whether rows up to `end` are likely content: those before a call, after reasoning."""
-        if not self.hints.last:
-            return False
-        ahead: Mark = "opens" if self.hints.reasoned and not joint.at else ""
-        for n in range(end - 1, joint.row - 1, -1):
-            ahead = self.marks[n] or ahead
-            if not self.marks[n] and ahead == "opens":
-                if not _is_space(self.rows[n][0], blank=joint.at > 0):
-                    return True
-        return False
-
-    def _tail_cost(self, way: _Way, at: int) -> int:
-        """Return what the rows behind the content cost, or a last one that is hardly of it."""
-        stretch, joint = way.stretches[-1]
-        tail = self.tails[joint.row] if joint.row < len(self.tails) else 0
-        alone = joint.row == stretch.first + 1 and joint.row > 1
-        rest = self.size - at
-        if alone and all(len((x.data or b"").lstrip()) > rest for x in self.rows[stretch.first]):
-            tail = max(tail, TAIL if self.hints.last else AFTER)  # it only begins as that ends
-        hints = self.hints
-        if tail and self.hints.stops and self._is_stop(way):
-            tail = 0
-        unsure = self.rows[stretch.first][0].is_blank and all(
-            piece.option.is_blank for piece in stretch.trace(joint)
-        )
-        if unsure and not hints.lags and joint.row <= hints.own < len(self.tails):
-            tail = max(tail, LEFT)
-        return tail
-
-    def _is_stop(self, way: _Way) -> bool:
-        """Say whether what stands behind the content begins with a stop string, or begins one."""
-        stretch, joint = way.stretches[-1]
-        last = stretch.trace(joint)[-1]
-        data = last.option.data or last.option.texts[-1]
-        text = data[len(data) - last.over :] if last.over else b""
-        for row in self.rows[joint.row : joint.row + STOP_ROWS]:
-            text += row[0].data or row[0].texts[-1]
-        return any(text.startswith(stop) or stop.startswith(text) for stop in self.hints.stops)
-
-
-def _is_blank(row: Sequence[Option]) -> bool:
-    return all(option.is_blank for option in row)
-
-
-def _is_space(option: Option, blank: bool = True) -> bool:
-    return (blank and option.is_blank) or (option.data or b"").isspace()
-
-
-def _tail_costs(rows: Rows, marks: Sequence[Mark], last: bool) -> list[int]:
-    """Return for each row what it costs that it and all rows after it are behind the content."""
-    costs = []
-    ahead: Mark = ""  # the next control token
-    near = far = False  # text stands before it; text that is in no call stands behind it
-    parts = lost = 0  # rows without text before it, and those in no call behind it
-    for options, mark in zip(reversed(rows), reversed(marks), strict=True):
-        if mark:
-            far = far or (near and mark == "closes")
-            lost += parts if mark == "closes" else 0
-            near, parts, ahead = False, 0, mark
-        elif options[0].is_blank:
-            parts += 1
-        else:
-            near = True
-        cost = MARKED if ahead == "closes" and far else TAIL if last and (near or far) else 0
-        costs.append(max(cost, PARTS if last and lost > 1 else 0))
-    return costs[::-1]
-
-
-def _head_costs(marks: Sequence[Mark]) -> list[int]:
-    """Return for each row what it costs to begin there: much inside of reasoning or a call."""
-    costs, inside = [], False
-    for mark in marks:
-        costs.append(MARKED if inside else 0)
-        inside = mark == "opens" or (inside and not mark)
-    return costs

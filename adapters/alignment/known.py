@@ -13,6 +13,7 @@ from wellspoken.adapters.alignment.placement import (
     Rows,
     Stretch,
     find_cut,
+    measure_space,
 )
 
 _BACK = 3  # rows before the place where a stretch breaks off, at which it may be left as well
@@ -37,7 +38,7 @@ class Known:
         """The rows by their bytes, also without white space in front."""
         found: defaultdict[bytes, list[int]] = defaultdict(list)
         for n, data in enumerate(self.data):
-            for cut in range(len(data) - len(data.lstrip()) + 1):
+            for cut in range(measure_space(data) + 1):
                 if data[cut:]:
                     found[data[cut:]].append(n)
         return found

@@ -17,48 +17,65 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from wellspoken.adapters.alignment.ends import (
+    CONTINUING,
+    State,
+    find_ends,
+    find_ends_of_any,
+    show_replaced,
+    strip_space,
+)
 from wellspoken.adapters.alignment.placement import (
     ANY,
     PART,
     REPLACEMENT,
     Budget,
+    Hints,
     Joint,
     Option,
     Piece,
     Rows,
     Stretch,
     find_cut,
+    is_blank,
 )
 
-WIDTH = 256  # states kept after a row; where the split is certain there is one
+GUESS = 1 / 1024  # penalty of text that nothing tells whose it is
+STRANDED = 12  # penalty of parts without the character that they are of
+WIDTH = 128  # states kept after a row; where the split is certain there is one
 UNFINISHED = 8  # penalty of an end behind which the rest of a character comes
-LEFT_ROWS = 4  # penalty of an end behind which text comes, where nothing should
-_PLACES = 4  # of a known text, at which a row that stands for any text may end
+UNTOLD = GUESS / 2  # penalty of an end that no text tells
+LEFT_FIRST = 2  # the same behind a first text
+LEFT_ROWS = 40  # penalty of an end behind which text comes, where nothing should
 _EXITS = 32  # states in which a stretch may be left after a row, the furthest
 _BACK = 3  # rows before the place where a stretch breaks off, at which it may be left as well
-_CONTINUING = tuple(bytes([byte]) for byte in range(0x80, 0xC0))
 
-State = tuple[int, int]
-"""(position in the content, parts of the character there that have come and own nothing)"""
-Trail = dict[State, tuple[int, State, Option]]
+Trail = dict[State, tuple[float, State, Option]]
 """state -> (penalties so far, state before, option taken)"""
 
 
 class Parts:
-    """The walker of any rows.
-
-    `lags`: more of them have come than the content is of. `quiet`: from this one on no row has text
-    that may be content.
-    """
+    """The walker of any rows; it keeps `width` states after each."""
 
     def __init__(
-        self, rows: Rows, content: bytes, budget: Budget, *, lags: bool, quiet: int
+        self, rows: Rows, content: bytes, budget: Budget, hints: Hints, width: int = WIDTH
     ) -> None:
         self.rows = rows
         self.content = content
         self.budget = budget
-        self.lags = lags
-        self.quiet = quiet
+        self.hints = hints
+        self.width = width
+        # What came with a first text may be reasoning's, which is priced by itself (LEFT, FAR).
+        self.left = LEFT_ROWS if hints.own < 0 else LEFT_FIRST
+        self.quiet = len(rows)  # from this one on no row has text that may be content
+        while self.quiet and self._is_mute(self.quiet - 1):
+            self.quiet -= 1
+
+    def _is_mute(self, row: int) -> bool:
+        """Say whether a row shows no text, not even that of a part."""
+        options = self.rows[row]
+        marks = self.hints.marks
+        return (is_blank(options) and not options[0].least) or bool(marks and marks[row])
 
     def walk(self, row: int, at: int) -> Stretch | None:
         """Return the longest stretch that begins with `row` at `at`; None if that does not fit.
@@ -71,11 +88,13 @@ class Parts:
         rows, content, size = self.rows, self.content, len(self.content)
         trails: list[Trail] = []
         reached: Trail = {(at, 0): (0, (at, 0), Option(None))}
-        arrived: list[tuple[int, int, State]] = []  # (penalties, rows, state) at the content's end
+        arrived: list[
+            tuple[float, int, State]
+        ] = []  # (penalties, rows, state) at the content's end
         anchor = (row, at)  # the last row and position that were certain
         for index in range(row, len(rows)):
             following = rows[index + 1] if index + 1 < len(rows) else ()
-            inner = any(x.data is not None and x.data[:1] in _CONTINUING for x in following)
+            inner = any(x.data is not None and x.data[:1] in CONTINUING for x in following)
             ending = index + 1 >= self.quiet
             reached = _advance(
                 reached, rows[index], following, content, index == row, inner, ending
@@ -84,25 +103,28 @@ class Parts:
                 break
             if len(reached) == 1:
                 anchor = (index, next(iter(reached))[0])
-            elif len(reached) > WIDTH:  # a run of parts alone, as in a text of emojis: all alike
-                reached = _nearest(reached, anchor, (index, len(rows)), size)
+            elif len(reached) > self.width:  # a run of parts alone, as in a text of emojis
+                reached = _nearest(reached, anchor, (index, len(rows)), size, self.width)
             trails.append(reached)
-            ways = [(way[0], end) for end, way in reached.items() if end[0] == size > way[1][0]]
+            left = 0 if self.hints.lags or ending else self.left
+            ways = [
+                (_price_end(way, end, size, inner=inner, left=left), end)
+                for end, way in reached.items()
+                if end[0] == size > way[1][0]
+            ]
             if ways:
                 penalty, end = min(ways)
-                penalty += UNFINISHED if inner else 0
-                penalty += LEFT_ROWS if not self.lags and not ending else 0
-                arrived.append((penalty, index if self.lags else -index, end))
+                arrived.append((penalty, index if self.hints.ahead else -index, end))
         return self._leave(row, at, trails, arrived)
 
     def _leave(
-        self, row: int, at: int, trails: list[Trail], arrived: list[tuple[int, int, State]]
+        self, row: int, at: int, trails: list[Trail], arrived: list[tuple[float, int, State]]
     ) -> Stretch | None:
         """Return the stretch that these steps are, None if they lead nowhere."""
         size = len(self.content)
         trace = partial(_trace, trails, row, self.content)
         joints = [
-            Joint(row + n + 1, state[0], state, trails[n][state][0])
+            Joint(row + n + 1, state[0], state, trails[n][state][0] + STRANDED * (state[1] > 0))
             for n in range(len(trails) - 1, max(len(trails) - 1 - _BACK, -1), -1)
             for state in _exits(trails[n])
             if at < state[0] < size
@@ -129,12 +151,30 @@ class Parts:
                 if run == n and (parted or options[0].most == ANY):
                     found.append(n)
                 continue
-            if run not in found and any(_may_begin(option, rest, parted) for option in options):
+            if any(_may_begin(option, rest, parted) for option in options):
                 whole = all((x.data or x.texts[0] or b"").isascii() for x in options)
-                found.append(n if whole or run < 0 else run)
+                if run >= 0 and not whole and run not in found:
+                    found.append(run)
+                found.append(n)
             run = -1
         self.budget.spend(len(self.rows) - row)
         return found
+
+
+def _price_end(
+    way: tuple[float, State, Option], end: State, size: int, *, inner: bool, left: int
+) -> float:
+    """Return the penalties of a way that ends where the content does.
+
+    `inner`: the next row begins inside a character, which is the content's last one unless that has
+    all its bytes. `left`: text comes behind, though nothing should.
+    """
+    penalty, (at, _), option = way
+    least = len(option.data if option.data is not None else b"".join(option.texts))
+    untold = at + least > size or (option.data is None and not option.texts[-1])
+    penalty += UNFINISHED if inner and not end[1] else 0
+    penalty += UNTOLD if untold else 0
+    return penalty + ((left if untold else GUESS) if left else 0)
 
 
 def _exits(trail: Trail) -> list[State]:
@@ -144,20 +184,22 @@ def _exits(trail: Trail) -> list[State]:
 
 def _may_begin(option: Option, rest: bytes, parted: bool) -> bool:
     if option.data is None:
-        if _strip(option, rest, 0) is not option:
+        if strip_space(option, rest, 0) is not option:
             return True
         text = option.texts[0]
-        return rest.startswith(text) if text else parted or rest.startswith(option.texts[-1])
+        if not text:
+            return parted or rest.startswith(option.texts[-1])
+        return rest.startswith(text) or text.startswith(rest)
     if rest.startswith(option.data) or option.data.startswith(rest):
         return True
     if rest.startswith(REPLACEMENT):
-        return bool(_as_replaced(option.data, 0, rest))
+        return bool(show_replaced(option.data, 0, rest))
     cut = find_cut(option.data, rest, 0)
     text = option.data[cut:]
     return bool(cut) and (rest.startswith(text) or text.startswith(rest))
 
 
-def _nearest(reached: Trail, anchor: State, at: State, size: int) -> Trail:
+def _nearest(reached: Trail, anchor: State, at: State, size: int, width: int) -> Trail:
     """Return the states nearest to a steady pace from the anchor to the content's end.
 
     300 rows without text cover 150 emojis so; with the first states kept instead, the rows would be
@@ -165,7 +207,7 @@ def _nearest(reached: Trail, anchor: State, at: State, size: int) -> Trail:
     """
     (row, position), (index, count) = anchor, at
     wanted = position + (size - position) * (index - row) / max(count - 1 - row, 1)
-    kept = sorted(reached, key=lambda state: abs(state[0] - wanted))[:WIDTH]
+    kept = sorted(reached, key=lambda state: abs(state[0] - wanted))[:width]
     return {state: reached[state] for state in kept}
 
 
@@ -186,158 +228,25 @@ def _advance(
     found: Trail = {}
     for state, (total, _, _) in reached.items():
         for option in options:
-            ends = _ends(option, state, content, front, inner)
+            ends = find_ends(option, state, content, front, inner)
             if front and option.data is None:
-                bare = _strip(option, content, state[0])
+                bare = strip_space(option, content, state[0])
                 if bare is not option:
-                    ends = [*ends, *_ends(bare, state, content, front, inner)]
+                    ends = [*ends, *find_ends(bare, state, content, front, inner)]
             if option.most == ANY:
-                ends = [*ends, *_ends_of_any(state[0], following, content, ending)]
+                ends = [*ends, *find_ends_of_any(state[0], following, content, ending)]
+            known = len(b"".join(option.texts)) if option.data is None else len(content)
             for penalty, end in ends:
-                if end not in found or total + penalty < found[end][0]:
-                    found[end] = (total + penalty, state, option)
+                cost = total + penalty + (GUESS if end[0] - state[0] > known else 0)
+                if end not in found or cost < found[end][0]:
+                    found[end] = (cost, state, option)
     return found
 
 
-def _strip(option: Option, content: bytes, at: int) -> Option:
-    """Return a pattern without the white space in front that the content lacks."""
-    n = 0 if option.texts[0] else 1
-    cut = find_cut(option.texts[n], content, at) if n == 0 or option.firm else 0
-    if not cut and n == 0 and option.texts[0].isspace() and not content[at : at + 1].isspace():
-        cut = len(option.texts[0])
-    texts = (*option.texts[:n], option.texts[n][cut:], *option.texts[n + 1 :])
-    return option._replace(texts=texts) if cut else option
-
-
-Ends = Sequence[tuple[int, State]]
-
-
-def _ends(option: Option, state: State, content: bytes, front: bool, inner: bool) -> Ends:
-    """Return (penalty, state after) for one option taken at `state`."""
-    if option.data is not None:
-        return _ends_of_known(option.data, state, content, front)
-    if option.most in (1, ANY) and option.texts == PART:
-        return _part_ends(state, content, inner)
-    found, size = {state[0]: 0}, len(content)
-    for last, text in enumerate(option.texts):
-        found = {
-            min(at + len(text), size): penalty
-            for at, penalty in found.items()
-            if content.startswith(text, at)
-            or (
-                text.startswith(content[at:]) and (at < size or not option.firm) and state[0] < size
-            )
-        }
-        if last + 1 < len(option.texts):
-            behind = option.texts[last + 1]
-            inside = behind.startswith(_CONTINUING) or (not behind and inner)
-            found = _with_gaps(found, option.most, content, inside)
-    for at, penalty in list(found.items()):
-        if at == size - len(REPLACEMENT) and content.endswith(REPLACEMENT):
-            found[size] = penalty + 1  # a part of a character at the end, which the text lacks
-    opened = 0 if option.texts[-1] else 1
-    return [(penalty, (at, opened)) for at, penalty in found.items()]
-
-
-def _with_gaps(found: dict[int, int], most: int, content: bytes, inside: bool) -> dict[int, int]:
-    """Return where each position may be after up to `most` characters that are not ASCII.
-
-    `inside`: what follows begins with the end of a character, whose beginning is in the gap then.
-    """
-    reached: dict[int, int] = {}
-    for start, penalty in found.items():
-        at = start
-        for count in range(most + 1):
-            reached[at] = min(penalty + max(count - 1, 0), reached.get(at, 99))
-            if at >= len(content) or content[at] < 0x80:
-                break
-            end = _character_end(content, at)
-            if inside:
-                reached |= dict.fromkeys(range(at + 1, end), penalty + count)
-            at = end
-    return reached
-
-
-def _ends_of_any(
-    at: int, following: Sequence[Option], content: bytes, ending: bool
-) -> list[tuple[int, State]]:
-    """Return the ends of a row that stands for any text: where the next one's is, or the end.
-
-    The less text it is, the better, since what is known should be found in its place.
-    """
-    ends = [(8 + len(content) - at, (len(content), 0))] if ending and at < len(content) else []
-    for option in following:
-        text = option.data or option.texts[0]
-        found = content.find(text, at + 1) if text else -1
-        for _ in range(_PLACES):
-            if found < 0:
-                break
-            ends.append((6 + found - at, (found, 0)))
-            found = content.find(text, found + 1)
-    return ends
-
-
-def _ends_of_known(data: bytes, state: State, content: bytes, front: bool) -> Ends:
-    position, opened = state
-    if content.startswith(data, position):
-        whole = _character_end(content, position) - position
-        # Parts that own nothing belong to the character that comes now, if it has that many.
-        penalty = 0 if not opened or opened < whole else 2
-        if opened and data[:1] >= b"\xc0" and len(data) < whole:
-            penalty = 6  # it begins that character, so none came before it
-        return ((penalty, (position + len(data), 0)),)
-    if position < len(content) and data.startswith(content[position:]):
-        return ((0, (len(content), 0)),)
-    replaced = _as_replaced(data, position, content)
-    if replaced:
-        return [(penalty, (end, opened)) for penalty, end in replaced]
-    cut = find_cut(data, content, position) if front else 0
-    if cut and position < len(content):
-        text = data[cut:]
-        if content.startswith(text, position) or text.startswith(content[position:]):
-            return ((1, (min(position + len(text), len(content)), 0)),)
-    return ()
-
-
-def _part_ends(state: State, content: bytes, inner: bool) -> Ends:
-    """Return the ends of a part of a character: it owns nothing, or completes its character.
-
-    A character of n bytes has at most n parts, and a part alone is no whole character, unless the
-    content shows U+FFFD there.
-    """
-    position, opened = state
-    ends = [(0 if opened < 3 else 2, (position, min(opened + 1, 3)))]
-    if position < len(content) and content[position] >= 0x80:
-        end = _character_end(content, position)
-        alone = not opened and content[position] >= 0xC0
-        fits = not alone or content.startswith(REPLACEMENT, position)
-        penalty = (0 if fits else 4) + (0 if opened < end - position else 3)
-        ends.append((penalty, (end, 0)))
-        if inner:
-            ends += [(1, (at, 0)) for at in range(position + 1, end)]
-            if end < len(content):  # the rest of this one, and the beginning of the next
-                ends += [(2, (at, 0)) for at in range(end + 1, _character_end(content, end))]
-    return ends
-
-
-def _character_end(content: bytes, at: int) -> int:
-    """Return the position after the character that `at` is in."""
-    at += 1
-    while at < len(content) and content[at] & 0xC0 == 0x80:
-        at += 1
-    return at
-
-
-def _as_replaced(data: bytes, position: int, content: bytes) -> Sequence[tuple[int, int]]:
-    """Return where undecodable bytes end if the content shows U+FFFD for them, or for a part."""
-    if not content.startswith(REPLACEMENT, position):
-        return ()
-    text = data.decode("utf-8", "replace").encode()
-    if text == data:
-        return ()
-    bytewise = b"".join(REPLACEMENT if byte >= 0x80 else bytes([byte]) for byte in data)
-    ends = [(0, position + len(x)) for x in {text, bytewise} if content.startswith(x, position)]
-    return [*ends, (2, position)] if not text.replace(REPLACEMENT, b"") else ends
+def _reaches_over(option: Option, own: bytes) -> bool:
+    # A part at its front owns a character of its own.
+    least = sum(map(len, option.texts)) + (not option.texts[0] and option.least > 0)
+    return not own.endswith(option.texts[-1]) or (len(own) < least and option.texts != PART)
 
 
 def _trace(trails: list[Trail], first: int, content: bytes, joint: Joint) -> list[Piece]:
@@ -355,8 +264,12 @@ def _trace(trails: list[Trail], first: int, content: bytes, joint: Joint) -> lis
         if beyond > 0 and own and own in data:
             cut = data.find(own)
             over = beyond - cut
-        if option.data is None and option.most < ANY and not own.endswith(option.texts[-1]):
+        elif data and beyond < 0 and own.endswith(data) and REPLACEMENT not in own:
+            cut = beyond
+        if option.data is None and option.most < ANY and _reaches_over(option, own):
             over = 1  # or more: what stands behind its parts reaches over the end
+        if own and option.least > 1 and end[1] and stop == len(content):
+            over = 1  # it has more bytes than its character: those of the next one
         pieces.append(Piece(index, start, stop, option, cut, over))
         end = before
     return pieces[::-1]

@@ -6,11 +6,16 @@ A *row* is a logprob entry as the alignment sees it: the things that its token m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
+_SPACE = re.compile(  # what str.strip takes
+    rb"[\x80-\xbf]*(?:[\t-\r\x1c-\x20]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|"
+    rb"\xe2\x81\x9f|\xe3\x80\x80)*"
+)
 PART = (b"", b"")  # the texts of a part of a character
 ANY = 1_000_000  # `most` of a row that may stand for any text
 STEPS = 100_000
@@ -19,7 +24,8 @@ REPLACEMENT = "\ufffd".encode()
 AFTER = 1  # a control token closes what stands before the content
 SPACE = 2  # only white space was cut at the front, or stands between that and the content
 FRONT = 4  # other rows before the content are outside
-LEFT = 5  # those that came with the content are behind it, though its own text is not known
+LEFT = 1  # those that came with the content are behind it, though its own text is not known
+FAR = 10  # and more stands before them than a server holds back
 TAIL = 18  # rows with text stand behind the content, though nothing of the answer is to follow
 PARTS = 12  # rows without text do, behind a call
 MARKED = 8  # a control token that closes and text do: the content begins behind that, as a rule
@@ -37,6 +43,8 @@ class Option(NamedTuple):
     `data` are its bytes; None for a pattern: `texts`, with up to `most` characters that are not
     ASCII between one and the next (`ANY`: for any text). `firm`: what is behind a gap does not lie
     beyond the content. `pick` is the index of the alternative it is, -1 for the row's own token.
+    `least`: bytes that a part of a character has at least, one for each U+FFFD that shows it; 0 if
+    nothing shows it.
     """
 
     data: bytes | None
@@ -44,6 +52,7 @@ class Option(NamedTuple):
     pick: int = -1
     most: int = 1
     firm: bool = False
+    least: int = 0
 
     @property
     def is_blank(self) -> bool:
@@ -54,7 +63,8 @@ class Option(NamedTuple):
 class Piece(NamedTuple):
     """A kept row: its index, the bytes it owns in the content, what of them is its option's.
 
-    `cut`: bytes clipped from the option's front. `over`: bytes of it beyond the content's end.
+    `cut`: bytes clipped from the option's front; below 0: that it owns before it, since those of
+    the character that it ends have gone out. `over`: bytes of it beyond the content's end.
     """
 
     row: int
@@ -81,6 +91,28 @@ Mark = Literal["", "opens", "closes"]
 """Whether a row is a control token, and whether it opens reasoning or a call: "closes" if not."""
 
 
+class Hints(NamedTuple):
+    """What is known of the rows besides their texts.
+
+    `before`: shown text that stands before the content, its reasoning, whose rows may come first;
+    `reasoned`: they were found. `own`: the first row that came with the last piece of the content;
+    `lags`: that tells nothing, since rows may come before their text; `ahead`: they did. `last`:
+    all rows are there, and nothing may stand behind the content but what ends it, one of the
+    `stops` among that. `marks`: which rows are control tokens. `inner`: content stands before, and
+    nothing came in between.
+    """
+
+    before: bytes = b""
+    own: int = 0
+    lags: bool = False
+    ahead: bool = False
+    last: bool = False
+    reasoned: bool = False
+    stops: Sequence[bytes] = ()
+    marks: Sequence[Mark] = ()
+    inner: bool = False
+
+
 class Joint(NamedTuple):
     """A row, and where in the content its text begins.
 
@@ -91,7 +123,7 @@ class Joint(NamedTuple):
     row: int
     at: int
     state: tuple[int, int] = (0, 0)
-    penalty: int = 0
+    penalty: float = 0
     over: bool = False
 
 
@@ -119,11 +151,32 @@ class Walker(Protocol):
         """Return the rows from `row` on with which a stretch may begin at `at`."""
 
 
+def measure_space(data: bytes) -> int:
+    """Return how many bytes of white space stand at the front, the end of such a character too."""
+    found = _SPACE.match(data)
+    return found.end() if found else 0
+
+
+def is_blank(row: Sequence[Option]) -> bool:
+    """Say whether a row tells no text."""
+    return all(option.is_blank for option in row)
+
+
+def is_part(row: Sequence[Option]) -> bool:
+    """Say whether a row tells no text, though it may have some: a part of a character."""
+    return row[0].data is None and is_blank(row)
+
+
+def is_space(row: Sequence[Option]) -> bool:
+    """Say whether a row is white space."""
+    data = row[0].data or b""
+    return 0 < len(data) == measure_space(data)
+
+
 def find_cut(data: bytes, content: bytes, at: int) -> int:
     """Return how many bytes of white space have to go from a text's front so that it may fit."""
-    given = len(data) - len(data.lstrip())
-    shown = content[at : at + given]
-    cut = given - (len(shown) - len(shown.lstrip()))
+    given = measure_space(data)
+    cut = given - measure_space(content[at : at + given])
     return cut if cut < len(data) else 0
 
 

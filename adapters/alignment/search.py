@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wellspoken.adapters.alignment.candidates import Reading, mark_of, options
-from wellspoken.adapters.alignment.cover import SURE, Hints, cover
-from wellspoken.adapters.alignment.placement import STEPS, Budget, Cover, Rows
-from wellspoken.adapters.alignment.spelling import SPELLINGS, Undo
+from wellspoken.adapters.alignment.cover import SURE, cover
+from wellspoken.adapters.alignment.ends import MOST_BYTES
+from wellspoken.adapters.alignment.placement import STEPS, Budget, Cover, Hints, Rows
+from wellspoken.adapters.alignment.spelling import SPELLINGS, Undo, raw_byte_level
 from wellspoken.adapters.events import Entry
 
 Spelling = tuple[str, Undo] | None
 Found = tuple[Cover | None, Spelling]
 
+UNDONE = 3  # cost of reading letters as bytes, where no text before was spelled so
 LEFT_BEHIND = 10  # cost of rows with text behind a content that only a loose reading covers
 
 
@@ -35,6 +37,7 @@ def find_cover(
     given = left.left
     hints = hints._replace(marks=[mark_of(entry) for entry in entries])
     best: Found = (None, None)
+    first: tuple[int, int, int] = (0, 0, 0)  # its rank
     tried: list[Rows] = []
     used = (x for x in SPELLINGS if any(_is_spelled(entry, x[1]) for entry in entries))
     spellings = tuple(dict.fromkeys((learned, None, *used)))
@@ -52,8 +55,10 @@ def find_cover(
             found = found._replace(cost=found.cost + _cost(reading, rows, found, hints))
             if before is not None and found.cost >= before:
                 continue
-            if best[0] is None or _rank(found) < _rank(best[0]):
-                best = (found, spelling or learned)
+            guessed = spelling is not learned and undo is raw_byte_level
+            rank = _rank(found, UNDONE if guessed else 0)
+            if best[0] is None or rank < first:
+                best, first = (found, spelling or learned), rank
         if best[0] is not None and best[0].cost < SURE:
             break
     budget.left -= given - max(left.left, 0)
@@ -62,15 +67,30 @@ def find_cover(
 
 def _cost(reading: Reading, rows: Rows, found: Cover, hints: Hints) -> int:
     """Return how much worse a cover is for its reading."""
+    if reading.empty and _has_too_many_parts(found):
+        return SURE
     if not reading.cost or hints.lags or not found.pieces:
         return reading.cost
     behind = rows[found.pieces[-1].row + 1 :]
     return reading.cost + (LEFT_BEHIND if any(not row[0].is_blank for row in behind) else 0)
 
 
-def _rank(found: Cover) -> tuple[int, int]:
-    """Rank covers: the cheapest, and of equal ones that which leaves the fewest rows behind."""
-    return found.cost, -found.pieces[-1].row if found.pieces else 0
+def _has_too_many_parts(found: Cover) -> bool:
+    """Say whether more rows without text stand before a text than it may have parts."""
+    parts = 0
+    for piece in found.pieces:
+        data = piece.option.data
+        shown = len(data or b"") - (0 if parts < MOST_BYTES else piece.over + piece.cut)
+        if data and parts >= shown:
+            return True
+        parts = parts + 1 if data == b"" else 0
+    return False
+
+
+def _rank(found: Cover, more: int) -> tuple[int, int, int]:
+    """Rank covers: the cheapest, of equal ones that with the fewest rows behind, then outside."""
+    last = found.pieces[-1].row if found.pieces else 0
+    return found.cost + more, -last, -len(found.pieces)
 
 
 def _is_spelled(entry: Entry, undo: Undo) -> bool:

@@ -94,7 +94,7 @@ class TilingStage:
         if lp is None or not lp.entries:
             run.given = run.given or lp is not None
             event.lp = lp = None
-            if not run.waiting:
+            if not run.waiting and not run.any:
                 run.bare += event.text
                 if event.text:
                     out.append(event)

@@ -22,23 +22,21 @@ from wellspoken.adapters.alignment.candidates import (
     settle_piece,
     without_bytes,
 )
-from wellspoken.adapters.alignment.cover import Hints
 from wellspoken.adapters.alignment.placement import (
-    ANY,
     PARTIAL,
     Budget,
     Cover,
-    Option,
+    Hints,
     Piece,
 )
 from wellspoken.adapters.alignment.search import Spelling, find_cover
 from wellspoken.adapters.events import UNKNOWN, Entry, Event, Logprobs, Reason, Text
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.textless import take_textless
+from wellspoken.adapters.stages.tiling_pieces import find_held, find_unsure, has_text, trim_front
 from wellspoken.adapters.tokens.table import NULL, token_id
 
 LATE = 8  # times that all of what waits is searched: entries far ahead of their text, or behind it
-UNSURE = 24  # bytes of text at most that wait to have their split told
 AHEAD = 32  # waiting entries looked at beyond one for each byte of the text
 LEADING = 16  # characters of leading white space that wait for what follows
 
@@ -54,27 +52,36 @@ class Run:
         self.waiting: list[Entry] = []  # entries that have no text yet
         self.held = ""  # text held back: the first waiting entry reaches over its end
         self.bare = ""  # text written without entries since the last covered piece
+        self.tail = ""  # U+FFFD at its end, written with what comes next: it may be the end's
         self.reasoning = ""  # shown reasoning that no entries were found for yet
         self.spelling: Spelling = None
         self.late = LATE
         self.lags = bool(exchange.stops)  # entries with text may come before their text
+        self.ahead = False  # they did
+        self.untold = False  # entries tell ids instead of texts
         self.parted = False  # the last entry written owns a part of unknown split
         self.apart = False  # reasoning or a call came since the last covered piece
         self.begun = False  # entries were written
         self.any = False  # entries came
         self.given = False  # a list without entries came
+        self.first = 0  # which of those that wait came first with the last text
+        self.recent = 0  # entries of the last event, which had no text: the next text's own
 
     def add(self, text: str, lp: Logprobs | None, out: list[Event], *, last: bool) -> None:
         """Take a piece of text and the entries that came with it; write what can be written.
 
         `last`: all entries of the choice are there, and nothing is to stand behind the content.
         """
+        if text:
+            self._write_tail(out)
         if lp is None or not lp.entries:
-            own = 0
+            own = self.recent
             if not self.waiting:
                 self.bare += text
-                if text:
+                if text.strip("\ufffd"):
                     out.append(Text(self.choice, text))
+                elif text:
+                    self.tail = text
                 return
         else:
             own = len(lp.entries)
@@ -82,8 +89,10 @@ class Run:
                 for entry in lp.entries:
                     entry.bytes = UNCHOSEN
             self.waiting += lp.entries
+        self.recent = 0 if text else own
         self.held += text
-        if self.held:
+        if text:  # entries that come later are of later text
+            self.first = len(self.waiting) - own
             self._take(out, own, last=last)
 
     def add_late(self, lp: Logprobs, out: list[Event]) -> None:
@@ -101,8 +110,10 @@ class Run:
 
         The entries wait on, since those of the next run may be among them.
         """
+        self._write_tail(out)
         if self.held:
             self._take(out, 0, ends=True)
+            self._write_tail(out)
         self.apart = True
 
     def reason(self, text: str, given: list[Entry]) -> None:
@@ -137,21 +148,24 @@ class Run:
         if self.waiting and self.bare:
             found, self.spelling = self._cover(self.bare.encode(), Hints(), exact=True)
             if found is not None and found.pieces:
-                self._write(self.bare, found, out, ends=True)
+                self.held, base = self.tail, self.bare.removesuffix(self.tail)
+                self._write(base, found, out, ends=True)
         parts = self._count_parts(cut)
         rest = self.waiting[:parts] + self._apart(self.waiting[parts:])
         for entry in self.waiting[:parts]:
             own_nothing(entry, self.notes)
         self.waiting = []
-        if self.bare.strip("\ufffd") == "" != self.bare and (self.any or self.exchange.echo):
+        told = (self.any and not self.untold) or self.exchange.echo
+        if self.bare.strip("\ufffd") == "" != self.bare and told:
             # A token that only begins a character, of which llama.cpp tells nothing.
             if not parts:
                 self.notes.add("logprobs_unknown")
                 rest.insert(0, Entry("", UNKNOWN, NULL, []))
             own_part(rest[max(parts - 1, 0)], self.bare.encode(), self.notes)
             self.bare = ""
-        if rest:
-            self.emit("", rest, out)
+        tail, self.tail = self.tail, ""
+        if rest or tail:
+            self.emit(tail, rest, out)
 
     def _count_parts(self, cut: bool) -> int:
         """Return how many entries that wait may be parts of a character of which nothing came.
@@ -180,7 +194,7 @@ class Run:
         near = islice(self.waiting, len(self.held) + AHEAD)
         if any(entry.bytes == NULL and token_id(entry.token) is not None for entry in near):
             text, entries = self.held, self.waiting
-            self.held, self.waiting = "", []
+            self.held, self.waiting, self.untold = "", [], True
             self.emit(text, entries, out)  # texts unknown: no aligning
             return
         base = ""
@@ -194,15 +208,15 @@ class Run:
                 base = self.bare
         if found is None:
             # Only where reasoning or a call may stand before do a text's own entries tell anything.
-            first = len(self.waiting) - own if self.apart or not self.begun else -1
-            if self.exchange.kind == "completions":
-                first = -1
+            first = self.first if self.apart or not self.begun else -1
             hints = Hints(
                 self.reasoning.encode(),
                 first,
                 lags=self.lags and not (ends or last),
+                ahead=self.ahead and not (ends or last),
                 last=last,
                 stops=[stop.encode() for stop in self.exchange.stops],
+                inner=(self.begun and not self.apart) or self.exchange.kind == "completions",
             )
             found, spelling = self._cover(self.held.encode(), hints)
         if found is None or not found.pieces:
@@ -222,28 +236,12 @@ class Run:
         content = (base + self.held).encode()
         pieces, entries, text = found.pieces, self.waiting, self.held
         if not self.begun:
-            pieces = _without_front(pieces, content)
-            while len(pieces) > 1 and CONTROL.fullmatch(entries[pieces[0].row].token):
-                if pieces[0].end > pieces[0].start:
-                    break
-                pieces = pieces[1:]
-        before = entries[: pieces[0].row]
-        if self.apart or not self.begun or not all(CONTROL.fullmatch(x.token) for x in before):
-            # The last character's parts may be more than those that came with it.
-            parts = list(takewhile(is_part, before)) if self.parted else []
-            before = parts + self._apart(before[len(parts) :])
-        for entry in before:
-            without_bytes(entry)
+            pieces = trim_front(pieces, content, entries)
+        before = self._keep_before(entries[: pieces[0].row])
         end, after = pieces[-1].row + 1, ""
         if between := end - pieces[0].row - len(pieces):
             self.notes.add("logprobs_outside_content", between)
-        first = len(pieces)
-        if not ends and not base:
-            if pieces[-1].over:
-                first -= 1
-            elif self.lags:
-                first = _first_unsure(pieces)
-            first = _first_held(pieces, content, first)
+        first = len(pieces) if ends or base else self._find_unsure(pieces, content)
         if first < len(pieces):
             start, end = pieces[first].start, pieces[first].row
             text, after = content[:start].decode(), content[start:].decode()
@@ -252,12 +250,36 @@ class Run:
         self.parted = bool(pieces) and pieces[-1].option.data is None
         kept = [settle_piece(entries[x.row], x, content, undo, self.notes) for x in pieces]
         self.held, self.waiting = after, entries[end:]
+        self.first = max(self.first - end, 0)
         self.apart, self.reasoning = False, ""
-        self.lags = self.lags or bool(after) or not all(is_part(x) for x in self.waiting)
-        self.emit(text, before + kept, out)
+        self.ahead = self.ahead or has_text(entries[found.pieces[-1].row + 1 :])
+        self.lags = self.lags or bool(after) or self.ahead
         self.bare = "" if after else content[found.covered :].decode(errors="ignore")
         if self.bare:
             self.notes.add("logprobs_incomplete")
+        self.tail = "" if self.bare.strip("\ufffd") else self.bare
+        self.emit(text.removesuffix(self.tail), before + kept, out)
+
+    def _keep_before(self, entries: list[Entry]) -> list[Entry]:
+        """Return what stays of the entries before a first piece, without text."""
+        if self.apart or not self.begun or not all(CONTROL.fullmatch(x.token) for x in entries):
+            # The last character's parts may be more than those that came with it.
+            parts = list(takewhile(is_part, entries)) if self.parted else []
+            for entry in parts:
+                own_nothing(entry, self.notes)
+            entries = parts + self._apart(entries[len(parts) :])
+        for entry in entries:
+            without_bytes(entry)
+        return entries
+
+    def _find_unsure(self, pieces: list[Piece], content: bytes) -> int:
+        """Return the piece from which on the text waits, since what follows may tell it better."""
+        first = len(pieces)
+        if pieces[-1].over:
+            first -= 1
+        elif self.lags:
+            first = find_unsure(pieces)
+        return find_held(pieces, content, first)
 
     def _cover(
         self, content: bytes, hints: Hints, *, exact: bool = False, strict: bool = False
@@ -270,14 +292,14 @@ class Run:
         readings = READINGS_OF_ASCII if content.isascii() else READINGS
         if strict:
             readings = tuple(reading for reading in readings if not reading.cost)
-        entries = self.waiting[: len(content) + AHEAD]
+        entries = self.waiting if self.apart else self.waiting[: len(content) + AHEAD]
         best: tuple[Cover | None, Spelling] = (None, None)
         alone = hints.own in (-1, len(self.waiting))  # no entries came with the text
-        if self.lags or alone or len(entries) == len(self.waiting):
+        if hints.own < 0 or alone or len(entries) == len(self.waiting):
             best = find_cover(entries, content, hints, readings, self.spelling, self.budget)
         if len(entries) < len(self.waiting) and self.late and (best[0] is None or best[0].cost):
-            self.late -= 1
             best = find_cover(self.waiting, content, hints, readings, self.spelling, self.budget)
+            self.late -= best[0] is None
         if best[0] is None or (exact and best[0].cost not in (0, SOME, LOOSE, PARTIAL)):
             return None, self.spelling
         if best[1] is not None:
@@ -310,6 +332,11 @@ class Run:
                 elif entry.bytes == NULL:
                     own_nothing(entry, self.notes)
         self.emit(text, entries, out)
+
+    def _write_tail(self, out: list[Event]) -> None:
+        if self.tail:
+            out.append(Text(self.choice, self.tail))
+            self.tail = ""
 
     def emit(self, text: str, entries: list[Entry], out: list[Event]) -> None:
         """Write text and entries, each with no more alternatives than were asked for."""
@@ -350,33 +377,3 @@ class Run:
         for entry in entries:
             without_bytes(entry)
         return entries
-
-
-def _first_held(pieces: list[Piece], content: bytes, first: int) -> int:
-    """Return the piece at or before `first` from which text can wait: it begins a character."""
-    while 0 < first < len(pieces) and (
-        content[pieces[first].start] & 0xC0 == 0x80 or pieces[first - 1].end > pieces[first].start
-    ):
-        first -= 1
-    return first
-
-
-def _first_unsure(pieces: list[Piece]) -> int:
-    """Return the first of the last pieces whose split the next text may tell better."""
-    first = len(pieces)
-    while first and _is_unsure(pieces[first - 1].option):
-        first -= 1
-    near = first < len(pieces) and pieces[-1].end - pieces[first].start <= UNSURE
-    return first if near else len(pieces)
-
-
-def _is_unsure(option: Option) -> bool:
-    return option.data is None and not option.texts[-1]
-
-
-def _without_front(pieces: list[Piece], content: bytes) -> list[Piece]:
-    """Return the pieces without empty ones before ASCII text, which has no parts of characters."""
-    owner = next((n for n, piece in enumerate(pieces) if piece.end > piece.start), 0)
-    option = pieces[owner].option
-    front = option.most < ANY and (option.data or b"").isascii()
-    return pieces[owner:] if front and content[: pieces[owner].end].isascii() else pieces

@@ -128,7 +128,7 @@ def _with_own_name(
     """Return the map with the sampled token under its name, where it stands there under another.
 
     The entry of a merged character (llama.cpp) or of a clipped token has more or fewer bytes than
-    the alternative that it is: the one with its number whose bytes begin or end as its own do.
+    the alternative that it is: the one with its number whose bytes hold its own or are in them.
     """
     data = _bytes_of(entry.bytes)
     for row in rows:
@@ -139,10 +139,7 @@ def _with_own_name(
 
 
 def _alike(one: bytes, other: bytes | None) -> bool:
-    if not other:
-        return False
-    short, long = sorted((one, other), key=len)
-    return long.startswith(short) or long.endswith(short)
+    return other is not None and other != b"" and (one in other or other in one)
 
 
 def _count_characters(data: bytes) -> int:

@@ -9,10 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from wellspoken.adapters.alignment.cover import Hints
 from wellspoken.adapters.alignment.cover import cover as cover_within
 from wellspoken.adapters.alignment.parts import WIDTH
-from wellspoken.adapters.alignment.placement import FRONT, PARTIAL, SPACE, Budget, Cover, Option
+from wellspoken.adapters.alignment.placement import (
+    FRONT,
+    PARTIAL,
+    SPACE,
+    Budget,
+    Cover,
+    Hints,
+    Option,
+)
 
 PART = Option(None)  # a part of a character of unknown split
 

@@ -168,12 +168,17 @@ def each_call(case: Case) -> list[dict[str, Any]]:
 
 
 def calls_bare(draw: Draw, case: Case) -> None:
-    """Calls without an index, id or type, or with empty ones."""
+    """Calls without an index, id or type, or with empty ones.
+
+    Of calls that are alike only their ids tell that none is another one said again.
+    """
+    functions = [call["function"] for call in each_call(case)]
+    alike = any(one in functions[:n] for n, one in enumerate(functions))
     no_index = sometimes(draw)
     for call in each_call(case):
         if no_index:
             call.pop("index", None)
-        for key in ("id", "type"):
+        for key in ("type",) if alike else ("id", "type"):
             how = draw(st.sampled_from(["keep", "drop", "null", "empty"]))
             if how == "drop":
                 del call[key]

@@ -2,8 +2,9 @@
 
 Rejected mutants: entries dropped at a call (`Run.pause`), one stretch alone (MOST_GAPS 0), no price
 for a token behind that closes reasoning (MARKED 0), parts dropped at a limit (`_count_parts` 0), a
-stop string held in a body, the text before never looked at (`bare`). Those of GAP, AFTER and UNSURE
-are rejected by properties/runs; no test rejects one of TAIL, SHOWN, PARTS or UNMARKED alone.
+stop string held in a body, the text before never looked at (`bare`). Those of FRONT, FAR,
+PARTS, TAIL, MARKED, SHOWN and GUESS are rejected by properties/runs; no test rejects one of SPACE,
+AFTER, LEFT, GAP, UNMARKED or SURPLUS alone.
 """
 
 from __future__ import annotations

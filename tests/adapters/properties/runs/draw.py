@@ -19,6 +19,7 @@ LOOSE = (
     "offset-absent", "bytes-split", "content-null",
 )  # fmt: skip
 """Habits of servers that are other rules' subjects."""
+SHORT = 32  # bytes of reasoning
 FINISH = {"eos": "stop", "none": "stop", "stop": "stop"}
 
 
@@ -108,20 +109,44 @@ ENDINGS = {"eos": 5, "none": 4, "stop": 3, "length": 2, "cut-shown": 1, "cut-lef
 
 
 def is_decidable(plan: Plan, tokens: list[Token], shown: list[Shown]) -> bool:
-    """Say whether the wire tells hidden reasoning from the content.
+    """Say whether the wire tells hidden reasoning from the content, and that text is held back.
 
     It does where a token closes the reasoning, or where one of each run of content can be no
-    other's.
+    other's. Where text may be held back, that must be the first one: the text that comes first may
+    be any token's that reads alike.
     """
+    pairs = list(zip(tokens, shown, strict=True))
+    if plan.form == "held" and not any(
+        x.told and is_whole(x.told) for t, x in pairs if t.role == "C"
+    ):
+        return False  # nothing tells that it is
     if plan.reasoning not in ("hidden", "same") or any(t.data == b"</think>" for t in tokens):
         return True
-    pairs = list(zip(tokens, shown, strict=True))
+    held = plan.form == "held" or (plan.form != "body" and plan.end == "stop")
+    if (held or _is_short(plan, pairs)) and not _is_alone(pairs):
+        return False
     call = next((n for n, token in enumerate(tokens) if token.role == "M"), len(tokens))
     for run in (pairs[:call], pairs[call:]):
         told = [x.told for t, x in run if t.role == "C"]
         if told and not any(data is not None and is_whole(data) for data in told):
             return False
     return True
+
+
+def _is_short(plan: Plan, pairs: list[tuple[Token, Shown]]) -> bool:
+    """Say whether a stream's reasoning is no more than text that is held back."""
+    return plan.form != "body" and sum(len(t.data) for t, _ in pairs if t.role == "R") <= SHORT
+
+
+def _is_alone(pairs: list[tuple[Token, Shown]]) -> bool:
+    """Say whether no other token reads like the content's first, or begins so."""
+    told = next((one.told for token, one in pairs if token.role == "C"), None)
+    if told is None or not told.strip():
+        return False
+    first = told.lstrip()[:1]
+    if not first.isascii() and any(one.told is None for _, one in pairs):
+        return False
+    return sum((one.told or b"").lstrip().startswith(first) for _, one in pairs) == 1
 
 
 def _distinct(token: Token, shown: Shown) -> Shown:

@@ -17,11 +17,11 @@ Two readings of what the wire shows can both be right; then both pass. A token w
 wire (blank) directly beside content, or beside the answer's end, may be kept or left out where it
 is not content. Parts of a character that the content leaves out, and white space that the server
 stripped, may be kept without bytes. Beside a text that lacks parts of characters (way `ignored`) a
-text may be more than it says. Texts of placeholders are not known at all. Where tokens without text
-may own any text beside a part of a character (ways `blank` and `ignored`), equal texts may stand at
-other places than theirs, if all else fits. In a stream the token that ends a character has all of
-it, where the one that begins it came, and went, with a text before. Where the content ends in a
-U+FFFD that no token shows, that may be a token's of which nothing was told.
+text may be more than it says. Texts of placeholders are not known at all. Where tokens tell no
+text, or U+FFFD (ways `blank`, `ignored`, `lossy` and `byte-named`), equal texts may stand at other
+places than theirs, if all else fits. In a stream the token that ends a character has all of it,
+where the one that begins it came, and went, with a text before. Where the content ends in a U+FFFD
+that no token shows, that may be a token's of which nothing was told.
 """
 
 from __future__ import annotations
@@ -165,10 +165,9 @@ def _is_made(case: Case, entry: Entry, last: Entry) -> bool:
 
     It owns the U+FFFD that the content ends in, where no token on the wire shows one.
     """
-    made = entry is last and entry.logprob == UNKNOWN and not entry.top
-    return (
-        made and case.content.endswith("\ufffd") and case.way in ("ignored", "vllm", "placeholders")
-    )
+    made = entry is last and entry.logprob == UNKNOWN and set(entry.top) <= {UNKNOWN}
+    ways = ("ignored", "vllm", "placeholders", "lossy", "byte-named")
+    return made and case.content.endswith("\ufffd") and case.way in ways
 
 
 def beside(case: Case) -> set[int]:
@@ -197,7 +196,8 @@ def check_numbers(case: Case, n: int, entry: Entry) -> Iterable[Wrong]:
         return
     names = {number: name for name, _, number in case.shown[n].top}
     # One key cannot hold two tokens that read alike, and the sampled one is before all.
-    missing = [x for x in best if x not in entry.top and names[x] != entry.token]
+    alike = {number for data, number in case.tokens[n].top if data == entry.data}
+    missing = [x for x in best if x not in (*entry.top, *alike) and names[x] != entry.token]
     other = [x for x in entry.top if x not in (*best, entry.logprob)]
     if missing or other:
         yield Wrong("number", f"{_name(case, n)} has {entry.top}, not {best}")
@@ -208,7 +208,8 @@ def check_bytes(
 ) -> Iterable[Wrong]:
     """Compare each entry's bytes and place with what the wire told, and all of them with it."""
     data = content.encode()
-    moves = case.way in ("blank", "ignored") and fits(case, places, entries)
+    ways = ("blank", "ignored", "lossy", "byte-named")
+    moves = case.way in ways and fits(case, places, entries)
     at = 0
     for n, entry in zip(places, entries, strict=True):
         own = entry.data or b""

@@ -18,6 +18,7 @@ from tests.adapters.properties.runs.product import Output, translate
 from tests.adapters.properties.runs.show import tell
 from tests.adapters.properties.runs.ways import WAYS
 from tests.conformance import Violation
+from wellspoken.adapters.alignment import costs, cover, parts, placement
 
 Rows = list[dict[str, Any]]
 KINDS = (
@@ -171,7 +172,36 @@ def test_nothing_is_wrong_with_these_answers() -> None:
     assert (size, found) == (400, [])
 
 
-@pytest.mark.parametrize("seed", [20162, 21016])
-def test_what_one_price_decides(seed: int) -> None:
-    """Rejected mutants: AFTER 4 by the first answer, GAP 0 by the second."""
+PRICES = {
+    "FRONT": 204208,
+    "FAR": 202532,
+    "PARTS": 106144,
+    "TAIL": 606992,
+    "MARKED": 113216,
+    "SHOWN": 109727,
+    "GUESS": 118333,
+}
+"""price -> an answer that is ill without it"""
+
+
+@pytest.mark.parametrize("name", PRICES)
+def test_what_one_price_decides(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = PRICES[name]
+    assert examine(range(seed, seed + 1)) == (1, [])
+    for module in (costs, cover, parts, placement):
+        monkeypatch.setattr(module, name, 0, raising=False)
+    assert examine(range(seed, seed + 1))[1]
+
+
+WERE_ILL = (
+    101117, 103018, 105274, 106257, 106293, 107308, 108376, 109909, 110167, 120190, 123153, 131098,
+    134925, 138230, 145288, 153784, 158221, 160236, 164274, 206070, 211495, 400480, 403921, 501449,
+    606992, 607328, 608062, 618316, 715372, 716392, 805829, 813551, 902697, 903958, 912283, 927398,
+    927487, 1007346, 1024717, 1026744, 1108989, 1113868,
+)  # fmt: skip
+"""Answers that came out wrong once, one of each kind."""
+
+
+@pytest.mark.parametrize("seed", WERE_ILL)
+def test_what_was_wrong_once_is_right(seed: int) -> None:
     assert examine(range(seed, seed + 1)) == (1, [])

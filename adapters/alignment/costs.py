@@ -1,0 +1,194 @@
+"""What speaks against a cover: the rows that it leaves out, by what and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from wellspoken.adapters.alignment.ends import MOST_BYTES
+from wellspoken.adapters.alignment.placement import (
+    AFTER,
+    FAR,
+    FRONT,
+    GAP,
+    LEFT,
+    MARKED,
+    PARTS,
+    SHOWN,
+    SPACE,
+    TAIL,
+    UNMARKED,
+    Hints,
+    Joint,
+    Mark,
+    Piece,
+    Rows,
+    Stretch,
+    is_blank,
+    is_part,
+    is_space,
+    measure_space,
+)
+
+_UTF8 = bytes(range(0xF5))  # bytes that a text in UTF-8 has
+STOP_ROWS = 16  # rows that a stop string is sought in
+HELD = 12  # characters of text that is held back, at most as a rule
+
+
+class Costs:
+    """Prices the rows before, between and behind the stretches of a cover."""
+
+    def __init__(self, rows: Rows, content: bytes, hints: Hints) -> None:
+        self.rows = rows
+        self.content = content
+        self.hints = hints
+        self.marks = hints.marks or [""] * len(rows)
+        self.tails = _price_tails(rows, self.marks, hints.last)
+        self.heads = _price_heads(self.marks)
+
+    def price_gap(self, joint: Joint, stretch: Stretch) -> int:
+        """Return what the rows between a joint and a stretch cost, or those before the first."""
+        outside = self.rows[joint.row : stretch.first]
+        if not outside:
+            return SPACE if stretch.cut else 0
+        marks = self.marks[joint.row : stretch.first]
+        behind = takewhile(lambda n: not self.marks[n], reversed(range(joint.row, stretch.first)))
+        near = [self.rows[n] for n in behind]  # rows that no control token parts from the stretch
+        blank = all(is_space(row) or is_blank(row) for row in near)
+        head = self.heads[stretch.first]
+        if self._is_shown(joint, stretch.first):
+            head += SHOWN
+        elif joint.at and "closes" in marks and "opens" not in marks:
+            head += MARKED
+        if joint.at or (self.hints.inner and not (blank and not any(marks))):
+            lost = any(marks) and self._has_content(joint.row, stretch.first)
+            return GAP + head + (PARTS if lost else 0 if any(marks) else UNMARKED)
+        if self.marks[stretch.first - 1]:
+            return AFTER + head
+        parts = is_part(self.rows[stretch.first]) and any(map(is_part, near))
+        lost = (any(marks) and not blank) or (parts and (any(marks) or self.hints.reasoned))
+        space = all(map(is_space, near))
+        if blank and not any(marks) and not self.hints.reasoned:
+            lost = lost or (is_part(near[0]) and not is_part(self.rows[stretch.first]))
+        return (SPACE if space else FRONT) + head + (MARKED if lost else 0)
+
+    def _has_content(self, row: int, end: int) -> bool:
+        """Say whether some of these rows are no white space, though in no call or reasoning."""
+        inside = False
+        for n in range(end - 1, row - 1, -1):
+            if self.marks[n]:
+                inside = self.marks[n] == "closes"
+            elif not inside and not is_space(self.rows[n]):
+                return True
+        return False
+
+    def _is_shown(self, joint: Joint, end: int) -> bool:
+        """Say whether rows up to `end` are likely content: those before a call, after reasoning."""
+        if not self.hints.last:
+            return False
+        ahead: Mark = "opens" if self.hints.reasoned and not joint.at else ""
+        for n in range(end - 1, joint.row - 1, -1):
+            ahead = self.marks[n] or ahead
+            if not self.marks[n] and ahead == "opens":
+                row = self.rows[n]
+                if not is_space(row) and not (joint.at and is_blank(row)):
+                    return True
+        return False
+
+    def price_tail(self, stretch: Stretch, joint: Joint, at: int) -> int:
+        """Return what the rows behind the content cost, or a last one that is hardly of it."""
+        hints = self.hints
+        tail = self.tails[joint.row] if joint.row < len(self.tails) else 0
+        left = joint.row <= hints.own < len(self.tails)  # some that came with the text
+        alone = joint.row == stretch.first + 1 and joint.row > 1 and not left
+        rest = len(self.content) - at
+        if alone and all(_begins_more(x.data or b"", rest) for x in self.rows[stretch.first]):
+            tail = max(tail, TAIL if hints.last else AFTER)  # it only begins as that ends
+        if tail and hints.stops and self._is_stop(stretch, joint):
+            tail = 0
+        if left and "closes" in self.marks[joint.row : -1]:
+            tail = max(tail, MARKED)
+        if left and not any(map(_is_told, stretch.trace(joint))):
+            far = self._is_far(joint.row, hints.own) or self._is_told(hints.own)
+            tail = max(tail, FAR if far else 0 if hints.lags else LEFT)
+        return tail
+
+    def _is_told(self, row: int) -> bool:
+        """Say whether the row's own text is what the content begins with."""
+        option = self.rows[row][0] if row < len(self.rows) else None
+        text = (option.data or option.texts[0]) if option else b""
+        text = text[measure_space(text) :]
+        return bool(text) and self.content.startswith(text)
+
+    def _is_far(self, row: int, own: int) -> bool:
+        """Say whether more stands before a text's own rows than text is held back, as a rule."""
+        rows = self.rows[row:own]
+        text = b"".join(x[0].data or b"".join(x[0].texts) for x in rows).decode(errors="ignore")
+        return len(text) + sum(map(is_part, rows)) // 2 > HELD or "closes" in self.marks[row:own]
+
+    def _is_stop(self, stretch: Stretch, joint: Joint) -> bool:
+        """Say whether what stands behind the content begins with a stop string, or begins one."""
+        last = stretch.trace(joint)[-1]
+        text = _get_over(last, self.content)
+        for row in self.rows[joint.row : joint.row + STOP_ROWS]:
+            text += row[0].data or row[0].texts[-1]
+        stops = self.hints.stops if text else ()
+        return any(text.startswith(stop) or stop.startswith(text) for stop in stops)
+
+
+def _is_told(piece: Piece) -> bool:
+    """Say whether some of a piece's text is known."""
+    option = piece.option
+    return bool(option.data or option.texts[0] or (any(option.texts) and not piece.over))
+
+
+def _get_over(piece: Piece, content: bytes) -> bytes:
+    """Return a last piece's text beyond the content."""
+    if not piece.over:
+        return b""
+    data = piece.option.data
+    if data is not None:
+        return data[len(data) - piece.over :]
+    text = piece.option.texts[-1]
+    same = (n for n in range(len(text), 0, -1) if content.endswith(text[:n]))
+    return text[next(same, 0) :]
+
+
+def _begins_more(data: bytes, size: int) -> bool:
+    """Say whether there is text behind the first bytes, not just a part of a character."""
+    return bool(data[measure_space(data) + size :].decode(errors="ignore"))
+
+
+def _is_text(data: bytes) -> bool:
+    """Say whether bytes are more than a part of a character."""
+    return bool(data.decode(errors="ignore")) or data.strip(_UTF8) != b""
+
+
+def _price_tails(rows: Rows, marks: Sequence[Mark], last: bool) -> list[int]:
+    """Return for each row what it costs that it and all rows after it are behind the content."""
+    costs = []
+    ahead: Mark = ""  # the next control token
+    near = far = False  # text stands before it; text that is in no call stands behind it
+    parts = lost = 0  # rows without text before it, and those in no call behind it
+    for options, mark in zip(reversed(rows), reversed(marks), strict=True):
+        if mark:
+            far = far or (near and mark == "closes")
+            lost += parts if mark == "closes" else 0
+            near, parts, ahead = False, 0, mark
+        elif is_part(options):
+            parts += 1
+        elif _is_text(options[0].data or b"".join(options[0].texts)):
+            near = True
+        cost = MARKED if ahead == "closes" and far else TAIL if last and (near or far) else 0
+        many = lost > 1 or parts >= MOST_BYTES  # fewer may be of a character that is cut off
+        costs.append(max(cost, PARTS if last and many else 0))
+    return costs[::-1]
+
+
+def _price_heads(marks: Sequence[Mark]) -> list[int]:
+    """Return for each row what it costs to begin there: much inside of reasoning or a call."""
+    costs, inside = [], False
+    for mark in marks:
+        costs.append(MARKED if inside else 0)
+        inside = mark == "opens" or (inside and not mark)
+    return costs

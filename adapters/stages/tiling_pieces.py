@@ -1,0 +1,53 @@
+"""Which of the pieces that cover a text go out with it, and which wait for what follows."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+from wellspoken.adapters.alignment.candidates import CONTROL, is_part
+from wellspoken.adapters.alignment.placement import ANY, Option, Piece
+from wellspoken.adapters.events import Entry
+
+UNSURE = 24  # bytes of text at most that wait to have their split told
+
+
+def find_held(pieces: list[Piece], content: bytes, first: int) -> int:
+    """Return the piece at or before `first` from which text can wait: it begins a character."""
+    while 0 < first < len(pieces) and (
+        content[pieces[first].start] & 0xC0 == 0x80 or pieces[first - 1].end > pieces[first].start
+    ):
+        first -= 1
+    return first
+
+
+def find_unsure(pieces: list[Piece]) -> int:
+    """Return the first of the last pieces whose split the next text may tell better."""
+    first = len(pieces)
+    while first and _is_unsure(pieces[first - 1].option):
+        first -= 1
+    near = first < len(pieces) and pieces[-1].end - pieces[first].start <= UNSURE
+    return first if near else len(pieces)
+
+
+def _is_unsure(option: Option) -> bool:
+    return option.data is None and not option.texts[-1]
+
+
+def has_text(entries: list[Entry]) -> bool:
+    """Say whether text stands among entries before any control token."""
+    near = takewhile(lambda entry: not CONTROL.fullmatch(entry.token), entries)
+    return not all(map(is_part, near))
+
+
+def trim_front(pieces: list[Piece], content: bytes, entries: list[Entry]) -> list[Piece]:
+    """Return the pieces without empty ones before ASCII text, which has no parts of characters.
+
+    Nor does a control token stand before the first text.
+    """
+    owner = next((n for n, piece in enumerate(pieces) if piece.end > piece.start), 0)
+    option = pieces[owner].option
+    front = option.most < ANY and (option.data or b"").isascii()
+    first = owner if front and content[: pieces[owner].end].isascii() else 0
+    while first < owner and CONTROL.fullmatch(entries[pieces[first].row].token):
+        first += 1
+    return pieces[first:]
