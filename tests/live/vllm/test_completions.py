@@ -68,13 +68,11 @@ async def test_characters_of_several_tokens(
     assert arrays["token_logprobs"] == told[: len(arrays["token_logprobs"])]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason='a body of many such "" tokens does not tell which of the last two own a character and '
-    "which never became one; the stream does",
-)
 async def test_a_token_of_a_character_and_a_half(ask: Asking, tokens: Tokens) -> None:
-    """Byte-level vocabularies have tokens like 世 and the first byte of 界; vLLM tells ""."""
+    """Byte-level vocabularies have tokens like 世 and the first byte of 界; vLLM tells "".
+
+    Which of two such tokens owns a U+FFFD nothing tells in some bodies (of 13 seeds one, 6).
+    """
     bias = leaning(tokens, "世", " quick", "Paris")
     both_of_it = {str(tokens.ids["世界".encode()[:end]]): 100.0 for end in (4, 5)}
     asked = prompted(logit_bias=bias | both_of_it, logprobs=2, **SAMPLED)
