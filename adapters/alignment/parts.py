@@ -45,8 +45,8 @@ STRANDED = 12  # penalty of parts without the character that they are of
 WIDTH = 128  # states kept after a row; where the split is certain there is one
 UNFINISHED = 8  # penalty of an end behind which the rest of a character comes
 UNTOLD = GUESS / 2  # penalty of an end that no text tells
-LEFT_FIRST = 2  # the same behind a first text
 LEFT_ROWS = 40  # penalty of an end behind which text comes, where nothing should
+LEFT_FIRST = 2  # the same behind a first text
 _EXITS = 32  # states in which a stretch may be left after a row, the furthest
 _BACK = 3  # rows before the place where a stretch breaks off, at which it may be left as well
 
@@ -88,9 +88,8 @@ class Parts:
         rows, content, size = self.rows, self.content, len(self.content)
         trails: list[Trail] = []
         reached: Trail = {(at, 0): (0, (at, 0), Option(None))}
-        arrived: list[
-            tuple[float, int, State]
-        ] = []  # (penalties, rows, state) at the content's end
+        # At the content's end: (penalties, rows, state).
+        arrived: list[tuple[float, int, State]] = []
         anchor = (row, at)  # the last row and position that were certain
         for index in range(row, len(rows)):
             following = rows[index + 1] if index + 1 < len(rows) else ()
