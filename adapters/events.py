@@ -127,7 +127,9 @@ class ToolDelta(Struct, gc=False):
     absent or repeated.
     From the calls stage `n` ascends from 0, `id` and `name` are set on a call's first piece alone.
     `opens`: the raw chunk carries the choice's role too. `apart`: in its list it is behind one just
-    like it, neither of which says more than a name, so it is another call.
+    like it, neither of which says more than a name, so it is another call. `closing`: its place in
+    a message that closes a stream and says all calls again. `leaked`: it was found in the text,
+    whole.
     """
 
     choice: int
@@ -138,6 +140,8 @@ class ToolDelta(Struct, gc=False):
     raw: bytes | None = None
     opens: bool = False
     apart: bool = False
+    closing: int = -1
+    leaked: bool = False
 
 
 class Finish(Struct, gc=False):

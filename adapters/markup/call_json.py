@@ -22,7 +22,20 @@ class Unfinished(Exception):
 
 _decode = JSONDecoder().raw_decode
 _BETWEEN = re.compile(r"[\s;,]*")
-_ENDS = ("<|eom_id|>", "<|eot_id|>", "<|im_end|>", "</s>", "<|end|>", "<|/tool_call|>")
+ENDS = (
+    "<|eom_id|>",
+    "<|eot_id|>",
+    "<|im_end|>",
+    "</s>",
+    "<|end|>",
+    "<|/tool_call|>",
+    "[/TOOL_CALLS]",
+    "<｜end▁of▁sentence｜>",
+    "<|endoftext|>",
+    "<|return|>",
+    "<|END_RESPONSE|>",
+)
+"""What ends a turn or its calls, which a server that keeps special tokens leaves behind them."""
 _KEYS = ("name", "arguments", "parameters", "type", "function", "id")
 _WORDS = {"True": True, "False": False, "None": None}
 
@@ -123,6 +136,6 @@ def _values(text: str) -> list[str]:
 def without_end(text: str) -> str:
     """Return a text without what ends a turn."""
     text = text.rstrip()
-    for end in _ENDS:
+    for end in ENDS:
         text = text.removesuffix(end)
     return text.rstrip()

@@ -56,8 +56,11 @@ from msgspec import Struct
 
 from wellspoken.adapters.markup import call_tags as tags
 from wellspoken.adapters.markup.call_json import (
+    ENDS,
     Calls,
     Schemas,
+    Unfinished,
+    find_value,
     read_named_objects,
     read_objects,
     without_end,
@@ -70,13 +73,14 @@ class Markup(Struct, frozen=True):
 
     `read` returns the calls, none where it is not whole, known, or names a tool that is not
     offered; it raises `Unfinished`, or ValueError for what is no call at all. `unclosed`: it may
-    lack its closing mark, which JSON may in any.
+    lack its closing mark, which JSON may in any. `call_end`: what ends each call in it.
     """
 
     opening: str
     closing: str
     read: Callable[[str, Schemas], Calls]
     unclosed: bool = False
+    call_end: str = ""
 
 
 def _read_bare(text: str, schemas: Schemas) -> Calls:
@@ -93,6 +97,10 @@ def _read_lone_deepseek(text: str, schemas: Schemas) -> Calls:
     return tags.read_deepseek("<｜tool▁call▁begin｜>" + text, schemas)
 
 
+def _read_lone_kimi(text: str, schemas: Schemas) -> Calls:
+    return _read_kimi("<|tool_call_begin|>" + text, schemas)
+
+
 def _nothing(text: str, schemas: Schemas) -> Calls:
     return []
 
@@ -104,6 +112,9 @@ _read_kimi = tags.read_heads(
 _read_solar = tags.read_heads(
     r"<\|tool_call:begin\|>[^<]*<\|tool_call:name\|>([^<]+)<\|tool_call:args\|>",
     "<|tool_call:end|>",
+)
+_HEAD = re.compile(  # of a call's JSON: nothing, or Mistral's
+    r"[\s;,]*(?:(?:\[TOOL_CALLS\])?\s*[\w.:/-]+(?:\[CALL_ID\][\w-]+)?(?:\[ARGS\])?\s*)?(?=[{\[])"
 )
 _PYTHONIC = re.compile(r"\s*\[\s*([^\W\d][\w.-]*)\s*(.?)", re.DOTALL)
 _HARMONY = [
@@ -130,15 +141,24 @@ MARKUPS = (
     Markup("<|START_ACTION|>", "<|END_ACTION|>", read_objects),
     Markup("<|tools_prefix|>", "<|tools_suffix|>", read_named_objects),
     Markup("[unused11]", "[unused12]", read_objects),
-    Markup("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", tags.read_deepseek, unclosed=True),
-    Markup("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", tags.read_deepseek, unclosed=True),
-    Markup("<｜tool▁call▁begin｜>", "", _read_lone_deepseek),
+    *(
+        Markup(begin, end, tags.read_deepseek, unclosed=True, call_end=call_end)
+        for begin, end, call_end in (
+            ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>"),
+            ("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", "<｜tool_call_end｜>"),
+        )
+    ),
+    Markup("<｜tool▁call▁begin｜>", "", _read_lone_deepseek, call_end="<｜tool▁call▁end｜>"),
     Markup("<｜DSML｜function_calls>", "</｜DSML｜function_calls>", tags.read_tags(tags.DSML)),
     Markup("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", tags.read_tags(tags.DSML)),
     Markup("<minimax:tool_call>", "</minimax:tool_call>", tags.read_tags(tags.INVOKE)),
     Markup("<atem:function_calls>", "</atem:function_calls>", tags.read_tags(tags.ATEM)),
-    Markup("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", _read_kimi, unclosed=True),
-    Markup("<|tool_calls|>", "", _read_solar),
+    *(
+        Markup(f"<|{section}_begin|>", f"<|{section}_end|>", _read_kimi, True, "<|tool_call_end|>")
+        for section in ("tool_calls_section", "tool_call_section")
+    ),
+    Markup("<|tool_call_begin|>", "", _read_lone_kimi, call_end="<|tool_call_end|>"),
+    Markup("<|tool_calls|>", "", _read_solar, call_end="<|tool_call:end|>"),
     *(Markup(opening, "<|call|>", tags.read_harmony, unclosed=True) for opening in _HARMONY),
     Markup("<|start|>assistant to=functions.", "<|call|>", tags.read_harmony, unclosed=True),
     Markup("<|tool_call>call:", "<tool_call|>", tags.read_gemma('<|"|>')),
@@ -151,15 +171,23 @@ THOUGHTS = {
     "<think>": "</think>",
     "[THINK]": "[/THINK]",
     "<|channel|>analysis<|message|>": "<|end|>",
+    "<seed:think>": "</seed:think>",
+    "◁think▷": "◁/think▷",
+    "<|START_THINKING|>": "<|END_THINKING|>",
+    "<|channel>thought": "<channel|>",
 }
-"""How thinking begins and ends: DeepSeek, Qwen and most; Mistral's Magistral; gpt-oss."""
+"""How thinking begins and ends.
+
+DeepSeek, Qwen and most; Mistral's Magistral; gpt-oss; Seed-OSS; Kimi-VL; Command A; Gemma 4.
+"""
 AFTER_CALL = "</tool_call>"
 """What is behind a `<function=...>` that Qwen3-Coder did not open with `<tool_call>`."""
 AFTER_THOUGHT = (
     "<|start|>assistant<|channel|>final<|message|>",
     "<|start|>assistant<|channel|>commentary<|message|>",
+    "<|START_RESPONSE|>",
 )
-"""What gpt-oss writes between its thinking and its content."""
+"""What gpt-oss and Command A write between their thinking and their content."""
 
 
 class Marks(Struct, frozen=True):
@@ -186,9 +214,10 @@ def _marks(markups: Collection[Markup]) -> Marks:
     return Marks({markup.opening: markup for markup in markups}, pattern, beginnings, longest)
 
 
-_CALLS = [*MARKUPS, Markup(AFTER_CALL, "", _nothing)]
+_ENDING = [Markup(mark, "", _nothing) for mark in ENDS]
+_CALLS = [*MARKUPS, Markup(AFTER_CALL, "", _nothing), *_ENDING]
 _THINKING = [Markup(mark, end, _nothing) for mark, end in THOUGHTS.items()]
-_THINKING += [Markup(mark, "", _nothing) for mark in AFTER_THOUGHT]
+_THINKING += [*(Markup(mark, "", _nothing) for mark in AFTER_THOUGHT), *_ENDING]
 MARKS = {
     (calls, thinking): _marks([*(_CALLS if calls else ()), *(_THINKING if thinking else ())])
     for calls in (False, True)
@@ -208,6 +237,30 @@ def read_calls(markup: Markup, text: str, schemas: Schemas) -> Calls:
         return markup.read(inner, schemas)
     except (ValueError, SyntaxError, RecursionError, msgspec.DecodeError):
         return []
+
+
+def read_beginning(markup: Markup, text: str, schemas: Schemas) -> tuple[Calls, int]:
+    """Return the calls with which a text of a markup without an end begins, and their end.
+
+    What is behind them is content, such as Mistral's that goes on after its calls.
+    """
+    calls: Calls = []
+    mark = markup.opening.removesuffix("[")
+    end = len(mark)
+    if markup.call_end:
+        end = text.rfind(markup.call_end) + len(markup.call_end)
+        return read_calls(markup, text[:end], schemas), end
+    while not markup.closing and (head := _HEAD.match(text, end)):
+        try:
+            at = find_value(text, head.end())
+        except (ValueError, Unfinished, RecursionError):
+            break
+        found = read_calls(markup, mark + text[end:at].lstrip("; ,\t\r\n"), schemas)
+        if not found:
+            break
+        calls += found
+        end = at
+    return calls, end
 
 
 def may_be_bare(text: str, names: Collection[str]) -> bool | None:

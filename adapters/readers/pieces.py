@@ -194,11 +194,13 @@ class Pieces:
         *,
         refused: Logprobs | None = None,
         unknown: bool = False,
+        closing: bool = False,
     ) -> None:
         """Emit what one choice of a chunk or body holds, in the order that the stages expect.
 
         Entries that came with reasoning alone go first, so that the tiling stage finds them waiting
         when the reasoning comes and knows them as its own. `unknown`: a reason that nobody knows.
+        `closing`: the calls are all of a stream's, once more.
         """
         out = self.out
         if lp is not None and not lp.entries:
@@ -216,7 +218,8 @@ class Pieces:
         if refusal or refused is not None:
             out.append(Refusal(index, refusal, refused))
         for at, row in enumerate(rows):
-            out.append(ToolDelta(index, *row, apart=at > 0 and _is_apart(row, rows[at - 1])))
+            apart = not closing and at > 0 and _is_apart(row, rows[at - 1])
+            out.append(ToolDelta(index, *row, apart=apart, closing=at if closing else -1))
         # A role beside a reason: servers that put a reason on every chunk begin so.
         alone = len(out) == size and not self.roled
         if finish is not None or unknown:

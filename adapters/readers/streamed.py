@@ -72,11 +72,15 @@ class Written(Struct, eq=False):
     def take_new(self, said: Said, *, whole: bool) -> Said:
         """Return what a message adds to the deltas; `whole`: it is known to be all of an answer."""
         reasoning, text, refusal, rows = said
+        if whole and reasoning and not self.thoughts:
+            told = _squeeze("".join(self.texts))
+            if _squeeze(reasoning) in told and told != _squeeze(text):
+                reasoning = ""  # which the deltas told within their text
         return (
             _new(self.thoughts, reasoning, whole=whole),
             _new(self.texts, text, whole=whole),
             _new(self.refusals, refusal, whole=whole),
-            [] if self.called else rows,
+            rows,
         )
 
 

@@ -21,6 +21,7 @@ from wellspoken.adapters.repairs.envelope import (
     REASONING,
     content_text,
     reasoning_in,
+    refusal_in,
     without_end_token,
 )
 from wellspoken.adapters.repairs.finish_reasons import ELSEWHERE, Failure, finish_reason
@@ -210,7 +211,7 @@ class Tolerant:
             part = without_end_token(part, choice.get("finish_reason"), self.context)
         given, unknown = self._reason(choice, part, beside)
         text = content_text(part.get("content"), self.context)
-        refusal = part.get("refusal")
+        refusal = part.get("refusal") or refusal_in(part.get("content"))
         lp = self._logprobs(choice, text)
         rows = self._rows(part)
         if self.text:
@@ -222,15 +223,16 @@ class Tolerant:
         said: Said = (self._reasoning(part), text, refused, rows)
         self._extras(index, choice, part)
         written = self.pieces.written[index]
+        closing = apart and (self.closes or "delta" in choice or written.called)
         if apart:
             new = written.take_new(said, whole=self.closes or "delta" in choice)
-            if new != said:
+            if new != said or (rows and written.called):
                 self.notes.add("message_repeated")
                 said, lp = self._say_before(index, new, lp)
         elif not self.whole:
             written.add(said)
         reason = None if isinstance(given, Failure) else given
-        self.pieces.piece(index, *said[:2], lp, *said[2:], reason, unknown=unknown)
+        self.pieces.piece(index, *said[:2], lp, *said[2:], reason, unknown=unknown, closing=closing)
         if isinstance(given, Failure):
             self.pieces.fail(given, "finish_reason")
 
@@ -245,7 +247,7 @@ class Tolerant:
             return said, None
         lp.late = True
         if any(said):
-            self.pieces.piece(index, *said[:2], None, *said[2:], None)
+            self.pieces.piece(index, *said[:2], None, *said[2:], None, closing=True)
         return ("", "", "", []), lp
 
     def _reason(

@@ -154,3 +154,10 @@ def content_text(value: Any, context: Context) -> str:
         context.note("content_not_text")
         return str(value)
     return ""
+
+
+def refusal_in(value: Any) -> str:
+    """Return the refusal that stands among a content's parts, as OpenAI's own requests have it."""
+    parts = value if isinstance(value, list) else []
+    given = [x.get("refusal") for x in parts if isinstance(x, dict) and x.get("type") == "refusal"]
+    return "".join(text for text in given if isinstance(text, str))

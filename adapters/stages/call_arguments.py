@@ -9,6 +9,9 @@ from msgspec import DecodeError, Raw, Struct, json
 LONG = 1000  # characters of a piece that are parsed at once before they are looked at
 _MARK = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)  # with what a backslash escapes
 _decode = json.Decoder(Raw).decode
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|[^\s"]', re.DOTALL)  # the last text may be cut
+_SPACE = re.compile(r"\s*")
+_WIDEST = 4  # times as long as a text that is the same, with its white space
 _BETWEEN = " \t\r\n,;"
 
 
@@ -18,6 +21,17 @@ def _is_json(text: str) -> bool:
     except (DecodeError, ValueError, RecursionError):
         return False
     return text.lstrip()[0] in '{["'
+
+
+def _squeezed_in(said: str, text: str) -> int:
+    """Return the size of a text's beginning that is the same JSON but for white space, else 0."""
+    at = 0
+    for token in _TOKEN.finditer(said):
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+        if not text.startswith(token[0], at):
+            return 0
+        at += len(token[0])
+    return at
 
 
 def is_whole(text: str) -> bool:
@@ -63,17 +77,22 @@ class CallArguments(Struct, eq=False):
         self.pieces[-1] = piece[: len(piece) - len(extra)]
         return self.pieces[-1]
 
-    def begins(self, text: str) -> bool:
-        """Say whether a text is the object's beginning that came, and maybe more of it."""
-        if not 0 < self.size <= len(text) or text[0] != "{":
-            return False
+    def said_in(self, text: str) -> int:
+        """Return how much of a text the object's beginning that came takes; 0 if it is not in it.
+
+        It may have other white space: a server's parser writes what the model wrote, and its end
+        what it made of that.
+        """
+        if not self.size or text[:1] != "{" or self.size > _WIDEST * len(text):
+            return 0
         said = "".join(self.pieces)
         if not text.startswith(said):
-            return False
+            return _squeezed_in(said, text) if not self.end and is_whole(text) else 0
         if text == said:  # no object goes on so, but where a value within it begins
             self.complete()
-            return self.quoted or said.rstrip()[-1] not in ":[,"
-        return CallArguments().add(text) == text  # else it closes what came before: a value of that
+            return self.size if self.quoted or said.rstrip()[-1] not in ":[," else 0
+        # Else it closes what came before: a value of that.
+        return self.size if CallArguments().add(text) == text else 0
 
     def complete(self) -> bool:
         """Say whether what came is a whole JSON object, array or text."""

@@ -10,6 +10,8 @@ from wellspoken.adapters.events import Event, ToolDelta
 from wellspoken.adapters.repairs.tools import Unfilled
 from wellspoken.adapters.stages.call_arguments import CallArguments
 
+OPENING = ("{", "[", '"')  # what a call's arguments begin with; the last, if encoded twice
+
 
 def number_of(event: ToolDelta) -> int:
     """Return the index that a piece is written with."""
@@ -24,7 +26,8 @@ class CallInPieces(Struct, eq=False):
     did; `cumulative`: a piece said all so far. `bare`: a piece came without a name. `headed`: the
     first one had no arguments; `renamed`: another id came. `behind`: its name once more, with no
     arguments, when its own were whole. `head`: what opens it if its name is whole. `dropped`: the
-    client does not get it, since it is one too many or says another again.
+    client does not get it, since it is one too many or says another again. `leaked`: it was found
+    in the text.
     """
 
     index: int | None
@@ -41,6 +44,7 @@ class CallInPieces(Struct, eq=False):
     behind: ToolDelta | None = None
     head: ToolDelta | None = None
     dropped: Literal["", "parallel", "again"] = ""
+    leaked: bool = False
     arguments: CallArguments = field(default_factory=CallArguments)
 
     def take(self, event: ToolDelta) -> str:
@@ -55,9 +59,10 @@ class CallInPieces(Struct, eq=False):
         if isinstance(text, Unfilled):
             self.unfilled = self.blank
             return ""
-        if self.arguments.begins(text):
+        said = self.arguments.said_in(text)
+        if said:
             self.cumulative = True
-            text = text[self.arguments.size :]
+            text = text[said:]
         if text:
             self.blank = self.blank and not text.strip()
             self.unfilled = self.unfilled and self.blank
@@ -73,7 +78,9 @@ class ChoiceCalls(Struct, eq=False):
     piece said all of a call so far. `newest`: the last one opened; `unsettled`: one not yet opened
     since its name may go on. `unready`: those written that have no arguments yet, or not all where
     others are behind them, by number; `held`: what those have. `ended`: a reason came; `cut`: that
-    the limit was met.
+    the limit was met. `order`: the calls as they began, but for those again. `empty`: a call's head
+    with an empty object as its arguments, of which what comes next may take the place, and blank
+    pieces behind it.
     """
 
     size: int = 0
@@ -92,6 +99,8 @@ class ChoiceCalls(Struct, eq=False):
     held: list[ToolDelta] = []
     ended: bool = False
     cut: bool = False
+    order: list[CallInPieces] = []
+    empty: list[ToolDelta] = []
 
     def lacks_name(self) -> bool:
         """Say whether there is a call of which no name came."""
@@ -110,3 +119,31 @@ class ChoiceCalls(Struct, eq=False):
         self.held.sort(key=number_of)
         out += [piece for piece in self.held if number_of(piece) <= first]
         self.held = [piece for piece in self.held if number_of(piece) > first]
+
+
+def says_again(event: ToolDelta, call: CallInPieces) -> bool:
+    """Say whether a piece is all of a call once more, such as in a message that closes a stream.
+
+    Without a name it is, where it can be no other call: behind whole arguments nothing else fits.
+    Without an id it is, where the index counts calls, or another would begin otherwise, as this one
+    did; with an id of its own only if that was another on each piece; behind a head only with its.
+    """
+    if call.behind is not None and (not event.id or event.id != call.given):
+        return False
+    opens = call.cumulative or call.headed
+    if event.id:
+        same = event.id == call.given or (call.renamed and opens)
+    else:
+        same = bool(call.given or event.n or opens or len(call.arguments.pieces) > 1)
+    if not (same or event.name is None) or (event.name and event.name != call.name):
+        return False
+    if not event.arguments.lstrip().startswith(OPENING) or isinstance(event.arguments, Unfilled):
+        return False
+    return call.arguments.complete() and call.arguments.equals(event.arguments)
+
+
+def is_behind(event: ToolDelta, head: ToolDelta) -> bool:
+    """Say whether a piece is of the call of the head before it: it has no name and no other id."""
+    if event.name or (event.id and event.id != head.id) or event.closing >= 0:
+        return False
+    return event.n is None or event.n == head.n

@@ -41,7 +41,7 @@ from wellspoken.adapters.events import (
     ToolDelta,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.markup.call_json import Calls, Unfinished
+from wellspoken.adapters.markup.call_json import ENDS, Calls, Unfinished
 from wellspoken.adapters.markup.markups import (
     AFTER_CALL,
     AFTER_THOUGHT,
@@ -50,6 +50,7 @@ from wellspoken.adapters.markup.markups import (
     THOUGHTS,
     Markup,
     may_be_bare,
+    read_beginning,
     read_calls,
 )
 from wellspoken.adapters.stages.stop import opening_size
@@ -87,7 +88,7 @@ class RecoverStage:
                 if event.choice in self.choices:
                     self.choices[event.choice].end(out)
             elif type(event) is Reasoning:
-                self._choice(event.choice).forgo_opening()
+                self._choice(event.choice).hear(event.text)
             out.append(event)
         return out
 
@@ -104,6 +105,7 @@ class _Choice:
     `tail`: the end of what is held, in which a closing mark may begin. `thinking`: the mark that
     closes the thought at hand; `thought`: some of it was written. `fresh`: since the beginning, a
     call or a thought (`found`) no content came but white space. `line`: what was written ends one.
+    `heard`: what the backend told as reasoning, without white space, as far as no thought says it.
     """
 
     def __init__(self, stage: RecoverStage, number: int) -> None:
@@ -122,9 +124,9 @@ class _Choice:
         self.found = False
         self.line = True
         self.called = False
-        self.calls = 0
         self.tries = TRIES
         self.outputs: list[Output] = []
+        self.heard: list[str] = []
 
     def take(self, event: Text, out: list[Event]) -> None:
         """Add what becomes of a piece of text."""
@@ -145,10 +147,23 @@ class _Choice:
             self._write(_Entries(event, before + text, len(before)), out)
         self.outputs = []
 
-    def forgo_opening(self) -> None:
-        """Take the text for content, since the backend tells the reasoning apart."""
+    def hear(self, reasoning: str) -> None:
+        """Take the text for content, since the backend tells the reasoning apart.
+
+        Some tell it in the text too: MiniMax-M3 (Oh My Pi PR #2434).
+        """
         if not self.thought and not self.held:
             self.thinking = ""
+        self.heard.append("".join(reasoning.split()))
+
+    def _was_heard(self, thought: str) -> bool:
+        """Say whether the backend told a thought as reasoning."""
+        self.heard = ["".join(self.heard)]
+        squeezed = "".join(thought.split())
+        if not self.heard[0].startswith(squeezed):
+            return False
+        self.heard = [self.heard[0][len(squeezed) :]]
+        return True
 
     def end(self, out: list[Event]) -> None:
         """Add what becomes of the text that is held, since nothing follows it."""
@@ -236,6 +251,8 @@ class _Choice:
             self.lead = 0
         if found is None:
             return self._hold(text[begin:])
+        if found[0] in ENDS:
+            return self._pass_end(text, found, last)
         if found[0] == AFTER_CALL or found[0] in AFTER_THOUGHT:
             known = self.fresh and (self.called if found[0] == AFTER_CALL else self.found)
             return found.end() if known else self._add(text[at : found.end()], found.end())
@@ -244,6 +261,14 @@ class _Choice:
             return found.end()
         self.markup = self.marks.markups[found[0]]
         return at
+
+    def _pass_end(self, text: str, found: re.Match[str], last: bool) -> int:
+        """Leave out what ends a turn in which something was found, unless content is behind it."""
+        if self.found and self.fresh:
+            return found.end()
+        if self.found and not text[found.end() :].strip():
+            return len(text) if last else self._hold(text[found.start() :])
+        return self._add(found[0], found.end())
 
     def _next_mark(self, text: str, at: int) -> re.Match[str] | None:
         """Return the next mark; one of a thought begins a line."""
@@ -284,7 +309,11 @@ class _Choice:
             calls = read_calls(markup, text[begin:], self.exchange.schemas)
         except Unfinished:
             calls = []
-        return self._call(calls, len(text)) if calls else self._give_back(markup, text, at)
+        end = len(text)
+        if not calls and markup is not BARE:
+            calls, end = read_beginning(markup, text[begin:], self.exchange.schemas)
+            end += begin
+        return self._call(calls, end) if calls else self._give_back(markup, text, at)
 
     def _call(self, calls: Calls, end: int) -> int:
         self.exchange.notes.add("tool_calls_recovered", len(calls))
@@ -333,14 +362,16 @@ class _Choice:
             if lp is not None:
                 out.append(Text(self.number, "", lp))
             if isinstance(what, str):
+                if self._was_heard(what):
+                    self.exchange.notes.add("thinking_repeated")
+                    continue
                 if not self.exchange.keeps("reasoning_content"):
                     self.exchange.notes.drop("reasoning_content")  # the writer leaves it out
                 out.append(Reasoning(self.number, what))
                 continue
             for name, arguments in what:
                 own = "call_" + self.exchange.new_id()
-                out.append(ToolDelta(self.number, self.calls, own, name, arguments))
-                self.calls += 1
+                out.append(ToolDelta(self.number, None, own, name, arguments, leaked=True))
         rest = entries.take() if entries is not None else None
         if rest is not None:
             out.append(Text(self.number, "", rest))

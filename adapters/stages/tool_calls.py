@@ -26,7 +26,11 @@ What stands behind whole arguments and is no value, such as one more brace, is l
 (`tool_arguments_trailing`).
 
 Arguments that begin with all that came before them say that once more (Baidu Qianfan; Hermes Agent
-PR #35718, Vercel AI PR #15888), and only the rest of them is new: `tool_arguments_cumulative`.
+PR #35718, Vercel AI PR #15888; vLLM's last chunk, with other white space), and only the rest of
+them is new: `tool_arguments_cumulative`. An empty object that opens a call waits for its next piece
+and gives way to arguments there: `tool_arguments_placeholder` (LiteLLM with Anthropic). A message
+that closes a stream says the calls again, by id or place, and adds what they lack.
+A call that was in the text too is one (`call_twins.py`).
 
 Arguments that never come are `{}` (`tool_arguments_empty`), unless the limit cut the call before
 them. Since that is known at the end alone, what other calls have waits until then, as it does where
@@ -45,10 +49,17 @@ from wellspoken.adapters.events import FUNCTION_CALL, End, Event, Fault, Finish,
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs.tools import Unfilled
 from wellspoken.adapters.stages.call_arguments import is_whole
-from wellspoken.adapters.stages.call_pieces import CallInPieces, ChoiceCalls, number_of
+from wellspoken.adapters.stages.call_pieces import (
+    OPENING,
+    CallInPieces,
+    ChoiceCalls,
+    is_behind,
+    number_of,
+    says_again,
+)
+from wellspoken.adapters.stages.call_twins import Twins
 
 Ending = Finish | End | Fault
-_OPENING = ("{", "[", '"')  # what a call's arguments begin with; the last, if encoded twice
 
 
 _NAMELESS = Fault(
@@ -66,6 +77,7 @@ class ToolCallStage:
         self.exchange = exchange
         self.notes = exchange.notes
         self.choices: defaultdict[int, ChoiceCalls] = defaultdict(ChoiceCalls)
+        self.twins: defaultdict[int, Twins] = defaultdict(Twins)
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with every `ToolDelta` normal; a call without a name is a `Fault`."""
@@ -78,13 +90,14 @@ class ToolCallStage:
         out: list[Event] = []
         for event in events:
             if type(event) is ToolDelta:
-                self._call(event, out)
+                self._take(event, out)
                 continue
             if type(event) is Finish or type(event) is End or type(event) is Fault:
                 ending = [event.choice] if type(event) is Finish else self.choices
                 choices = [choice for choice in ending if choice in self.choices]
-                if type(event) is not Finish or event.alone:
-                    for choice in choices:
+                for choice in choices:
+                    self._take_empty(self.choices[choice], out)
+                    if type(event) is not Finish or event.alone:
                         self._settle(self.choices[choice], out)
                 nameless = any(self.choices[choice].lacks_name() for choice in choices)
                 if nameless and type(event) is not Fault:
@@ -117,10 +130,37 @@ class ToolCallStage:
         out += rest
         return event
 
+    def _take(self, event: ToolDelta, out: list[Event]) -> None:
+        """Take a piece, but for a head whose empty object may have to give way to what follows."""
+        known = self.choices[event.choice]
+        if known.empty and is_behind(event, known.empty[0]):
+            text = event.arguments.strip()
+            if not text:
+                known.empty.append(event)
+                return
+            if text.startswith("{") and text != "{}":
+                self.notes.add("tool_arguments_placeholder")
+                head = known.empty[0]
+                head.arguments, head.raw = "", None
+        self._take_empty(known, out)
+        if event.name and event.arguments == "{}" and not isinstance(event.arguments, Unfilled):
+            known.empty.append(event)
+        else:
+            self._call(event, out)
+
+    def _take_empty(self, known: ChoiceCalls, out: list[Event]) -> None:
+        """Take the head that waits, as it is by now, and the blank pieces behind it."""
+        events, known.empty = known.empty, []
+        for event in events:
+            self._call(event, out)
+
     def _call(self, event: ToolDelta, out: list[Event]) -> None:
         known = self.choices[event.choice]
+        if event.leaked and self.twins[event.choice].has_told(event, known.order):
+            self.notes.add("tool_call_repeated")
+            return
         call = self._find(event, known)
-        again = call is not None and _says_again(event, call)
+        again = call is not None and says_again(event, call)
         if call is None:
             call = self._begin(event, known)
         if event.n != FUNCTION_CALL:
@@ -129,8 +169,17 @@ class ToolCallStage:
             known.latest = call
         if again:
             self.notes.add("tool_call_repeated")
-            return
-        if known.unsettled is not call or (call.head and event.arguments.strip()):
+        else:
+            self._add(event, call, known, out)
+
+    def _add(
+        self, event: ToolDelta, call: CallInPieces, known: ChoiceCalls, out: list[Event]
+    ) -> None:
+        """Add a piece to its call, and open that as soon as it is known to be one of its own."""
+        twins = self.twins[event.choice] if event.choice in self.twins else None
+        may_be_leaked = twins is not None and twins.may_have(call, event.name)
+        goes_on = call.head and event.arguments.strip() and not may_be_leaked
+        if known.unsettled is not call or goes_on:
             self._settle(known, out)
         added = call.take(event)
         if added != event.arguments and not isinstance(event.arguments, Unfilled):
@@ -150,10 +199,16 @@ class ToolCallStage:
             call.name = self.exchange.tools[0]
         if call.name is None:
             return
-        if self._may_go_on(call.name, bool(added.strip())):
+        waits = may_be_leaked and not call.arguments.complete()
+        if waits or self._may_go_on(call.name, bool(added.strip())):
             call.head, known.unsettled = call.head or event, call
             return
         known.unsettled = None
+        if twins is not None and may_be_leaked and twins.take(call):
+            self.notes.add("tool_call_repeated")
+            call.dropped = "again"
+            known.size -= 1
+            return
         self._open(call, event, known, out)
 
     def _settle(self, known: ChoiceCalls, out: list[Event]) -> None:
@@ -198,8 +253,10 @@ class ToolCallStage:
 
     def _find(self, event: ToolDelta, known: ChoiceCalls) -> CallInPieces | None:
         """Return the call that a piece belongs to, None if it begins one."""
-        if event.apart:
+        if event.apart or event.leaked:
             return None
+        if event.closing >= 0:
+            return self._find_closing(event, known)
         if event.n is not None:
             call = known.by_index.get(event.n)
             other = known.by_id.get(event.id or "")
@@ -214,6 +271,20 @@ class ToolCallStage:
         if event.n is not None:
             self.notes.add("tool_call_index_repeated")
         return None
+
+    def _find_closing(self, event: ToolDelta, known: ChoiceCalls) -> CallInPieces | None:
+        """Return the call that a closing message's says again, by its id or else its place.
+
+        What it says otherwise was written, and is no other call.
+        """
+        call = known.order[event.closing] if event.closing < len(known.order) else None
+        if call is None or call.given != event.id:
+            call = known.by_id.get(event.id or "", call)
+        if call is not None:
+            event.id = event.name = None
+            if not call.arguments.said_in(event.arguments) and not call.blank:
+                event.arguments = ""
+        return call
 
     def _begins_another(self, event: ToolDelta, call: CallInPieces) -> bool:
         """Say whether a piece where a call is known is of another one (the table above)."""
@@ -232,7 +303,7 @@ class ToolCallStage:
         if not text or (isinstance(event.arguments, Unfilled) and not other and event.id):
             call.behind = event
             return other and call.bare  # whose names are heads alone
-        return text.startswith(_OPENING) and not _says_again(event, call)
+        return text.startswith(OPENING) and not says_again(event, call)
 
     def _next_without_name(self, event: ToolDelta, call: CallInPieces, other: bool) -> bool:
         """Say whether a piece without a name behind whole arguments begins another call.
@@ -240,7 +311,7 @@ class ToolCallStage:
         It does if the name came before it, or if another id comes with it where one tool is known.
         """
         known = call.behind or (other and len(self.exchange.tools) == 1)
-        if not known or not event.arguments.lstrip().startswith(_OPENING):
+        if not known or not event.arguments.lstrip().startswith(OPENING):
             return False
         event.name, event.raw = call.name, None
         if call.behind is not None and call.behind.id != call.given:
@@ -249,7 +320,7 @@ class ToolCallStage:
 
     def _begin(self, event: ToolDelta, known: ChoiceCalls) -> CallInPieces:
         """Return a call that was not known before, which may be one too many."""
-        call = CallInPieces(event.n, cumulative=known.cumulative)
+        call = CallInPieces(event.n, cumulative=known.cumulative, leaked=event.leaked)
         if known.last is not None and known.last.behind is not None:
             call.headed = known.last.name == event.name
         if self._is_other_form(event, known):
@@ -265,6 +336,7 @@ class ToolCallStage:
             else:
                 known.size += 1
             known.names.add(event.name)
+            known.order.append(call)
         if event.n is not None:
             known.by_index[event.n] = call
         return call
@@ -322,24 +394,3 @@ class ToolCallStage:
         if call is known.newest or call.arguments.complete():
             del known.unready[call.n]
             known.release(out)
-
-
-def _says_again(event: ToolDelta, call: CallInPieces) -> bool:
-    """Say whether a piece is all of a call once more, such as in a message that closes a stream.
-
-    Without a name it is, where it can be no other call: behind whole arguments nothing else fits.
-    Without an id it is, where the index counts calls, or another would begin otherwise, as this one
-    did; with an id of its own only if that was another on each piece; behind a head only with its.
-    """
-    if call.behind is not None and (not event.id or event.id != call.given):
-        return False
-    opens = call.cumulative or call.headed
-    if event.id:
-        same = event.id == call.given or (call.renamed and opens)
-    else:
-        same = bool(call.given or event.n or opens or len(call.arguments.pieces) > 1)
-    if not (same or event.name is None) or (event.name and event.name != call.name):
-        return False
-    if not event.arguments.lstrip().startswith(_OPENING) or isinstance(event.arguments, Unfilled):
-        return False
-    return call.arguments.complete() and call.arguments.equals(event.arguments)

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from tests.adapters.markup.leaks import HERMES, ONE, TWO, Calls, every_way, whole
+from wellspoken.adapters.markup.call_json import ENDS
 from wellspoken.adapters.markup.markups import MARKS, MARKUPS, Markup
 
 FORMS: dict[str, tuple[str, Calls]] = {
@@ -198,6 +199,16 @@ FORMS: dict[str, tuple[str, Calls]] = {
         '<|channel|>analysis to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>',
         ONE,
     ),
+    "kimi k2, a section of one": (
+        "<|tool_call_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+        '{"a": 1}<|tool_call_end|><|tool_call_section_end|>',
+        ONE,
+    ),
+    "kimi k2, no section": (
+        '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>'
+        "<|tool_call_begin|>g:1<|tool_call_argument_begin|>{}<|tool_call_end|>",
+        TWO,
+    ),
     "gpt-oss, its end a stop token": (
         '<|start|>assistant<|channel|>analysis to=functions.f json<|message|>{"a": 1}',
         ONE,
@@ -240,12 +251,39 @@ def test_text_before_a_call_stays(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in FORMS if FORMS[name][0].endswith(">")])
 def test_text_after_a_call_stays(name: str) -> None:
     text, calls = FORMS[name]
-    ends = [x.closing for x in MARKUPS if x.closing and text.startswith(x.opening)]
-    closed = text.endswith((*ends, "</tool_call>")) and bool(ends)
+    known = [x for x in MARKUPS if text.startswith(x.opening)]
+    ends = [x.call_end or x.closing for x in known] + [x.closing for x in known]
+    closed = text.endswith((*ends, "</tool_call>")) and name != "llama 3's own tools"
     found = every_way(f"{text}\n\nSo there.")
     assert found[:3] == (
         ("So there.", None, calls) if closed else (f"{text}\n\nSo there.", None, [])
     )
+
+
+BEHIND = ["So there.", '{"b": 2} is more.', "say {", "[1]", "[TOOL_CALLS] is a mark.", "h{}"]
+OPEN = ['[TOOL_CALLS]f[ARGS]{"a": 1}', '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}]',
+        'functools[{"name": "f", "arguments": {"a": 1}}]',
+        '<|python_tag|>{"name": "f", "parameters": {"a": 1}}']  # fmt: skip
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.parametrize("text", OPEN)
+def test_text_after_a_call_of_a_markup_without_an_end_stays(text: str, behind: str) -> None:
+    """The mutant that asks for nothing behind it leaves the call in the text."""
+    assert every_way(f"{text}\n{behind}")[:3] == (behind, None, ONE)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_ends_a_turn_goes_with_what_was_found_before_it(end: str) -> None:
+    """A server that keeps special tokens; the mutant that takes them for content leaks them."""
+    assert every_way(f"{HERMES}{end}")[:3] == (None, None, ONE)
+    assert every_way(f"{HERMES}\n{end}\nHi {end} there{end}\n")[:3] == (
+        f"Hi {end} there",
+        None,
+        ONE,
+    )
+    assert every_way(f"<think>Hm</think>Hi{end}")[:3] == ("Hi", "Hm", [])
+    assert every_way(f"Hi{end}")[:3] == (f"Hi{end}", None, [])
 
 
 @pytest.mark.parametrize("markup", MARKUPS, ids=lambda markup: markup.opening)

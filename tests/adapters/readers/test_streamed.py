@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.answers import (
     DONE,
     TOOL,
+    TWO,
     USAGE,
     Json,
     ask,
+    body,
     call,
+    choice,
     chunk,
     completion,
     data,
@@ -189,3 +194,52 @@ def test_a_last_text_that_says_all_again_for_its_logprobs(begin: int | None, tim
         assert told["text"] == "Hi a" * times
         assert told["logprobs"]["token_logprobs"] == [-0.5, -0.25]
         assert translator.exchange.notes.counts.get("message_repeated", 0) == (times == 1)
+
+
+OWN = {"index": 0, **call("f", '{"a":1}', id="c1")}
+NEXT = call("g", '{"b":2}', id="c2")
+
+
+@pytest.mark.parametrize("cut", [None, '{"a"', ""])
+@pytest.mark.parametrize("ids", [{}, {"id": "x"}, {"id": None}])
+def test_a_closing_message_has_the_rest_of_the_calls(cut: str | None, ids: Json) -> None:
+    """The mutant that takes none where some came loses one, and the end of another."""
+    given = OWN if cut is None else {"index": 0, **call("f", cut, id="c1")}
+    last = call("f", '{"a": 1}', **({"id": "c1"} | ids))
+    told = {"role": "assistant", "content": None, "tool_calls": [last, NEXT]}
+    final = completion({"index": 0, "message": told, "finish_reason": "tool_calls"})
+    said = stream([role(), chunk({"tool_calls": [given]}), final], TWO)
+    assert [(x[0], x[1], json.loads(x[2])) for x in said.calls] == [
+        ("c1", "f", {"a": 1}),
+        ("c2", "g", {"b": 2}),
+    ]
+    assert said.repairs["message_repeated"] == 1
+
+
+def test_a_closing_message_with_other_arguments_adds_nothing() -> None:
+    told = {"role": "assistant", "content": None, "tool_calls": [call("f", '{"z":1}', id="c1")]}
+    final = completion({"index": 0, "message": told, "finish_reason": "tool_calls"})
+    said = stream([role(), chunk({"tool_calls": [OWN]}), final], TWO)
+    assert said.calls == [("c1", "f", '{"a":1}')]
+
+
+def test_a_closing_message_tells_thinking_that_the_text_had() -> None:
+    """The mutant that looks for it among the reasoning alone says it twice."""
+    told = {"role": "assistant", "content": "Hi", "reasoning_content": "Hm, so"}
+    final = completion({"index": 0, "message": told, "finish_reason": "stop"})
+    said = stream([role(), say("<think>\nHm, so\n</think>\nHi"), final])
+    assert said.message.get("reasoning_content") is None
+    said = stream([role(), say("Hi"), final])
+    assert said.message["reasoning_content"] == "Hm, so"
+    told["reasoning_content"] = "Hi"
+    assert stream([role(), say("Hi"), final]).message["reasoning_content"] == "Hi"
+
+
+def test_a_refusal_among_the_parts_of_a_content_is_one() -> None:
+    """The mutant that reads texts alone loses it."""
+    parts = [{"type": "text", "text": "Hm"}, {"type": "refusal", "refusal": "No."}]
+    for said in (
+        body(completion(choice(parts))),
+        stream([role(), chunk({"content": parts}), end()]),
+    ):
+        assert (said.message["content"], said.message["refusal"]) == ("Hm", "No.")

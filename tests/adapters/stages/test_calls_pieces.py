@@ -136,7 +136,8 @@ def test_many_pieces_take_linear_time(named: bool) -> None:
 @pytest.mark.no_cover
 def test_many_calls_take_linear_time() -> None:
     def work(count: int) -> list[Event]:
-        return through([ToolDelta(0, n, f"call_{n}", "f", "{}") for n in range(count)])
+        calls: list[Event] = [ToolDelta(0, n, f"call_{n}", "f", "{}") for n in range(count)]
+        return through([*calls, End(True)])
 
     out = linear(work, 5_000)
     assert [event.n for event in out if type(event) is ToolDelta] == list(range(5_000))
@@ -378,3 +379,37 @@ def test_what_may_be_more_or_is_no_json_stays_as_it_came(given: str) -> None:
         said = streamed([bare("f", "", id="a")], *[[piece(text)] for text in cut])
         assert [x[1:] for x in said.calls] == [("f", given)]
         assert "tool_arguments_trailing" not in said.repairs
+
+
+@pytest.mark.parametrize("blank", [[], [piece("")]])
+def test_an_empty_object_in_text_gives_way_to_the_arguments_behind_it(blank: list[Json]) -> None:
+    """LiteLLM with Anthropic (issue #4537); the mutant that writes it at once has `{}{"city"`."""
+    first, second = [bare("f", "{}", id="a")], [bare("g", "{}", id="b", index=1)]
+    said = streamed(first, *[[x] for x in blank], [piece(WHOLE[:5])], [piece(WHOLE[5:])], second)
+    assert said.calls == [("a", "f", WHOLE), ("b", "g", "{}")]
+    assert said.repairs["tool_arguments_placeholder"] == 1
+    for others, calls in (([], 1), ([piece("{}")], 1), ([bare("f", "{}", id="c")], 2)):
+        found = streamed(first, *[[x] for x in [*others, *blank]])
+        assert [x[2] for x in found.calls] == ["{}"] * calls
+        assert "tool_arguments_placeholder" not in found.repairs
+
+
+@pytest.mark.parametrize("size", range(1, 16))
+def test_all_arguments_at_the_end_may_have_other_white_space(size: int) -> None:
+    """vLLM's last chunk (issues #42167, #51697); the mutant that compares them as they are has
+    the whole object behind its beginning."""
+    for said, whole in (
+        (WHOLE, '{"city": "Bern"}'),
+        ('{ "city" :\n"Bern"}', WHOLE),
+        ('{"a b":"c \\" d"}', '{ "a b": "c \\" d" }'),
+    ):
+        beginning = said[:size]
+        found = streamed([bare("f", "", id="a")], [piece(beginning)], [piece(whole)])
+        ((_, _, arguments),) = found.calls
+        assert json.loads(arguments) == json.loads(whole)
+
+
+def test_an_object_that_is_not_the_same_is_no_repetition() -> None:
+    """The mutant that takes any whole object for all of the arguments loses this one."""
+    said = streamed([bare("f", "", id="a")], *[[piece(x)] for x in ('{"a": [', '{"b":1}', "]}")])
+    assert said.calls == [("a", "f", '{"a": [{"b":1}]}')]

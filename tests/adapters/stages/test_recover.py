@@ -19,6 +19,7 @@ from tests.adapters.markup.leaks import (
 )
 from tests.answers import (
     DONE,
+    Json,
     ask,
     call,
     choice,
@@ -31,6 +32,8 @@ from tests.answers import (
     role,
     say,
 )
+from tests.conformance import check_stream
+from tests.corpus import checked_request
 from tests.fold import fold
 from tests.linear import linear
 from tests.replay import exchange
@@ -292,3 +295,56 @@ def test_hostile_text_takes_linear_time(piece: str) -> None:
     said = "".join(x.text for x in out if type(x) is Text or type(x) is Reasoning)
     assert said.replace(piece, "").strip("<think>") == ""
     assert not any(type(x) is ToolDelta for x in out)
+
+
+@pytest.mark.parametrize("pieces", [['{"a": 1}'], ["", '{"a"', ": 1}"], ['{"a"', ":1}"]])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_call_in_the_text_and_as_a_call_is_one(pieces: list[str], first: bool) -> None:
+    """The mutant that does not compare them has two."""
+    head, *rest = pieces
+    own = [chunk({"tool_calls": [{"index": 0, **call("f", head, id="own")}]})]
+    own += [chunk({"tool_calls": [{"index": 0, "function": {"arguments": x}}]}) for x in rest]
+    parts = [*own, say(HERMES)] if first else [say(HERMES), *own]
+    said, notes = both_ways([role(), *parts, end("tool_calls")])
+    assert [x["function"]["name"] for x in said["tool_calls"]] == ["f"]
+    assert json.loads(said["tool_calls"][0]["function"]["arguments"]) == {"a": 1}
+    assert notes["tool_call_repeated"] == 1
+
+
+def test_calls_beside_those_in_the_text_stay() -> None:
+    """Of one call in the text one is the same; the mutant that drops all alike loses the second."""
+    own = [{"index": n, **call("f", x, id=f"c{n}")} for n, x in enumerate(['{"a":1}', '{"a":1}'])]
+    own.append({"index": 2, **call("f", '{"a":2}', id="c2")})
+    said, _ = both_ways([role(), say(HERMES), chunk({"tool_calls": own}), end("tool_calls")])
+    found = [json.loads(x["function"]["arguments"]) for x in said["tool_calls"]]
+    assert found == [{"a": 1}, {"a": 1}, {"a": 2}]
+    cut = [{"index": 0, **call("f", '{"a":', id="c0")}]
+    said, _ = both_ways([role(), say(HERMES), chunk({"tool_calls": cut}), end("length")])
+    assert [x["function"]["arguments"] for x in said["tool_calls"]] == ['{"a": 1}', '{"a":']
+
+
+def test_thinking_that_came_as_reasoning_too_is_told_once() -> None:
+    """MiniMax-M3 (Oh My Pi PR #2434); the mutant that does not compare them says it twice."""
+    texts = ["<think>\nHm", ", so", "\n</think>\nHi"]
+    told = zip(texts, ["Hm", ", so"], strict=False)
+    mirrored = [chunk({"content": text, "reasoning_content": x}) for text, x in told]
+    said, notes = both_ways([role(), *mirrored, say(texts[2]), end()])
+    assert (said["reasoning_content"], said["content"]) == ("Hm, so", "Hi")
+    assert notes["thinking_repeated"] == 2
+    said, notes = both_ways([role(), chunk({"reasoning_content": "A"}), *map(say, texts), end()])
+    assert said["reasoning_content"] == "AHm, so"
+    assert "thinking_repeated" not in notes
+
+
+def both_ways(parts: list[Json]) -> tuple[Json, dict[str, int]]:
+    """Return the message that a stream's chunks come out as, as one read and byte by byte."""
+    given = b"".join([*map(data, parts), DONE])
+    found = []
+    for pieces in ([given], [bytes([x]) for x in given]):
+        made = exchange(ASKED | {"stream": True}, recover=frozenset(BOTH))
+        translator = StreamTranslator(made)
+        out = b"".join([*map(translator.feed, pieces), translator.close()])
+        assert check_stream(out, checked_request(ASKED | {"stream": True}), None) == []
+        found.append((fold(out)["choices"][0]["message"], made.notes.counts))
+    assert found[0] == found[1]
+    return found[0]
