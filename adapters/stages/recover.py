@@ -60,7 +60,6 @@ _OPENED = "<think>"  # what a template writes at the end of a prompt, so that th
 UNDECIDED = 512  # characters after which what may still be a call without a mark is taken for none
 TRIES = 64  # marks of an answer that may turn out to be none; what comes after them is content
 
-
 Output = tuple[str | Calls, bool, int]
 """Content, a thought (True) or calls, and where in the text at hand it ends."""
 
@@ -103,9 +102,9 @@ class _Choice:
     """One choice: `held` text, of which `lead` characters of white space come before the markup.
 
     `tail`: the end of what is held, in which a closing mark may begin. `thinking`: the mark that
-    closes the thought at hand; `thought`: some of it was written. `fresh`: since the beginning, a
-    call or a thought (`found`) no content came but white space. `line`: what was written ends one.
-    `heard`: what the backend told as reasoning, without white space, as far as no thought says it.
+    closes the thought at hand; `thought`: some of it was written; `marked`: a mark opened it.
+    `fresh`: since the beginning, a call or a thought (`found`) no content came but white space.
+    `line`: what was written ends one. `heard`: reasoning that no thought said, without white space.
     """
 
     def __init__(self, stage: RecoverStage, number: int) -> None:
@@ -120,6 +119,7 @@ class _Choice:
         opened = "opened_thinking" in stage.exchange.recover
         self.thinking = THOUGHTS[_OPENED] if opened else ""
         self.thought = False
+        self.marked = False
         self.fresh = True
         self.found = False
         self.line = True
@@ -148,10 +148,7 @@ class _Choice:
         self.outputs = []
 
     def hear(self, reasoning: str) -> None:
-        """Take the text for content, since the backend tells the reasoning apart.
-
-        Some tell it in the text too: MiniMax-M3 (Oh My Pi PR #2434).
-        """
+        """Take the text for content, since reasoning came apart; MiniMax-M3 tells it in both."""
         if not self.thought and not self.held:
             self.thinking = ""
         self.heard.append("".join(reasoning.split()))
@@ -252,23 +249,24 @@ class _Choice:
         if found is None:
             return self._hold(text[begin:])
         if found[0] in ENDS:
-            return self._pass_end(text, found, last)
+            return self._pass_end(text, at, found, last)
         if found[0] == AFTER_CALL or found[0] in AFTER_THOUGHT:
             known = self.fresh and (self.called if found[0] == AFTER_CALL else self.found)
             return found.end() if known else self._add(text[at : found.end()], found.end())
         if found[0] in THOUGHTS and self.fresh:
             self.thinking, self.thought, self.lead = THOUGHTS[found[0]], False, 0
+            self.marked = True
             return found.end()
         self.markup = self.marks.markups[found[0]]
         return at
 
-    def _pass_end(self, text: str, found: re.Match[str], last: bool) -> int:
+    def _pass_end(self, text: str, at: int, found: re.Match[str], last: bool) -> int:
         """Leave out what ends a turn in which something was found, unless content is behind it."""
         if self.found and self.fresh:
             return found.end()
         if self.found and not text[found.end() :].strip():
             return len(text) if last else self._hold(text[found.start() :])
-        return self._add(found[0], found.end())
+        return self._add(text[at : found.end()], found.end())
 
     def _next_mark(self, text: str, at: int) -> re.Match[str] | None:
         """Return the next mark; one of a thought begins a line."""
@@ -345,8 +343,9 @@ class _Choice:
             self.outputs.append((part, True, at + len(part)))
         if end < 0 and not last:
             return self._hold(text[at + len(part) :])
-        if end >= 0 or self.thought:
+        if end >= 0 or self.thought or self.marked:
             self.exchange.notes.add("thinking_recovered")
+        self.marked = False
         end = end + len(self.thinking) if end >= 0 else -1
         self.thinking, self.thought = "", False
         self.fresh = self.found = True

@@ -65,6 +65,7 @@ TEXTS = {
     "text between parameters": "<function=f>x<parameter=a>1</parameter></function>",
     "half a mark": "a <tool_",
     "white space": " \n ",
+    "white space and the end of a turn": "\n\n<|im_end|>\n",
     "a markup of several tools, one of which is not offered": "[f(a=1), h()]",
     "a list of words": "[f, g]",
     "a call behind text": "Hm: [f(a=1)]",
@@ -85,6 +86,11 @@ TEXTS = {
 def test_what_is_no_markup_stays_as_it_came(name: str) -> None:
     """The mutant that takes a call of any name, or half a one, does not."""
     assert every_way(TEXTS[name]) == (TEXTS[name], None, [], "stop", {})
+
+
+def test_a_mark_of_thinking_alone_is_counted() -> None:
+    """The mutant that counts thoughts with text alone lets a body pass as it is, a stream not."""
+    assert every_way("<think>\n") == (None, None, [], "stop", {"thinking_recovered": 1})
 
 
 def test_what_is_not_asked_for_stays() -> None:
