@@ -42,7 +42,8 @@ class Backend(Struct, frozen=True, kw_only=True):
     `greedy_alone`: with a temperature of 0 it refuses `n` above 1, so each choice is asked for.
     `tops_up`: whether it heeds `n` shows in its answer, and what that lacks is asked for after it.
     `loses_entries`: with a stop string its logprobs lack entries, so stops are enforced here;
-    `counting` then lets every chunk tell the counts so far.
+    `counting` then lets every chunk tell the counts so far. `withholds_text`: its streams hold text
+    back that may begin a stop string, and never send it where the limit ends the answer.
     `one_system`: of system messages its templates take the first, and leave the others out.
     `detokenize`: where it tells the text of token ids; `tokenize`: where it counts them; `sizes`:
     where it tells how many token ids its models have (`data[].meta.n_vocab`); `lengths`: where it
@@ -72,6 +73,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     greedy_alone: bool = False
     tops_up: bool = False
     loses_entries: bool = False
+    withholds_text: bool = False
     one_system: bool = False
     counting: str = ""
     detokenize: str = ""

@@ -78,19 +78,32 @@ class Planner(Generic[Wanted]):
             target.settings.streams,
             lacks_in_streams(target.backend, self.wanted.fields),
         )
-        # With a stop string the backend's logprobs would lack entries, and its text that string.
-        lost = target.backend.loses_entries and bool(exchange.stops)
-        if lost and (exchange.logprobs or exchange.keeps_stop):
+        wants = (exchange.stream and not lacks and streams != "never") or streams == "always"
+        if self._enforces_stops(wants):
             if streams == "never" or lacks:  # a body, which runs on; the stop stage cuts it
                 self._leave_out("stop", stop=None)
             else:
                 self.exchange = exchange = structs.replace(exchange, enforced=True)
-        wants = exchange.stream and not lacks and streams != "never"
-        self.streams = wants or exchange.enforced or streams == "always"
+        self.streams = wants or exchange.enforced
         if self.streams and asks_usage(target.backend, exchange):
             self.usage = not self._saw(USAGE) and (self._saw(TAKEN) or not target.doubtful)
             if self.usage and not exchange.include_usage:
                 self.exchange = structs.replace(exchange, asks_usage=True)
+
+    def _enforces_stops(self, streams: bool) -> bool:
+        """Say whether the stop strings are kept from the backend; `streams`: it is to stream."""
+        backend, exchange = self.target.backend, self.exchange
+        if not exchange.stops:
+            return False
+        # With a stop string the backend's logprobs would lack entries, and its text that string.
+        if backend.loses_entries and (exchange.logprobs or exchange.keeps_stop):
+            return True
+        # Stop strings may also be met in thoughts and calls, where the backend alone looks for them
+        # once it has taken these out of the text.
+        raw = exchange.kind != "chat" or (
+            self.endpoint.dialect == "llamacpp" and not exchange.recover
+        )
+        return streams and backend.withholds_text and raw
 
     def _saw(self, seen: str) -> bool:
         return self.target.saw(seen, self.endpoint.path, self.wanted.model)

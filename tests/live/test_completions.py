@@ -220,6 +220,24 @@ async def test_a_stop_string_that_is_never_met(proxy: str, stop: str) -> None:
         assert choice["logprobs"]["tokens"] == TOKENS
 
 
+@pytest.mark.parametrize("most", [2, 3, 4, 7, 8, 9])
+async def test_what_may_begin_a_stop_string_is_told_at_the_limit(
+    proxy: str, most: int, request: pytest.FixtureRequest
+) -> None:
+    """At its limit a stream of llama.cpp's lacks the text that it holds back; a body has it."""
+    stops = (" worldly", "!?", " café.", " done. And")
+    asked = Request(model="tiny", stops=stops, prompts=(PROMPT,))
+    more: Json = {"stop": list(stops), "max_tokens": most}
+    found = await both(proxy, asked, prompt=PROMPT, **more)
+    text = "".join(["Hello", " world", "!", " caf", "", "é", " 😀", " done", "."][:most])
+    assert (found["choices"][0]["text"], found["choices"][0]["finish_reason"]) == (text, "length")
+    if "llamacpp-native" in request.node.name:
+        body = await both(
+            proxy, Request(model="tiny", stops=stops), CHAT, messages=MESSAGES, **more
+        )
+        assert body["choices"][0]["message"]["content"] == text
+
+
 async def test_tools_with_a_stop_string_and_logprobs(
     proxy: str, request: pytest.FixtureRequest
 ) -> None:

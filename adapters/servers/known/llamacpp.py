@@ -8,6 +8,8 @@ Known deviations of /v1/chat/completions:
 - a character that is cut over tokens is one entry that holds all its bytes.
 - a body's last entry may be the end-of-text token (token "", bytes []).
 - with a stop string as many entries are dropped as that string has tokens.
+- a stream holds text back that may begin a stop string, and where the limit ends the answer it is
+  never sent; so at /v1/completions and /completion too. A body has it.
 - `verbose` in a request adds `__verbose`, its own answer with the `tokens` (pull request #24864 of
   2026-06; b11549); a server of b7376 has it by its command line alone. Its /completion tells the
   `tokens` of every build since 2024-12, so that is asked instead of /v1/completions.
@@ -132,6 +134,7 @@ LLAMACPP: Final = Backend(
     versions="b4240 to b11549",
     native="/completion",
     loses_entries=True,
+    withholds_text=True,
     counting="timings_per_token",
     unstreamed=frozenset({"return_token_ids"}),  # what begins a character has no event
     apart=(frozenset({"tools", "logprobs"}), frozenset({"functions", "logprobs"})),

@@ -114,6 +114,7 @@ LLAMACPP_NATIVE: Final = Backend(
     routes=ROUTES,
     tokenize=TOKENIZE,
     loses_entries=True,
+    withholds_text=True,
     unstreamed=frozenset({"return_token_ids"}),  # what begins a character has no event
     passes=PASSES,
     ui=PAGE,

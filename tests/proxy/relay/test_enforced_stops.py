@@ -285,13 +285,42 @@ async def test_beside_tools_a_body_is_cut(
     assert len(upstream.requests) == 2
 
 
-@pytest.mark.parametrize("more", [{}, {"logprobs": 1}, {"stop": "!"}, {"logprobs": 1, "stop": []}])
+@pytest.mark.parametrize("adapter", ["llamacpp", "llamacpp-native"])
+@pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
+@pytest.mark.parametrize("streams", ["both", "always"])
+async def test_streams_that_withhold_text_are_not_told_the_stop(
+    upstream: Upstream, start_proxy: StartProxy, adapter: str, chat: bool, streams: str
+) -> None:
+    """At its limit llama.cpp never sends what might have begun a stop string."""
+    native = adapter == "llamacpp-native"
+    name = "native" if native else "chat" if chat else "completions"
+    chunks = words(name, reason="limit" if native else "length")
+    upstream.scripts = [whole({"prompt": "Hi"})] if native and chat else []
+    upstream.scripts += [stream(*chunks)]
+    proxy = await start_proxy(upstream, adapter=adapter, streams=streams)
+    more: Json = {"stop": ["done and"], "stream": streams != "always"}
+    asking = proxy.chat(**more) if chat else post(proxy, **more)
+    async with await asking as response:
+        data = await response.read()
+    folded = json.loads(data) if streams == "always" else (fold if chat else fold_completion)(data)
+    (choice,) = folded["choices"]
+    assert (choice["message"]["content"] if chat else choice["text"]) == "".join(WORDS)
+    sent = upstream.requests[-1].json()
+    assert sent["stream"] is True
+    # Of a chat's raw text, with its thoughts and calls, llama.cpp's chat endpoint alone knows.
+    assert ("stop" in sent) is (chat and not native)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"logprobs": 1}, {"stop": "!", "stream": False}, {"logprobs": 1, "stop": []}],
+)
 async def test_without_both_nothing_is_enforced(
     upstream: Upstream, start_proxy: StartProxy, more: Json
 ) -> None:
     upstream.scripts = [stream(*words("completions"))]
     proxy = await start_proxy(upstream, adapter="llamacpp")
-    async with await post(proxy, stream=True, **more) as response:
+    async with await post(proxy, **{"stream": True} | more) as response:
         await response.read()
     sent = upstream.requests[0].json()
     assert "timings_per_token" not in sent
