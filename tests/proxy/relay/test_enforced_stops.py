@@ -320,7 +320,8 @@ async def test_without_both_nothing_is_enforced(
 ) -> None:
     upstream.scripts = [stream(*words("completions"))]
     proxy = await start_proxy(upstream, adapter="llamacpp")
-    async with await post(proxy, **{"stream": True} | more) as response:
+    fields: Json = {"stream": True, **more}
+    async with await post(proxy, **fields) as response:
         await response.read()
     sent = upstream.requests[0].json()
     assert "timings_per_token" not in sent
