@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Final
 
 from wellspoken.adapters.events import Fault
+from wellspoken.adapters.readers.sse import EventTooLarge, SSEDecoder
 from wellspoken.engine.failure import NotReady
 from wellspoken.proxy.http.requests import TRACE, client_lines
 from wellspoken.proxy.relay.call import Call
@@ -31,6 +32,7 @@ DOUBT: Final = 1.0
 Send = Callable[["Upstream", bool], Awaitable["UpstreamResponse"]]
 """Sends a request to a backend; True: for the second time."""
 
+_EMPTY: Final = (b"", b"null")  # llama.cpp begins a stream of several prompts with the latter
 _SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")
 
 
@@ -163,6 +165,28 @@ async def read_start(response: UpstreamResponse, limit: int) -> tuple[bool, byte
     return False, first + await response.read(limit)
 
 
+async def read_first_event(response: UpstreamResponse, data: bytes) -> bytes:
+    """Return what a stream begins with, `data` of which was read: up to its first event's end.
+
+    Neither a comment, which keeps a connection open, nor an event without data is one. Ends early
+    where the stream does, and after as many bytes as an event may have. Raises UpstreamError.
+    """
+    decoder = SSEDecoder()
+    pieces: list[bytes] = []
+    left = decoder.cap
+    while left > 0 and (data := data or await response.chunk()):
+        pieces.append(data)
+        left -= len(data)
+        try:
+            events = decoder.feed(data)
+        except EventTooLarge:  # the answer's own reader tells the client
+            break
+        if any(event.error is not None or event.data.strip() not in _EMPTY for event in events):
+            break
+        data = b""
+    return b"".join(pieces)
+
+
 async def send_accepted(
     call: Call, target: Target, request: BackendRequest, streams: bool
 ) -> tuple[UpstreamResponse, bool, bytes]:
@@ -183,7 +207,8 @@ async def send_accepted(
     left = request.amendments
     made: list[Amendment] = []
     while left or made:
-        data = data or await response.chunk()
+        if streamed:
+            data = await read_first_event(response, data)
         # An answer may speak of errors; in a server's own there are no choices.
         if response.status < 300 and (b'"choices"' in data or b"error" not in data):
             for amendment in made:
