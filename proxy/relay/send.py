@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Final
@@ -32,7 +33,9 @@ DOUBT: Final = 1.0
 Send = Callable[["Upstream", bool], Awaitable["UpstreamResponse"]]
 """Sends a request to a backend; True: for the second time."""
 
-_EMPTY: Final = (b"", b"null")  # llama.cpp begins a stream of several prompts with the latter
+_NOTHING: Final = re.compile(rb"\s*(null|\{\s*\"type\"\s*:\s*\"ping\"\s*\})?\s*")
+"""Data of no answer: what Anthropic's servers send to keep a connection open, and the null with
+which llama.cpp begins a stream of several prompts."""
 _SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")
 
 
@@ -168,8 +171,9 @@ async def read_start(response: UpstreamResponse, limit: int) -> tuple[bool, byte
 async def read_first_event(response: UpstreamResponse, data: bytes) -> bytes:
     """Return what a stream begins with, `data` of which was read: up to its first event's end.
 
-    Neither a comment, which keeps a connection open, nor an event without data is one. Ends early
-    where the stream does, and after as many bytes as an event may have. Raises UpstreamError.
+    Neither a comment nor a ping, which keep a connection open, nor an event without data is one.
+    Ends early where the stream does, and after as many bytes as an event may have. Raises
+    UpstreamError.
     """
     decoder = SSEDecoder()
     pieces: list[bytes] = []
@@ -181,7 +185,7 @@ async def read_first_event(response: UpstreamResponse, data: bytes) -> bytes:
             events = decoder.feed(data)
         except EventTooLarge:  # the answer's own reader tells the client
             break
-        if any(event.error is not None or event.data.strip() not in _EMPTY for event in events):
+        if any(event.error is not None or not _NOTHING.fullmatch(event.data) for event in events):
             break
         data = b""
     return b"".join(pieces)

@@ -68,11 +68,22 @@ async def ask(
         [PING, PING + ERROR[:9], ERROR[9:]],
         [ERROR[:4], ERROR[4:30], ERROR[30:]],
         [b"data:\n\n", b"data: null\n\n", ERROR],
+        [event({"type": "ping"}), b'event: ping\ndata: {"type":"ping"}\n\n', ERROR],
         [b"event: error\n", ERROR],
         [PING, ERROR.rstrip()],
         [PING, b"error:" + ERROR.removeprefix(b"data:"), ANSWER],
     ],
-    ids=["whole", "ping", "ping and cut", "cut", "empty", "name", "unended", "error field"],
+    ids=[
+        "whole",
+        "ping",
+        "ping and cut",
+        "cut",
+        "empty",
+        "event",
+        "name",
+        "unended",
+        "error field",
+    ],
 )
 @pytest.mark.parametrize("content_type", ["text/event-stream", "text/plain"])
 async def test_an_error_that_begins_a_stream_is_a_refusal(
