@@ -230,15 +230,20 @@ def own_part(entry: Entry, owned: bytes, notes: Notes) -> None:
     entry.bytes = bytes_json(owned)
 
 
+def own_text(entry: Entry, owned: bytes, notes: Notes) -> None:
+    """Give an entry the bytes it owns, and the alternative that it is likewise."""
+    was = (entry.token, entry.logprob, entry.bytes)
+    own_part(entry, owned, notes)
+    _mirror(entry, was)
+
+
 def own_nothing(entry: Entry, notes: Notes) -> None:
     """Let an entry that may be a part of a character stay without text and bytes."""
     if token_id(entry.token) is not None:
         return
     if entry.token or entry.bytes != NULL:
         notes.add("logprobs_bytes_unknown")
-    was = (entry.token, entry.logprob, entry.bytes)
-    own_part(entry, b"", notes)
-    _mirror(entry, was)
+    own_text(entry, b"", notes)
 
 
 def set_text(entry: Entry, text: str, notes: Notes) -> None:
@@ -251,9 +256,7 @@ def set_text(entry: Entry, text: str, notes: Notes) -> None:
         entry.logprob = UNKNOWN
     else:
         notes.add("logprobs_content_respelled")
-    was = (entry.token, entry.logprob, entry.bytes)
-    own_part(entry, text.encode(), notes)
-    _mirror(entry, was)
+    own_text(entry, text.encode(), notes)
 
 
 def mark_of(entry: Entry) -> Mark:

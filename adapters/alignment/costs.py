@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from wellspoken.adapters.alignment.ends import MOST_BYTES
+from wellspoken.adapters.alignment.ends import CONTINUING, MOST_BYTES
 from wellspoken.adapters.alignment.placement import (
     AFTER,
     FAR,
@@ -56,7 +56,7 @@ class Costs:
         near = [self.rows[n] for n in behind]  # rows that no control token parts from the stretch
         blank = all(is_space(row) or is_blank(row) for row in near)
         head = self.heads[stretch.first]
-        if self._is_shown(joint, stretch.first):
+        if self._is_shown(joint, stretch) or self._is_better(joint, stretch):
             head += SHOWN
         elif joint.at and "closes" in marks and "opens" not in marks:
             head += MARKED
@@ -80,20 +80,24 @@ class Costs:
                 inside = self.marks[n] == "closes"
             elif not inside and not is_space(self.rows[n]):
                 return True
-        return False
+        return (self.rows[row][0].data or b"").startswith(CONTINUING)  # of a character before
 
-    def _is_shown(self, joint: Joint, end: int) -> bool:
-        """Say whether rows up to `end` are likely content: those before a call, after reasoning."""
+    def _is_shown(self, joint: Joint, stretch: Stretch) -> bool:
+        """Say whether rows before it are likely content: those before a call, after reasoning."""
         if not self.hints.last:
             return False
         ahead: Mark = "opens" if self.hints.reasoned and not joint.at else ""
-        for n in range(end - 1, joint.row - 1, -1):
+        parts = spaces = 0
+        for n in range(stretch.first - 1, joint.row - 1, -1):
             ahead = self.marks[n] or ahead
             if not self.marks[n] and ahead == "opens":
                 row = self.rows[n]
-                if not is_space(row) and not (joint.at and is_blank(row)):
+                parts += is_blank(row)
+                spaces += is_space(row)
+                if not is_space(row) and not is_blank(row):
                     return True
-        return False
+        few = MOST_BYTES if spaces else 1  # parts that may be of white space as well
+        return not joint.at and parts >= few
 
     def price_tail(self, stretch: Stretch, joint: Joint, at: int) -> int:
         """Return what the rows behind the content cost, or a last one that is hardly of it."""
@@ -113,12 +117,22 @@ class Costs:
             tail = max(tail, FAR if far else 0 if hints.lags else LEFT)
         return tail
 
+    def _is_better(self, joint: Joint, stretch: Stretch) -> bool:
+        """Say whether one of the rows before it tells what its own first row does not.
+
+        That is a text, not all ASCII, which the content begins with.
+        """
+        if joint.at or not is_part(self.rows[stretch.first]):
+            return False
+        given = (row[0].data or b"" for row in self.rows[joint.row : stretch.first])
+        return any(not x.isascii() and self.content.startswith(x) for x in given)
+
     def _is_told(self, row: int) -> bool:
         """Say whether the row's own text is what the content begins with."""
         option = self.rows[row][0] if row < len(self.rows) else None
         text = (option.data or option.texts[0]) if option else b""
         text = text[measure_space(text) :]
-        return bool(text) and self.content.startswith(text)
+        return bool(text) and (self.content.startswith(text) or text.startswith(self.content))
 
     def _is_far(self, row: int, own: int) -> bool:
         """Say whether more stands before a text's own rows than text is held back, as a rule."""

@@ -115,7 +115,7 @@ def _skip_end(rows: Rows, marks: Sequence[Mark], first: int) -> int:
 def _cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | None:
     # Known bytes need no walk. The rows without an end are tried so first, since an end-of-text
     # token, which has no bytes, stands behind nearly all.
-    front = _without_end(rows)
+    front, sure = _without_end(rows), None
     if all(len(options) == 1 and options[0].data is not None for options in front):
         known = Known(front, content, budget)
         found = _Search(known, front, rows, content, budget, hints).run()
@@ -128,12 +128,15 @@ def _cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | 
         parted = bool(known.data) and known.data[0].startswith(CONTINUING)
         if (len(front) == len(rows) and not parted) or (found and found.covered == len(content)):
             return found
+        sure = found
     if budget.left < 0:
-        return None
+        return sure
     found = _Search(Parts(rows, content, budget, hints), rows, rows, content, budget, hints).run()
     if found is None and budget.left < 0:  # too many ways: a few of them may do
-        few = Parts(rows, content, Budget(STEPS // 4), hints, width=NARROW)
+        few = Parts(rows, content, Budget(STEPS // 8), hints, width=NARROW)
         found = _Search(few, rows, rows, content, few.budget, hints).run()
+    if sure is not None and (found is None or sure.cost < found.cost):
+        return sure
     return found
 
 
@@ -154,7 +157,9 @@ def _cover_unended(known: Known, rows: Rows, hints: Hints) -> Cover | None:
         return None
     shorter = Known(known.rows, content, known.budget)
     found = _Search(shorter, known.rows, rows, content, known.budget, hints).run()
-    if found is None or found.cost >= PARTIAL or found.pieces[-1].over:
+    if (found is None or found.cost >= PARTIAL) and REPLACEMENT in content:
+        found = _add_costs(cover_replaced(shorter), rows, hints)
+    if found is None or found.cost >= PARTIAL or not found.pieces or found.pieces[-1].over:
         return None
     end = found.pieces[-1].row + 1
     parts = list(takewhile(lambda n: is_blank(rows[n]), range(end, len(rows))))

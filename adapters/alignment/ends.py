@@ -13,6 +13,7 @@ from wellspoken.adapters.alignment.placement import (
     measure_space,
 )
 
+ODD = 2  # penalty of the rest of a character that shows as a text of its own
 SURPLUS = 4  # penalty of a part more than its character has bytes
 MOST_BYTES = 4  # of a character
 _PLACES = 4  # of a known text, at which a row that stands for any text may end
@@ -128,7 +129,9 @@ def _ends_of_known(data: bytes, state: State, content: bytes, front: bool) -> En
         return ((1, (end, 0)),)
     replaced = show_replaced(data, position, content)
     if replaced:
-        return [(penalty, (end, opened)) for penalty, end in replaced]
+        # A byte that goes on with a character hardly shows by itself.
+        more = ODD if not front and data.startswith(CONTINUING) else 0
+        return [(penalty + more, (end, opened)) for penalty, end in replaced]
     cut = find_cut(data, content, position) if front else 0
     if cut and position < len(content):
         text = data[cut:]

@@ -18,7 +18,7 @@ _SPACE = re.compile(  # what str.strip takes
 )
 PART = (b"", b"")  # the texts of a part of a character
 ANY = 1_000_000  # `most` of a row that may stand for any text
-STEPS = 100_000
+STEPS = 400_000
 REPLACEMENT = "\ufffd".encode()
 
 AFTER = 1  # a control token closes what stands before the content

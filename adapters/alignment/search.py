@@ -49,7 +49,10 @@ def find_cover(
             if rows in tried:
                 continue
             tried.append(rows)
-            found = cover(rows, content, left, hints)
+            share = Budget(left.left // 2)  # a wrong spelling may not use all of it up
+            left.left -= share.left
+            found = cover(rows, content, share, hints)
+            left.left += max(share.left, 0)
             if found is None or (reading.exact and found.cost):
                 continue
             found = found._replace(cost=found.cost + _cost(reading, rows, found, hints))

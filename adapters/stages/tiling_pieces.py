@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import takewhile
 
 from wellspoken.adapters.alignment.candidates import CONTROL, is_part
-from wellspoken.adapters.alignment.placement import ANY, Option, Piece
+from wellspoken.adapters.alignment.ends import MOST_BYTES
+from wellspoken.adapters.alignment.placement import ANY, PART, Option, Piece
 from wellspoken.adapters.events import Entry
 
-UNSURE = 24  # bytes of text at most that wait to have their split told
+UNSURE = 240  # bytes of text at most that wait to have their split told
 
 
 def find_held(pieces: list[Piece], content: bytes, first: int) -> int:
@@ -18,6 +19,18 @@ def find_held(pieces: list[Piece], content: bytes, first: int) -> int:
     ):
         first -= 1
     return first
+
+
+def come_early(pieces: list[Piece], first: int) -> bool:
+    """Say whether entries are shown to run ahead of their text.
+
+    Known texts came before `first`, the first entry that came with the text; or the parts at the
+    end are more than what they own has bytes, so the last of them are of what comes next.
+    """
+    if any(x.option.data and x.row < first and x.end > x.start for x in pieces):
+        return True
+    parts = list(takewhile(lambda x: x.option.texts == PART and not x.option.data, pieces[::-1]))
+    return len(parts) > sum(piece.end - piece.start for piece in parts) > 0
 
 
 def find_unsure(pieces: list[Piece]) -> int:
@@ -34,9 +47,12 @@ def _is_unsure(option: Option) -> bool:
 
 
 def has_text(entries: list[Entry]) -> bool:
-    """Say whether text stands among entries before any control token."""
-    near = takewhile(lambda entry: not CONTROL.fullmatch(entry.token), entries)
-    return not all(map(is_part, near))
+    """Say whether text stands among entries before any control token: a whole character at least.
+
+    More parts than one has bytes are one, whatever they tell.
+    """
+    near = list(takewhile(lambda entry: not CONTROL.fullmatch(entry.token), entries))
+    return len(near) > MOST_BYTES or not all(map(is_part, near))
 
 
 def trim_front(pieces: list[Piece], content: bytes, entries: list[Entry]) -> list[Piece]:

@@ -18,6 +18,7 @@ from wellspoken.adapters.alignment.candidates import (
     is_part,
     own_nothing,
     own_part,
+    own_text,
     set_text,
     settle_piece,
     without_bytes,
@@ -33,7 +34,13 @@ from wellspoken.adapters.alignment.search import Spelling, find_cover
 from wellspoken.adapters.events import UNKNOWN, Entry, Event, Logprobs, Reason, Text
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.textless import take_textless
-from wellspoken.adapters.stages.tiling_pieces import find_held, find_unsure, has_text, trim_front
+from wellspoken.adapters.stages.tiling_pieces import (
+    come_early,
+    find_held,
+    find_unsure,
+    has_text,
+    trim_front,
+)
 from wellspoken.adapters.tokens.table import NULL, token_id
 
 LATE = 8  # times that all of what waits is searched: entries far ahead of their text, or behind it
@@ -227,7 +234,7 @@ class Run:
         if leading and skips and own and not (ends or last or self.begun):
             return  # a leading space: whether it is content, and whose, the next text tells
         self.spelling = spelling
-        self._write(base, found, out, ends=ends)
+        self._write(base, found, out, ends=ends or last)
 
     def _write(self, base: str, found: Cover, out: list[Event], *, ends: bool) -> None:
         # Each entry of the run is outside the content (before the first piece, or between two),
@@ -241,6 +248,7 @@ class Run:
         end, after = pieces[-1].row + 1, ""
         if between := end - pieces[0].row - len(pieces):
             self.notes.add("logprobs_outside_content", between)
+        self.lags = self.lags or (not ends and come_early(found.pieces, self.first))
         first = len(pieces) if ends or base else self._find_unsure(pieces, content)
         if first < len(pieces):
             start, end = pieces[first].start, pieces[first].row
@@ -321,7 +329,7 @@ class Run:
         self.waiting, self.held = [], ""
         if all(not entry.token and entry.bytes is not UNCHOSEN for entry in entries):
             for entry in entries:  # nothing is known of any: as parts of one piece
-                own_part(entry, text.encode() if entry is entries[-1] else b"", self.notes)
+                own_text(entry, text.encode() if entry is entries[-1] else b"", self.notes)
         elif len(entries) == 1:
             set_text(entries[0], text, self.notes)
         else:

@@ -165,6 +165,17 @@ def test_a_replaced_part_is_no_more_than_the_content_shows() -> None:
     ]
 
 
+def test_a_replaced_byte_keeps_its_row_beside_a_part_that_none_shows() -> None:
+    """Mutant: `_cover_unended` tries no `cover_replaced`; a loose reading gave "7" all of it.
+
+    Seen on llama.cpp b11549: the last token began a character that the limit cut, and is not told.
+    """
+    content = "\ufffd7\0\ufffd"
+    found = cover(rows(b"\x82", b"7", b"\0"), content.encode())
+    assert found is not None and found.cost < PARTIAL
+    assert owned(found, content) == [(0, "\ufffd".encode()), (1, b"7"), (2, b"\0")]
+
+
 def test_replacements_that_are_not_there_do_not_cover() -> None:
     assert cover(rows(b"ab"), "x\ufffd".encode()) is None
 

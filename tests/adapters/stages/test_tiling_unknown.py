@@ -202,6 +202,38 @@ def test_a_part_at_the_end_that_no_entry_shows_comes_with_one(shown: str) -> Non
     assert said.rows == [(".", -1, [46]), ("\\xef\\xbf\\xbd", UNKNOWN, [0xEF, 0xBF, 0xBD])]
 
 
+def test_more_parts_than_their_text_has_bytes_are_of_what_follows() -> None:
+    """Mutant: `come_early` counts no parts, so "ö" has four rows and "ß" none."""
+    said = apart(
+        [
+            (rows_of(" Gr"), " Gr"),
+            (rows_of(*PART * 3, start=2), ""),
+            (rows_of(PART, start=5), "ö"),
+            (rows_of("e", start=6), ""),
+            ([], "ße"),
+        ]
+    )
+    assert numbers(said) == [-1, -2, -3, -4, -5, -6]
+    assert [row["bytes"] for row in said.entries][-2:] == [list("ß".encode()), [101]]
+
+
+def test_a_known_text_before_its_own_shows_that_entries_run_ahead() -> None:
+    """Mutant: `come_early` looks at no known text, so the last " " owns "界" as well."""
+    said = apart(
+        [
+            (rows_of(" Hel"), ""),
+            (rows_of("l", start=2), " Hell"),
+            (rows_of("o世" + PART, PART * 2, start=3), ""),
+            (rows_of(PART, start=5), "o世"),
+            (rows_of(PART, PART, PART, start=6), ""),
+            (rows_of(" ", start=9), "界世"),
+            (rows_of("H", start=10), "界 H"),
+        ]
+    )
+    assert numbers(said) == [-float(n) for n in range(1, 11)]
+    assert said.entries[8]["token"] == " "
+
+
 def test_the_characters_token_has_the_part_that_it_begins_too() -> None:
     """Mutant: `over` not set for a surplus; the part is told as another token's."""
     said = apart([(rows_of(PART), ""), (rows_of(PART * 2, start=2), "é"), ([], PART)], "length")

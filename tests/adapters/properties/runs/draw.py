@@ -120,6 +120,8 @@ def is_decidable(plan: Plan, tokens: list[Token], shown: list[Shown]) -> bool:
         x.told and is_whole(x.told) for t, x in pairs if t.role == "C"
     ):
         return False  # nothing tells that it is
+    if plan.form != "body" and plan.strip != "none" and _is_like_space(pairs):
+        return False
     if plan.reasoning not in ("hidden", "same") or any(t.data == b"</think>" for t in tokens):
         return True
     held = plan.form == "held" or (plan.form != "body" and plan.end == "stop")
@@ -131,6 +133,16 @@ def is_decidable(plan: Plan, tokens: list[Token], shown: list[Shown]) -> bool:
         if told and not any(data is not None and is_whole(data) for data in told):
             return False
     return True
+
+
+def _is_like_space(pairs: list[tuple[Token, Shown]]) -> bool:
+    """Say whether white space that was stripped, and then the content, begin with parts alone.
+
+    What of them the first text of a stream is, only its end would tell.
+    """
+    first = next((n for n, (token, _) in enumerate(pairs) if token.role == "C"), 0)
+    before = [one.told is None for token, one in pairs[:first] if token.role == "P"]
+    return any(before) and pairs[first][1].told is None
 
 
 def _is_short(plan: Plan, pairs: list[tuple[Token, Shown]]) -> bool:

@@ -266,7 +266,8 @@ def _is_stripped(case: Case, n: int) -> bool:
     """
     told = case.shown[n].told
     first = next(k for k, token in enumerate(case.tokens) if token.role == "C")
-    return n == first and told is not None and told.isspace() and not case.content[:1].isspace()
+    text = (told or b"").decode(errors="replace")
+    return n == first and text.isspace() and not case.content[:1].isspace()
 
 
 def _is_part(data: bytes) -> bool:
