@@ -28,7 +28,6 @@ from wellspoken.adapters.alignment.placement import (
     INSIDE,
     PARTIAL,
     REPLACEMENT,
-    STEPS,
     Budget,
     Cover,
     Hints,
@@ -47,6 +46,7 @@ from wellspoken.adapters.alignment.replaced import cover_replaced
 
 MOST_GAPS = 6
 NARROW = 24  # states kept after a row where all of them are too many
+FEW = 8  # of the states that may be looked at, one in so many is left for those
 SURE = 6  # a cover below this is not searched for further
 
 
@@ -131,10 +131,15 @@ def _cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | 
         sure = found
     if budget.left < 0:
         return sure
-    found = _Search(Parts(rows, content, budget, hints), rows, rows, content, budget, hints).run()
-    if found is None and budget.left < 0:  # too many ways: a few of them may do
-        few = Parts(rows, content, Budget(STEPS // 8), hints, width=NARROW)
-        found = _Search(few, rows, rows, content, few.budget, hints).run()
+    few = budget.left // FEW
+    most = Budget(budget.left - few)
+    found = _Search(Parts(rows, content, most, hints), rows, rows, content, most, hints).run()
+    if found is None and most.left < 0:  # too many ways: a few of them may do
+        most = Budget(few)
+        parts = Parts(rows, content, most, hints, width=NARROW)
+        found = _Search(parts, rows, rows, content, most, hints).run()
+        few = 0
+    budget.left = most.left + few
     if sure is not None and (found is None or sure.cost < found.cost):
         return sure
     return found
