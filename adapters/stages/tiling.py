@@ -8,9 +8,9 @@ the entries that cover it; what stands before them, or between two, is outside t
 dropped, by name; what stands behind them waits. An entry that reaches beyond the text waits with
 the text that it covers, since a stop string may end the answer inside it: then its front is kept
 and the rest clipped. Other text is held back only where the next piece tells whose it is: white
-space before a first one, a U+FFFD that no entry shows, and, where entries run ahead, a few
-characters whose split nobody told. A
-piece in a raw spelling, which only the undone text covers, makes the spelling the run's.
+space before a first one, a U+FFFD that no entry shows, and, where entries run ahead, up to `UNSURE`
+bytes whose split nobody told. A piece in a raw spelling, which only the undone text covers, makes
+the spelling the run's.
 
     state         text covered        reaches over  entries alone  call, reasoning  finish, end
     idle          emit                hold both     wait           -                -
@@ -38,7 +38,7 @@ from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.tiling_run import Run
 from wellspoken.adapters.tokens.table import NULL
 
-BUDGET = 400_000  # states that all alignments of an answer may look at, about half a second
+BUDGET = 400_000  # states that all alignments of an answer may look at, a second or two
 
 
 class EntryCounts(Struct, eq=False):
