@@ -137,10 +137,12 @@ clean: ## remove what was built, .venv included
 	@echo "creating .venv with $(PYTHON)"
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
 
+# constraints.txt is complete. If pip resolved it too, it would refuse what one package requires with
+# an extra as soon as a newer release than the pinned one is out.
 .venv/.dependencies: constraints.txt | .venv/bin/python
 	@echo "installing the pinned dependencies"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
-		--only-binary :all: -r constraints.txt || { \
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+		--only-binary :all: -r constraints.txt && $(BIN)/python -m pip --quiet check || { \
 		echo "The dependencies could not be installed; pip says why above. No network or no" \
 			"index: set PIP_INDEX_URL or HTTPS_PROXY. No matching distribution: there is no" \
 			"wheel for this platform; use CPython 3.11 to 3.13 on Linux (glibc) or macOS." \
