@@ -16,6 +16,7 @@ from wellspoken.adapters.alignment.placement import (
     PARTS,
     SHOWN,
     SPACE,
+    SPACES,
     TAIL,
     UNMARKED,
     Hints,
@@ -56,7 +57,9 @@ class Costs:
         near = [self.rows[n] for n in behind]  # rows that no control token parts from the stretch
         blank = all(is_space(row) or is_blank(row) for row in near)
         head = self.heads[stretch.first]
-        if self._is_shown(joint, stretch) or self._is_better(joint, stretch):
+        if shown := self._price_shown(joint, stretch):
+            head += shown
+        elif self._is_better(joint, stretch):
             head += SHOWN
         elif joint.at and "closes" in marks and "opens" not in marks:
             head += MARKED
@@ -82,10 +85,10 @@ class Costs:
                 return True
         return (self.rows[row][0].data or b"").startswith(CONTINUING)  # of a character before
 
-    def _is_shown(self, joint: Joint, stretch: Stretch) -> bool:
-        """Say whether rows before it are likely content: those before a call, after reasoning."""
+    def _price_shown(self, joint: Joint, stretch: Stretch) -> int:
+        """Return what rows before it cost that are likely content: before a call, not a thought."""
         if not self.hints.last:
-            return False
+            return 0
         ahead: Mark = "opens" if self.hints.reasoned and not joint.at else ""
         parts = spaces = 0
         for n in range(stretch.first - 1, joint.row - 1, -1):
@@ -95,9 +98,10 @@ class Costs:
                 parts += is_blank(row)
                 spaces += is_space(row)
                 if not is_space(row) and not is_blank(row):
-                    return True
-        few = MOST_BYTES if spaces else 1  # parts that may be of white space as well
-        return not joint.at and parts >= few
+                    return SHOWN
+        if joint.at or not parts:
+            return 0
+        return SHOWN if parts >= MOST_BYTES or not spaces else SPACES
 
     def price_tail(self, stretch: Stretch, joint: Joint, at: int) -> int:
         """Return what the rows behind the content cost, or a last one that is hardly of it."""

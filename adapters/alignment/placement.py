@@ -32,6 +32,7 @@ MARKED = 8  # a control token that closes and text do: the content begins behind
 GAP = 9  # rows between two pieces are outside, each time
 UNMARKED = 8  # and no control token among them says that they are a call
 SHOWN = 13  # rows are outside though they stand before a call, not before what closes reasoning
+SPACES = 11  # parts of characters do, which may be of white space as well
 INSIDE = 28  # the content begins inside of a row
 PARTIAL = 100  # the rows end before the content
 """What a cover costs; 0 is exact. Of several covers the cheapest is taken."""

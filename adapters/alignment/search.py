@@ -14,7 +14,7 @@ from wellspoken.adapters.events import Entry
 Spelling = tuple[str, Undo] | None
 Found = tuple[Cover | None, Spelling]
 
-UNDONE = 3  # cost of reading letters as bytes, where no text before was spelled so
+UNDONE = 9  # cost of reading letters as bytes, where no text before was spelled so
 LEFT_BEHIND = 10  # cost of rows with text behind a content that only a loose reading covers
 
 

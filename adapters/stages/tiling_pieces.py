@@ -30,7 +30,8 @@ def come_early(pieces: list[Piece], first: int) -> bool:
     if any(x.option.data and x.row < first and x.end > x.start for x in pieces):
         return True
     parts = list(takewhile(lambda x: x.option.texts == PART and not x.option.data, pieces[::-1]))
-    return len(parts) > sum(piece.end - piece.start for piece in parts) > 0
+    least = sum(max(piece.option.least, 1) for piece in parts)
+    return least > sum(piece.end - piece.start for piece in parts) > 0
 
 
 def find_unsure(pieces: list[Piece]) -> int:

@@ -96,6 +96,10 @@ class Run:
                 for entry in lp.entries:
                     entry.bytes = UNCHOSEN
             self.waiting += lp.entries
+            # Inside the content no reasoning comes alone, so text among entries is of later text.
+            if not text and self.begun and not (self.apart or self.ahead):
+                self.ahead = has_text(self.waiting)
+                self.lags = self.lags or self.ahead
         self.recent = 0 if text else own
         self.held += text
         if text:  # entries that come later are of later text
@@ -178,7 +182,8 @@ class Run:
         """Return how many entries that wait may be parts of a character of which nothing came.
 
         Behind them stands nothing but what ends the text. Where the answer ended by itself without
-        a control token, the last of them does; and a stop string may end it inside a character.
+        a control token, the last of them does if it tells nothing at all; and they may be of a stop
+        string that is not ASCII.
         """
         parts = 0
         while parts < len(self.waiting) and is_part(self.waiting[parts]):
@@ -186,11 +191,13 @@ class Run:
         behind = self.waiting[parts:]
         if self.parted and (behind or self.lags):
             return parts
-        if self.apart or (self.exchange.stops and not cut):
+        stops = () if cut else self.exchange.stops
+        if self.apart or not all(stop[:1].isascii() for stop in stops):
             return 0
-        if not all(CONTROL.fullmatch(entry.token) for entry in behind):
+        if not stops and not all(CONTROL.fullmatch(entry.token) for entry in behind):
             return 0
-        return parts if cut or behind else max(parts - 1, 0)
+        ends = parts and not (cut or behind or self.waiting[-1].token)
+        return parts - 1 if ends else parts
 
     def _take(self, out: list[Event], own: int, *, last: bool = False, ends: bool = False) -> None:
         """Write the held text with the entries that cover it; `ends`: nothing follows it."""
@@ -285,8 +292,8 @@ class Run:
         first = len(pieces)
         if pieces[-1].over:
             first -= 1
-        elif self.lags:
-            first = find_unsure(pieces)
+        if self.lags:
+            first = find_unsure(pieces[:first])
         return find_held(pieces, content, first)
 
     def _cover(

@@ -156,6 +156,28 @@ def test_parts_behind_a_call_are_the_contents(part: str) -> None:
     assert numbers(said) == [*(-float(n) for n in range(1, 9)), -12, -13, -14, -15]
 
 
+@pytest.mark.parametrize("part", ["", PART])
+def test_parts_behind_stripped_white_space_are_the_contents(part: str) -> None:
+    """Mutant: SPACES 0; what stands behind the call would own all, and "ü" is lost."""
+    tokens = [" ", *[part] * 2, "<tool_call>", "{}", "</tool_call>", *[part] * 3]
+    assert numbers(tile("ü。", *tokens)) == [-2, -3, -7, -8, -9]
+
+
+def test_u_fffd_behind_the_content_is_no_end_of_text() -> None:
+    """Mutant: `_count_parts` leaves out the last row whatever it tells."""
+    assert numbers(tile("é", *[PART] * 5)) == [-1, -2, -3, -4, -5]
+    assert numbers(tile("é", "é", "")) == [-1]
+
+
+@pytest.mark.parametrize(("stop", "kept"), [("\nUser:", [-1, -2, -3]), ("停", [-1])])
+def test_parts_before_a_stop_string_are_not_of_it_unless_it_has_some(
+    stop: str, kept: list[float]
+) -> None:
+    """Mutants: none are kept where a stop string was asked for; all are."""
+    tokens = [PART, PART, "\n", "User:"] if stop.isascii() else [PART, PART, PART]
+    assert numbers(tile("ab", "ab", *tokens, stop=[stop])) == kept
+
+
 def test_an_answer_cut_inside_a_character_is_not_that_of_the_reasoning() -> None:
     """Mutant: `_begins_more` counts the bytes of the part that was cut."""
     said = tile("42", "<think>", "4", "2", "</think>", "42\\xe8\\xaa", reason="length")
@@ -232,6 +254,39 @@ def test_a_known_text_before_its_own_shows_that_entries_run_ahead() -> None:
     )
     assert numbers(said) == [-float(n) for n in range(1, 11)]
     assert said.entries[8]["token"] == " "
+
+
+def test_each_u_fffd_of_a_row_is_a_byte_at_least() -> None:
+    """Mutant: `come_early` counts rows; the entry that says U+FE0F comes out as the flag."""
+    said = apart(
+        [
+            (rows_of(PART, PART, PART * 2), ""),
+            (rows_of(PART * 4, start=4), "👍"),
+            (rows_of(PART, start=5), "🏽"),
+            (rows_of("\ufe0f", start=6), "🏳"),
+            ([], "\ufe0f"),
+        ]
+    )
+    assert numbers(said) == [-1, -2, -3, -4, -5, -6]
+    assert said.entries[5]["token"] == "\ufe0f"
+
+
+def test_text_that_stands_among_entries_alone_runs_ahead() -> None:
+    """Mutant: `Run.add` does not look at entries without text; four numbers are lost."""
+    said = apart(
+        [
+            (rows_of("❤"), "❤"),
+            (rows_of("", "", "", start=2), ""),
+            (rows_of(" ", start=5), ""),
+            (rows_of("", start=6), ""),
+            (rows_of("", start=7), "\ufe0f"),
+            (rows_of("", start=8), " "),
+            (rows_of("", start=9), ""),
+            ([], "👍"),
+        ]
+    )
+    assert numbers(said) == [-float(n) for n in range(1, 10)]
+    assert said.entries[4]["token"] == " "
 
 
 def test_the_characters_token_has_the_part_that_it_begins_too() -> None:
