@@ -266,9 +266,9 @@ def mark_of(entry: Entry) -> Mark:
     return "opens" if _OPENS.match(entry.token) else "closes"
 
 
-def is_part(entry: Entry) -> bool:
+def is_part(entry: Entry, undo: Undo | None = None) -> bool:
     """Say whether the entry may be a part of a character: it tells no text that is whole."""
-    data = bytes_of(entry, None) if entry.bytes is not UNCHOSEN else None
+    data = bytes_of(entry, undo) if entry.bytes is not UNCHOSEN else None
     if data is None:
         return not _REPLACED.sub("", entry.token) or token_id(entry.token) is not None
     return ("\ufffd" in data.decode(errors="replace") and not data.isascii()) or not data

@@ -185,8 +185,9 @@ class Run:
         a control token, the last of them does if it tells nothing at all; and they may be of a stop
         string that is not ASCII.
         """
+        undo = self.spelling[1] if self.spelling else None
         parts = 0
-        while parts < len(self.waiting) and is_part(self.waiting[parts]):
+        while parts < len(self.waiting) and is_part(self.waiting[parts], undo):
             parts += 1
         behind = self.waiting[parts:]
         if self.parted and (behind or self.lags):

@@ -18,6 +18,7 @@ from wellspoken.adapters.tokens.table import NULL, token_id
 
 _ids = json.Decoder(list[int]).decode
 _NUMBER = itemgetter(1)
+MOST_PARTS = 4  # tokens that a character may be in
 
 
 class LogprobArrays(Struct, gc=False):
@@ -52,7 +53,7 @@ class ArrayWriter:
         for entry in entries:
             token, plain = entry.token, table[entry.token]
             if plain is NULL or entry.bytes != plain:
-                token = self._odd(entry, offsets)
+                token = self._odd(entry, offsets, entries)
             else:
                 if self.pending:
                     self._replace()
@@ -68,10 +69,13 @@ class ArrayWriter:
             tops.append(self._top(entry, token))
         return LogprobArrays(tokens, numbers, tops, offsets)
 
-    def _odd(self, entry: Entry, offsets: list[int]) -> str:
+    def _odd(self, entry: Entry, offsets: list[int], entries: list[Entry]) -> str:
         """Add the offset of an entry that is not plain text, and return its spelling."""
         data = _bytes_of(entry.bytes)
         if not data:
+            near = entries[len(offsets) : len(offsets) + MOST_PARTS]
+            if self.pending and not any(_bytes_of(each.bytes) for each in near):
+                self._replace()  # nothing completes it: U+FFFD has gone out
             offsets.append(self.offset)
             return entry.token
         # Pending bytes alone are one U+FFFD, so more than one says that this byte breaks them off.

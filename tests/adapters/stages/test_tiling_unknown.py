@@ -169,6 +169,12 @@ def test_u_fffd_behind_the_content_is_no_end_of_text() -> None:
     assert numbers(tile("é", "é", "")) == [-1]
 
 
+def test_named_bytes_behind_a_character_that_is_cut_off_stay() -> None:
+    """Mutant: `_count_parts` undoes no spelling; the last byte's number is lost."""
+    said = tile("a\ufffd", "a" + PART, "byte: \\x9f", "byte: \\x98", reason="length")
+    assert numbers(said) == [-1, -2, -3]
+
+
 @pytest.mark.parametrize(("stop", "kept"), [("\nUser:", [-1, -2, -3]), ("停", [-1])])
 def test_parts_before_a_stop_string_are_not_of_it_unless_it_has_some(
     stop: str, kept: list[float]

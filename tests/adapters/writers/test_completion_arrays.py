@@ -119,6 +119,15 @@ def test_nulls_are_only_for_what_nothing_is_known_of() -> None:
     assert found["top_logprobs"] == [{"A": -0.5, "The": UNKNOWN}]
 
 
+def test_an_entry_without_text_stands_behind_a_character_that_nothing_completes() -> None:
+    """Mutants: `_odd` never counts the U+FFFD; it counts it though bytes follow."""
+    blank = Entry("", -1.0, NULL, [])
+    alone = [entry("a"), entry(b"\xf0"), blank]
+    assert arrays(scored(), alone)["text_offset"] == [0, 1, 2]
+    split = [entry(b"\xc3"), blank, entry(b"\xa9"), entry("b")]
+    assert arrays(scored(), split)["text_offset"] == [0, 0, 0, 1]
+
+
 def test_offsets_begin_at_the_end_of_the_choices_own_prompt() -> None:
     exchange = asked(logprobs=True, n=6, prompts=("é\U0001f600", None, "four"))
     found = [arrays(exchange, [entry("a")], choice=n)["text_offset"] for n in range(6)]

@@ -250,6 +250,8 @@ def _check_entry(
         return
     if case.streamed and own != told and told in own and _is_part(told):
         return  # the beginning of its character came, and went, with a text that did not tell it
+    if not own and _is_part(told) and case.content.endswith("\ufffd"):
+        return  # one of several parts of a character that is cut off, which one U+FFFD stands for
     if own == told + "\ufffd".encode():
         return  # parts that never came, which the token itself began
     clipped = token.owned != shown.share
