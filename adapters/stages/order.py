@@ -1,8 +1,11 @@
 """Order (contract rule 5): choices first appear as 0, 1, 2, ...
 
-A choice that comes before a lower one is preceded by that one's role, if it came, or waits for it;
-at the end nothing waits any more. Numbers that a server never uses (a single choice called 1) are
-closed up, and choices that nobody asked for are left out.
+A choice that comes before a lower one waits for it. If that one's role came, this is written first,
+but where tools are offered: there its role waits, and with it the higher choice, until it is known
+whether a call opens it (rule 3). At the end nothing waits any more. What writes no chunk by itself,
+a key that goes with the next one, or reasoning that the client does not get, begins no choice.
+Numbers that a server never uses (a single choice called 1) are closed up, and choices that nobody
+asked for are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from wellspoken.adapters.events import (
 )
 from wellspoken.adapters.exchange import Exchange
 
-_OF_CHOICE = (Text, Reasoning, Refusal, ToolDelta, Finish)
+_OF_CHOICE = (Open, Text, Reasoning, Refusal, ToolDelta, Finish)
 
 
 class OrderStage:
@@ -39,8 +42,8 @@ class OrderStage:
         self.n = exchange.n
         self.any_number = "n_cmpl" in exchange.switches  # llama.cpp's own `n`
         self.numbers: dict[int, int] = {}  # the backend's number -> ours
-        self.waiting: dict[int, list[Event]] = {}
-        self.opens: dict[int, Open] = {}  # choices whose role came, and nothing else
+        self.waiting: dict[int, list[Event]] = {}  # what came of choices that have not begun
+        self.speaking: set[int] = set()  # those of them of which a chunk is to be written
         self.extra: set[int] = set()  # choices that are more than were asked for
 
     def __call__(self, events: list[Event]) -> list[Event]:
@@ -51,17 +54,12 @@ class OrderStage:
                 return events
         out: list[Event] = []
         for event in events:
-            if type(event) is Open:
-                if event.choice in self.numbers:
-                    out.append(self._number(event.choice, event))
-                else:  # nothing of the choice is written before more of it comes
-                    self.opens[event.choice] = event
-            elif isinstance(event, _OF_CHOICE):
+            if isinstance(event, _OF_CHOICE):
                 self._choice(event.choice, event, out)
             elif type(event) is Extra and event.choice is not None:
                 self._choice(event.choice, event, out)
             else:
-                if self.waiting and type(event) in (Usage, End, Fault):
+                if self.waiting and _ends(event):
                     self._flush(out)
                 elif type(event) is Start:
                     self.exchange.result.id = event.id
@@ -72,20 +70,35 @@ class OrderStage:
         if choice in self.numbers:
             out.append(self._number(choice, event))
             return
+        silent = self._is_silent(event)
         if self._full:
-            self._leave_out(choice)
+            if not silent:
+                self._leave_out(choice)
             return
         self.waiting.setdefault(choice, []).append(event)
+        if silent:
+            return
+        self.speaking.add(choice)
         if self.n == 1:
-            self._begin(choice, self.waiting.pop(choice), out)
-        while not self._full and (
-            (following := len(self.numbers)) in self.waiting
-            or (following in self.opens and following < choice)
-        ):
-            opened: list[Event] = [Open(following, now=True)]
-            self._begin(following, self.waiting.pop(following, opened), out)
+            self._begin(choice, out)
+        while not self._full and self._may_begin(following := len(self.numbers), choice):
+            self._begin(following, out)
         if choice in self.waiting and not self.merged:
-            self.notes.add("choices_out_of_order")
+            if any(lower not in self.waiting for lower in range(len(self.numbers), choice)):
+                self.notes.add("choices_out_of_order")
+
+    def _is_silent(self, event: Event) -> bool:
+        """Say whether an event writes no chunk, so that its choice does not appear by it."""
+        if type(event) is Reasoning:
+            return self.n > 1 and not self.exchange.keeps("reasoning_content")
+        return type(event) is Open or (type(event) is Extra and self.n > 1)
+
+    def _may_begin(self, following: int, choice: int) -> bool:
+        """Say whether the next choice may begin, now that one, it or a higher one, speaks."""
+        if following in self.speaking:
+            return True
+        # Its role would say whether a call opens it, which is known if no call can come.
+        return following in self.waiting and following < choice and not self.exchange.tools
 
     @property
     def _full(self) -> bool:
@@ -97,13 +110,11 @@ class OrderStage:
             self.extra.add(choice)
             self.notes.add("choice_unasked")
 
-    def _begin(self, choice: int, events: list[Event], out: list[Event]) -> None:
-        self.numbers[choice] = len(self.numbers)
-        opened = self.opens.pop(choice, None)
-        if opened is not None:
-            out.append(self._number(choice, opened))
-        for event in events:
-            out.append(self._number(choice, event))
+    def _begin(self, choice: int, out: list[Event]) -> None:
+        number = self.numbers[choice] = len(self.numbers)
+        out += [self._number(choice, event) for event in self.waiting.pop(choice)]
+        if choice not in self.speaking:
+            out.append(Open(number, now=True))
 
     def _number(self, choice: int, event: Event) -> Event:
         number = self.numbers[choice]
@@ -118,8 +129,14 @@ class OrderStage:
 
     def _flush(self, out: list[Event]) -> None:
         for choice in sorted(self.waiting):
-            events = self.waiting.pop(choice)
+            if choice not in self.speaking:
+                continue
             if self._full:
                 self._leave_out(choice)
             else:
-                self._begin(choice, events, out)
+                self._begin(choice, out)
+
+
+def _ends(event: Event) -> bool:
+    """Say whether nothing of a choice follows an event."""
+    return type(event) in (End, Fault) or (type(event) is Usage and not event.running)

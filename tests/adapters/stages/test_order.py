@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.answers import (
+    TOOL,
     Json,
     Said,
     ask,
     body,
+    call,
     choice,
     chunk,
     completion,
@@ -28,6 +30,8 @@ from tests.answers import (
 from tests.examples import examples
 from tests.fold import payloads
 from tests.replay import exchange
+from wellspoken.adapters.events import End, Open, Text, Usage
+from wellspoken.adapters.stages.order import OrderStage
 from wellspoken.adapters.translate import StreamTranslator
 
 N2, N3 = ask(n=2), ask(n=3)
@@ -193,6 +197,62 @@ def test_choices_appear_in_order_although_bare_roles_came_first() -> None:
     texts = [say("b", index=1), say("a"), end(), end(index=1)]
     said = stream([*roles, *texts], ask(n=2))
     assert [c["message"]["content"] for c in said.answer["choices"]] == ["a", "b"]
+
+
+CALLED = chunk({"tool_calls": [{"index": 0, **call()}]})
+
+
+def test_a_role_waits_for_its_call_and_with_it_what_a_higher_choice_says() -> None:
+    """The mutant that writes it as soon as the higher one speaks has "" before a call (3.null)."""
+    parts = [role(), role(1), say("b", index=1), CALLED, end("tool_calls"), end(index=1)]
+    said = stream(parts, ask(n=2, tools=[TOOL]))
+    assert indexes(said) == [0, 0, 1, 1, 0, 1]
+    assert said.chunks[0]["choices"][0]["delta"]["content"] is None
+    assert said.repairs == {}  # the backend's own order was right
+    three = [role(), say("c", index=2), say("b", index=1), CALLED, end("tool_calls")]
+    said = stream([*three, end(index=1), end(index=2)], ask(n=3, tools=[TOOL]))
+    assert list(dict.fromkeys(indexes(said))) == [0, 1, 2]
+    assert said.repairs["choices_out_of_order"] == 1
+
+
+def test_a_choice_that_says_nothing_does_not_keep_the_others_for_ever() -> None:
+    parts = [role(), role(1), say("b", index=1), end(index=1), end()]
+    said = stream(parts, ask(n=2, tools=[TOOL]))
+    assert texts(said) == ["", "b"]
+
+
+def test_where_no_tool_is_offered_nobody_waits_for_a_call() -> None:
+    translator = StreamTranslator(exchange({**N2, "stream": True}))
+    assert translator.feed(data(role()) + data(role(1))) == b""
+    assert b'"b"' in translator.feed(data(say("b", index=1)))
+
+
+def test_what_writes_no_chunk_begins_no_choice() -> None:
+    """The mutant that takes an extra key, or reasoning that stays here, for one has 1 first."""
+    later = chunk({})
+    later["choices"][0]["token_ids"] = [7]
+    asked = ask(n=2, return_token_ids=True)
+    said = stream([later, role(1), say("b", index=1), say("a"), end(), end(index=1)], asked)
+    assert indexes(said)[0] == 0
+    assert b'"token_ids":[7]' in said.raw
+    thought = chunk({"reasoning_content": "Hm"})
+    made = exchange({**N2, "stream": True}, extensions="none")
+    translator = StreamTranslator(made)
+    out = translator.feed(b"".join(map(data, [role(), role(1), thought, say("b", index=1)])))
+    assert [json.loads(x)["choices"][0]["index"] for x in payloads(out)] == [0, 1, 1]
+
+
+def test_counts_so_far_end_no_choice() -> None:
+    """The mutant that lets go of what waits at any usage calls the second choice the first."""
+    made = exchange({**N2, "stream": True})
+    stage = OrderStage(made)
+    assert stage([Text(1, "b"), Usage(1, 1, running=True)]) == [Usage(1, 1, running=True)]
+    assert stage([Text(0, "a")]) == [Text(0, "a"), Text(1, "b")]
+
+
+def test_a_choice_that_has_a_role_alone_is_none() -> None:
+    stage = OrderStage(exchange({**N2, "stream": True}))
+    assert stage([Text(0, "a"), Open(1), End(True)]) == [Text(0, "a"), End(True)]
 
 
 LONG = "1" * 5_000
