@@ -224,6 +224,8 @@ MARKS = {
     for thinking in (False, True)
 }
 """What is looked for: whether calls, whether thoughts."""
+CLOSINGS = {mark: _marks([Markup(mark, "", _nothing)]) for mark in THOUGHTS.values()}
+"""What is looked for in a thought."""
 
 
 def read_calls(markup: Markup, text: str, schemas: Schemas) -> Calls:

@@ -38,7 +38,8 @@ from tests.fold import fold
 from tests.linear import linear
 from tests.replay import exchange
 from wellspoken.adapters.events import End, Event, Fault, Reasoning, Text, ToolDelta
-from wellspoken.adapters.stages.recover import TRIES, RecoverStage
+from wellspoken.adapters.markup.scanner import TRIES
+from wellspoken.adapters.stages.recover import RecoverStage
 from wellspoken.adapters.translate import StreamTranslator, stages, translate_body
 
 TEXTS = {
