@@ -22,6 +22,8 @@ class Unfinished(Exception):
 
 _decode = JSONDecoder().raw_decode
 _BETWEEN = re.compile(r"[\s;,]*")
+_FENCE = re.compile(r"\s*```(?:json)?\s*")
+FENCE = "```"
 ENDS = (
     "<|eom_id|>",
     "<|eot_id|>",
@@ -36,7 +38,10 @@ ENDS = (
     "<|END_RESPONSE|>",
 )
 """What ends a turn or its calls, which a server that keeps special tokens leaves behind them."""
-_KEYS = ("name", "arguments", "parameters", "type", "function", "id")
+KEYS = frozenset(("name", "arguments", "parameters", "type", "function", "id"))
+"""What an object that is a call, by whose mark nothing tells so, may have."""
+TOLD = frozenset(("name", "arguments"))
+"""What one has where an offered tool's own object may stand, which has `parameters` as well."""
 _WORDS = {"True": True, "False": False, "None": None}
 
 
@@ -91,27 +96,49 @@ def read_value(text: str, schema: object) -> object:
         return text
 
 
-def read_object(given: bytes | str, schemas: Schemas, bare: bool) -> Calls:
-    """Return the call of one JSON object; `bare`: with no other keys."""
+def read_object(given: bytes | str, schemas: Schemas, keys: frozenset[str] = frozenset()) -> Calls:
+    """Return the call of one JSON object; `keys`: arguments among them, and no others."""
     found = msgspec.json.decode(given, type=dict[str, Raw])
     if bytes(found.get("function", b"")).startswith(b"{"):
         found = msgspec.json.decode(found["function"], type=dict[str, Raw])
     arguments = found.get("arguments", found.get("parameters"))
     name = found.get("name", found.get("function", found.get("tool_name")))
-    if name is None or (bare and (arguments is None or not found.keys() <= {*_KEYS})):
+    if name is None or (keys and (arguments is None or not found.keys() <= keys)):
         raise ValueError
     text = b"{}" if arguments is None else bytes(arguments)
     return read_arguments(msgspec.json.decode(name, type=str), text, schemas)
 
 
-def read_objects(text: str, schemas: Schemas, *, bare: bool = False) -> Calls:
+def read_objects(text: str, schemas: Schemas, *, keys: frozenset[str] = frozenset()) -> Calls:
     """Return the calls of JSON objects, or lists of them, one after the other; nothing else."""
     calls: Calls = []
     for value in _values(without_end(text)):
         items = msgspec.json.decode(value, type=list[Raw]) if value.startswith("[") else [value]
         for item in items:
-            calls += read_object(item if isinstance(item, str) else bytes(item), schemas, bare)
+            calls += read_object(item if isinstance(item, str) else bytes(item), schemas, keys)
     return calls
+
+
+def read_fenced(text: str, schemas: Schemas) -> Calls:
+    """Return the calls in one code fence after the other; nothing else."""
+    calls: Calls = []
+    text = without_end(text)
+    at = 0
+    while at < len(text):
+        head = _FENCE.match(text, at)
+        if head is None:
+            raise ValueError
+        at = head.end()
+        while not text.startswith(FENCE, at):
+            at = _BETWEEN.match(text, find_value(text, at)).end()  # type: ignore[union-attr]
+        calls += read_objects(text[head.end() : at], schemas, keys=TOLD)
+        at += len(FENCE)
+    return calls
+
+
+def without_fence(text: str) -> str:
+    """Return a text without the mark that opens a code fence at its beginning."""
+    return _FENCE.sub("", text, count=1)
 
 
 def read_named_objects(text: str, schemas: Schemas) -> Calls:

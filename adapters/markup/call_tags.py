@@ -12,6 +12,7 @@ from msgspec import Struct
 from wellspoken.adapters.markup.call_json import (
     Calls,
     Schemas,
+    Unfinished,
     find_value,
     read_arguments,
     read_objects,
@@ -138,6 +139,14 @@ def read_tagged(text: str, schemas: Schemas) -> Calls:
     if name is not None:
         return _read_parameters(name[1], text[name.end() :], _GLM, schemas)
     return read_objects(text, schemas)
+
+
+def read_invoke(text: str, schemas: Schemas) -> Calls:
+    """Return the call behind `<invoke name="`; `Unfinished` where that ends in a parameter."""
+    if len(INVOKE.parameter.findall(text)) > text.count(INVOKE.parameter_end):
+        raise Unfinished
+    name, _, inner = text.partition('">')
+    return _read_parameters(name.strip(), inner, INVOKE, schemas)
 
 
 def read_several(text: str, schemas: Schemas) -> Calls:

@@ -11,6 +11,8 @@ Servers read them for some models and leave them in the text for others: without
     <longcat_tool_call>, as the one or the other                       LongCat
     <tool_calls>[{"name": ..., "arguments": {...}}]</tool_calls>       Jamba, Hunyuan, MiniMax-M1
     <TOOLCALL>[{"name": ..., "arguments": {...}}]</TOOLCALL>           Nemotron
+    ```json {"name": ..., "arguments": {...}}```, by itself            Qwen2.5-Coder
+    <tools>{"name": ..., "arguments": {...}}</tools>, <function>       the same
     <function=NAME>{...}</function>                                    Llama 3.1, Functionary
     [TOOL_CALLS][{"name": ..., "arguments": {...}}]                    Mistral to tokenizer v7
     [TOOL_CALLS]NAME[ARGS]{...}  or  [TOOL_CALLS]NAME{...}             Mistral from v11, Devstral
@@ -33,6 +35,7 @@ Servers read them for some models and leave them in the text for others: without
     <｜DSML｜function_calls>, <｜DSML｜tool_calls>, <function_calls>,
     <minimax:tool_call>, <atem:function_calls>, within it              DeepSeek V3.2 and V4,
     <invoke name="NAME"><parameter name="KEY">...                      MiniMax-M2, Muse
+    <invoke name="NAME">...</invoke>, by itself                        DeepSeek V4
     <|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0... Kimi K2
     <|tool_calls|><|tool_call:begin|>ID<|tool_call:name|>NAME...       Solar Open
     <|channel|>commentary to=functions.NAME ...<|message|>{...}        gpt-oss
@@ -40,16 +43,19 @@ Servers read them for some models and leave them in the text for others: without
     <start_function_call>call:NAME{KEY:<escape>...<escape>}            FunctionGemma
 
 Not known, since what they write is also plain text: Functionary 3.2 (`>>>NAME`), Gemma 3 (a block
-of code), Granite 20B (`<function_call>`), Python's calls without a list around them.
+of Python), Granite 20B (`<function_call>`), Python's calls without a list around them.
 
-Sources: the models' chat templates on Hugging Face; vLLM 0.32, vllm/tool_parsers/ (and issue #30651
-for Devstral's); SGLang 0.5, srt/function_call/; llama.cpp b11549, common/chat.cpp.
+Sources: the models' chat templates on Hugging Face; vLLM 0.32, vllm/tool_parsers/, its issue #30651
+for Devstral's, its issue #32926 and pull request #33083 for Qwen2.5-Coder's (and kronk issue #944);
+vellum-assistant pull request #42234 for DeepSeek's lone <invoke>; SGLang 0.5, srt/function_call/;
+llama.cpp b11549, common/chat.cpp.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -57,13 +63,18 @@ from msgspec import Struct
 from wellspoken.adapters.markup import call_tags as tags
 from wellspoken.adapters.markup.call_json import (
     ENDS,
+    FENCE,
+    KEYS,
+    TOLD,
     Calls,
     Schemas,
     Unfinished,
     find_value,
+    read_fenced,
     read_named_objects,
     read_objects,
     without_end,
+    without_fence,
 )
 from wellspoken.adapters.markup.pythonic import read_pythonic
 
@@ -84,8 +95,10 @@ class Markup(Struct, frozen=True):
 
 
 def _read_bare(text: str, schemas: Schemas) -> Calls:
+    if text.startswith(FENCE):
+        return read_fenced(text, schemas)
     if text.lstrip("[ \t\r\n").startswith("{"):
-        return read_objects(text, schemas, bare=True)
+        return read_objects(text, schemas, keys=KEYS)
     return read_pythonic(without_end(text), schemas)
 
 
@@ -129,6 +142,8 @@ MARKUPS = (
     Markup("<seed:tool_call>", "</seed:tool_call>", tags.read_tags(tags.QWEN)),
     Markup("<tool_calls>", "</tool_calls>", tags.read_several),
     Markup("<TOOLCALL>", "</TOOLCALL>", read_objects),
+    Markup("<tools>", "</tools>", partial(read_objects, keys=TOLD)),
+    Markup("<function>", "</function>", partial(read_objects, keys=TOLD)),
     Markup("<function=", "</function>", tags.read_function),
     Markup("[TOOL_CALLS]", "", tags.read_mistral),
     Markup("<|python_tag|>", "", tags.read_either),
@@ -152,6 +167,7 @@ MARKUPS = (
     Markup("<｜DSML｜function_calls>", "</｜DSML｜function_calls>", tags.read_tags(tags.DSML)),
     Markup("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", tags.read_tags(tags.DSML)),
     Markup("<minimax:tool_call>", "</minimax:tool_call>", tags.read_tags(tags.INVOKE)),
+    Markup('<invoke name="', "</invoke>", tags.read_invoke),
     Markup("<atem:function_calls>", "</atem:function_calls>", tags.read_tags(tags.ATEM)),
     *(
         Markup(f"<|{section}_begin|>", f"<|{section}_end|>", _read_kimi, True, "<|tool_call_end|>")
@@ -165,7 +181,12 @@ MARKUPS = (
     Markup("<start_function_call>call:", "<end_function_call>", tags.read_gemma("<escape>")),
 )
 BARE = Markup("", "", _read_bare)
-"""Calls without a mark, as JSON or Python, which can only be all of an answer."""
+"""Calls without a mark, as JSON or Python, or in a code fence: only all of an answer are some."""
+INVOKES = ('<invoke name="', "<function_calls>", "<minimax:tool_call>")
+"""A call that may stand without its wrapper, and these: what is left of one is no call.
+
+The first is taken at the beginning of a line alone, and in no code fence, where it is an example.
+"""
 
 THOUGHTS = {
     "<think>": "</think>",
@@ -180,8 +201,8 @@ THOUGHTS = {
 
 DeepSeek, Qwen and most; Mistral's Magistral; gpt-oss; Seed-OSS; Kimi-VL; Command A; Gemma 4.
 """
-AFTER_CALL = "</tool_call>"
-"""What is behind a `<function=...>` that Qwen3-Coder did not open with `<tool_call>`."""
+AFTER_CALL = ("</tool_call>", "</function_calls>", "</minimax:tool_call>")
+"""What is behind a call whose wrapper was not opened, such as Qwen3-Coder's `<function=...>`."""
 AFTER_THOUGHT = (
     "<|start|>assistant<|channel|>final<|message|>",
     "<|start|>assistant<|channel|>commentary<|message|>",
@@ -215,7 +236,7 @@ def _marks(markups: Collection[Markup]) -> Marks:
 
 
 _ENDING = [Markup(mark, "", _nothing) for mark in ENDS]
-_CALLS = [*MARKUPS, Markup(AFTER_CALL, "", _nothing), *_ENDING]
+_CALLS = [*MARKUPS, *(Markup(mark, "", _nothing) for mark in AFTER_CALL), *_ENDING]
 _THINKING = [Markup(mark, end, _nothing) for mark, end in THOUGHTS.items()]
 _THINKING += [*(Markup(mark, "", _nothing) for mark in AFTER_THOUGHT), *_ENDING]
 MARKS = {
@@ -270,8 +291,11 @@ def may_be_bare(text: str, names: Collection[str]) -> bool | None:
 
     It begins with the name of an offered tool, or with a key that nothing else begins with.
     """
-    call = _PYTHONIC.match(text)
-    if call is not None:
+    if text.startswith("`"):
+        if f"{FENCE}json".startswith(text):
+            return None
+        text = without_fence(text)
+    elif (call := _PYTHONIC.match(text)) is not None:
         if not call[2]:
             return None if any(x.startswith(call[1]) for x in names) else False
         return call[1] in names and call[2] == "("

@@ -24,12 +24,13 @@ from __future__ import annotations
 import re
 
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.markup.call_json import ENDS, Calls, Unfinished
+from wellspoken.adapters.markup.call_json import ENDS, FENCE, Calls, Unfinished
 from wellspoken.adapters.markup.markups import (
     AFTER_CALL,
     AFTER_THOUGHT,
     BARE,
     CLOSINGS,
+    INVOKES,
     MARKS,
     THOUGHTS,
     Markup,
@@ -52,7 +53,8 @@ class Scanner:
     `tail`: the end of what is held, in which a closing mark may begin. `thinking`: the mark that
     closes the thought at hand; `thought`: some of it was told; `marked`: a mark opened it.
     `fresh`: since the beginning, a call or a thought (`found`) no content came but white space.
-    `line`: the content so far ends one.
+    `line`: the content so far ends one; `fences`: how many code fences it has, and `ticks`: what of
+    another it ends with. `broken`: what stands around `<invoke>`s, or one of them, was no call.
     """
 
     def __init__(self, exchange: Exchange) -> None:
@@ -70,7 +72,10 @@ class Scanner:
         self.fresh = True
         self.found = False
         self.line = True
+        self.fences = 0
+        self.ticks = ""
         self.called = False
+        self.broken = False
         self.tries = TRIES
         self.outputs: list[Output] = []
 
@@ -79,7 +84,7 @@ class Scanner:
         if self._only_waits(text):
             return text, []
         if not (self.held or self.thinking or self.fresh) and not self._may_mark(text):
-            self.line = text.endswith("\n")
+            self._follow(text)
             return text, [(text, False, len(text))]
         text = "".join([*self.held, text])
         return text, self._read(text, False)
@@ -139,8 +144,15 @@ class Scanner:
                 before = str(self.outputs.pop()[0])
             self.outputs.append((before + text, False, end))
             self.fresh = False
-            self.line = text.endswith("\n")
+            self._follow(text)
         return end
+
+    def _follow(self, content: str) -> None:
+        """Remember what content ends with."""
+        self.line = content.endswith("\n")
+        content = self.ticks + content
+        self.fences += content.count(FENCE)
+        self.ticks = "`" * ((len(content) - len(content.rstrip("`"))) % len(FENCE))
 
     def _recover(self, what: str | Calls, end: int) -> int:
         """Add a thought or calls that end there."""
@@ -156,7 +168,11 @@ class Scanner:
         found = self._next_mark(text, at) if self.tries else None
         begin = found.start() if found is not None else len(text)
         rest = text[at:].lstrip() if self.fresh and self.tries else ""
-        if rest.startswith(("{", "[")) and self.exchange.schemas and begin > len(text) - len(rest):
+        if (
+            rest.startswith(("{", "[", "`"))
+            and self.exchange.schemas
+            and begin > len(text) - len(rest)
+        ):
             if last or rest not in self.marks.beginnings:
                 self.markup, self.viable = BARE, False
                 self.lead = len(text) - len(rest) - at
@@ -176,8 +192,8 @@ class Scanner:
             return self._hold(text[begin:])
         if found[0] in ENDS:
             return self._pass_end(text, at, found, last)
-        if found[0] == AFTER_CALL or found[0] in AFTER_THOUGHT:
-            known = self.fresh and (self.called if found[0] == AFTER_CALL else self.found)
+        if found[0] in AFTER_CALL or found[0] in AFTER_THOUGHT:
+            known = self.fresh and (self.called if found[0] in AFTER_CALL else self.found)
             return found.end() if known else self._add(text[at : found.end()], found.end())
         if found[0] in THOUGHTS and self.fresh:
             self.thinking, self.thought, self.lead = THOUGHTS[found[0]], False, 0
@@ -195,13 +211,20 @@ class Scanner:
         return self._add(text[at : found.end()], found.end())
 
     def _next_mark(self, text: str, at: int) -> re.Match[str] | None:
-        """Return the next mark; one of a thought begins a line."""
+        """Return the next mark; one of a thought begins a line, and so does a lone `<invoke>`."""
         for found in self.marks.pattern.finditer(text, at):
-            begin = found.start()
+            begin, lone = found.start(), found[0] == INVOKES[0]
             line = text[begin - 1] == "\n" if begin else self.line
-            if found[0] not in THOUGHTS or line or (self.fresh and not text[at:begin].strip()):
+            begins = line or (self.fresh and not text[at:begin].strip())
+            if lone and (self.broken or self._is_fenced(text[at:begin])):
+                continue
+            if begins or not (lone or found[0] in THOUGHTS):
                 return found
         return None
+
+    def _is_fenced(self, content: str) -> bool:
+        """Say whether what is behind this content, which is still to be told, is in a fence."""
+        return (self.fences + (self.ticks + content).count(FENCE)) % 2 > 0
 
     def _close(self, markup: Markup, text: str, at: int, last: bool) -> int:
         """Recover the markup that stands there, if it is whole; tell what is none."""
@@ -248,6 +271,7 @@ class Scanner:
         """Tell the opening of what is no markup, and go on behind it."""
         end = at + self.lead + max(len(markup.opening), 1)
         self.tries = max(self.tries - 1, 0)
+        self.broken = self.broken or markup.opening in INVOKES
         self.markup = None
         self.lead = 0
         return self._add(text[at:end], end)

@@ -56,11 +56,14 @@ WAIVED: dict[str, tuple[frozenset[str], str]] = {
         for name in (
             "apertus-leaked.json",
             "call-in-text-too.json",
+            "deepseek-lone-invoke.sse",
             "gpt-oss-leaked.sse",
             "minimax-thinks-twice.sse",
             "mistral-leaked-before-text.json",
             "kimi-k2-leaked.json",
             "llama4-leaked.sse",
+            "qwen2.5-coder-fenced.json",
+            "qwen2.5-coder-tools.sse",
             "step3-leaked.sse",
         )
     },

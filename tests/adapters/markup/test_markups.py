@@ -8,7 +8,7 @@ import pytest
 
 from tests.adapters.markup.leaks import HERMES, ONE, TWO, Calls, every_way, whole
 from wellspoken.adapters.markup.call_json import ENDS
-from wellspoken.adapters.markup.markups import MARKS, MARKUPS, Markup
+from wellspoken.adapters.markup.markups import AFTER_CALL, MARKS, MARKUPS, Markup
 
 FORMS: dict[str, tuple[str, Calls]] = {
     "hermes": (HERMES, ONE),
@@ -60,6 +60,26 @@ FORMS: dict[str, tuple[str, Calls]] = {
     "bare, typed": ('{"type": "function", "name": "f", "parameters": {"a": 1}}', ONE),
     "bare, nested": ('{"function": {"name": "f", "arguments": {"a": 1}}}', ONE),
     "bare, a list": ('[{"name": "f", "arguments": {"a": 1}}]', ONE),
+    "bare, fenced": ('```json\n{"name": "f", "arguments": {"a": 1}}\n```', ONE),
+    "bare, fenced in one line": ('```{"name": "f", "arguments": {"a": 1}}```<|im_end|>', ONE),
+    "bare, fenced, a list": (
+        '\n```json\n[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]\n```\n',
+        TWO,
+    ),
+    "bare, fenced, one after the other": (
+        '```json\n{"name": "f", "arguments": {"s": "```\\n"}}\n```\n\n'
+        '```json\n{"type": "function", "function": {"name": "g", "arguments": "{}"}}\n```',
+        [("f", {"s": "```\n"}), ("g", {})],
+    ),
+    "qwen2.5-coder": ('<tools>\n{"name": "f", "arguments": {"a": 1}}\n</tools>', ONE),
+    "qwen2.5-coder, a list": (
+        '<tools>[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]</tools>',
+        TWO,
+    ),
+    "qwen2.5-coder, function": (
+        '<function>\n{"name": "f", "arguments": {"a": 1}}\n</function>',
+        ONE,
+    ),
     "deepseek v3": (
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
         '{"a": 1}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n'
@@ -160,6 +180,11 @@ FORMS: dict[str, tuple[str, Calls]] = {
         '<function_calls>\n<invoke name="f"><parameter name="a">1</parameter></invoke>\n'
         '<invoke name="g"></invoke>\n</function_calls>',
         TWO,
+    ),
+    "an invoke without its wrapper": (
+        '<invoke name="f">\n<parameter name="s">a\n<b></invoke></parameter>\n</invoke>\n'
+        '<invoke name="g"></invoke>',
+        [("f", {"s": "a\n<b></invoke>"}), ("g", {})],
     ),
     "minimax-m2": (
         '<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">1</parameter>\n</invoke>\n'
@@ -284,6 +309,12 @@ def test_what_ends_a_turn_goes_with_what_was_found_before_it(end: str) -> None:
     )
     assert every_way(f"<think>Hm</think>Hi{end}")[:3] == ("Hi", "Hm", [])
     assert every_way(f"Hi{end}")[:3] == (f"Hi{end}", None, [])
+
+
+@pytest.mark.parametrize("end", AFTER_CALL)
+def test_what_closes_a_wrapper_that_was_not_opened_is_no_content(end: str) -> None:
+    call = '<invoke name="f"><parameter name="a">1</parameter></invoke>'
+    assert every_way(f"{call}\n{end}\nHi {end}")[:3] == (f"Hi {end}", None, ONE)
 
 
 @pytest.mark.parametrize("markup", MARKUPS, ids=lambda markup: markup.opening)

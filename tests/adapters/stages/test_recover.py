@@ -79,6 +79,36 @@ TEXTS = {
     "quoted and not offered": 'Write <|tools_prefix|>[{"h": {}}]<|tools_suffix|> for that.',
     "gpt-oss's, of no tool": "<|channel|>commentary to=functions.h<|message|>{}<|call|>",
     "gpt-oss's final mark alone": "<|start|>assistant<|channel|>final<|message|>Hi",
+    "a fence and text": '```json\n{"name": "f", "arguments": {"a": 1}}\n``` is what I would call',
+    "a fence behind text": 'Hm.\n```json\n{"name": "f", "arguments": {"a": 1}}\n```',
+    "a fence that is not closed": '```json\n{"name": "f", "arguments": {"a": 1}}\n``',
+    "a fence that a limit ends": '```json\n{"name": "f", "arguments": {"a": 1}}\n',
+    "a fence with more in it": '```json\n{"name": "f", "arguments": {}}\n// that is it\n```',
+    "a fence of another language": '```xml\n{"name": "f", "arguments": {"a": 1}}\n```',
+    "a fence of Python": "```python\n[f(a=1)]\n```",
+    "a fence of a tool that is not offered": '```json\n{"name": "h", "arguments": {"a": 1}}\n```',
+    "a fence of an object with more to it": '```\n{"name": "f", "arguments": {}, "x": 1}\n```',
+    "a fence of a tool's own object": (
+        '```json\n{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}'
+        "\n```"
+    ),
+    "a fence without JSON": "```\nf(1)\n```",
+    "a fence that is cut": '```json\n{"name": "f", "arguments": {"s": "a',
+    "a line of ticks": "````\n{}\n````",
+    "the tools themselves": (
+        '<tools>{"type": "function", "function": {"name": "f", "parameters": {}}}</tools>'
+    ),
+    "an invoke within a line": 'Write <invoke name="f"></invoke> for that.',
+    "an invoke in a fence": 'Like this:\n```xml\n<invoke name="f"></invoke>\n```\nSo.',
+    "an invoke that is cut": '<invoke name="f"><parameter name="a">1</parameter></invo',
+    "an invoke in a parameter that is not closed": (
+        '<invoke name="f"><parameter name="s">\n<invoke name="g"></invoke></invoke>'
+    ),
+    "an invoke of a tool that is not offered": '<invoke name="h"></invoke>',
+    "a wrapper with a tool that is not offered": (
+        '<function_calls>\n<invoke name="f"></invoke>\n<invoke name="h"></invoke>\n'
+        "</function_calls>"
+    ),
     "deep": "<tool_call>" + "[" * 5000 + "]" * 5000 + "</tool_call>",
 }
 
@@ -140,6 +170,20 @@ def test_a_thought_in_the_text_is_reasoning(name: str) -> None:
     assert found == (content, thought, [], "stop", {"thinking_recovered": 1})
 
 
+def test_a_fence_that_comes_in_two_pieces_is_one() -> None:
+    """The mutant that looks at the second alone finds a call in an example."""
+    stage = RecoverStage(exchange(ASKED, recover=frozenset(BOTH)))
+    pieces = ["So:\n``", '`\n<invoke name="f"></invoke>\n```']
+    said = [x for piece in pieces for x in stage([Text(0, piece)])]
+    assert "".join(x.text for x in said if type(x) is Text) == "".join(pieces)
+
+
+@pytest.mark.parametrize("fences", ["", "```\nx\n```\n", "````\nx\n````\n", "`a` ``b``\n"])
+def test_an_invoke_behind_text_and_closed_fences_is_a_call(fences: str) -> None:
+    text = f"Let me see.\n{fences}"
+    assert every_way(f'{text}<invoke name="f"></invoke>')[:3] == (text, None, [("f", {})])
+
+
 def test_a_thought_and_a_call() -> None:
     found = every_way(f"<think>\nHm\n</think>\n\n{HERMES}")
     assert found == (
@@ -151,6 +195,8 @@ def test_a_thought_and_a_call() -> None:
     )
     assert every_way('<think>Hm</think>\n{"name": "f", "parameters": {"a": 1}}')[2] == ONE
     assert every_way("<think>Hm</think>\n[f(a=1)]")[2] == ONE
+    fenced = '```json\n{"name": "f", "arguments": {"a": 1}}\n```'
+    assert every_way(f"<think>Hm</think>\n{fenced}")[:3] == (None, "Hm", ONE)
     harmony = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>commentary"
     assert every_way(harmony + ' to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>') == (
         None,
@@ -290,6 +336,11 @@ def test_what_is_held_goes_out_before_a_failure() -> None:
         "<|channel|>",
         "<tool_calls><tool_call>",
         "<|tool_call_start|>['",
+        "`",
+        "```json\n",
+        '```{"name": "f',
+        '\n<invoke name="',
+        '\n<invoke name="f"><parameter name="s"></invoke>',
     ],
 )
 def test_hostile_text_takes_linear_time(piece: str) -> None:
