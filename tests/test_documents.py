@@ -29,6 +29,7 @@ OTHERS = ("CONTRIBUTING.md", "CHANGELOG.md", "adapters/README.md")
 ALL = (*DOCUMENTS, *(ROOT / name for name in OTHERS))
 GUIDES = tuple(path for path in DOCUMENTS if path.parent.name == "guides")
 ELSEWHERE = {
+    "DashScope": "incremental_output",
     "HELM": "prod_env model_deployments tokenizer_configs vllm_client",
     "LangChain": "base_url api_key extra_body stream_usage",
     "LiteLLM": "api_base hosted_vllm ollama_chat",
