@@ -149,7 +149,8 @@ def _option(row: Entry | Alternative, undo: Undo | None, pick: int, reading: Rea
     if not row.token:
         return Option(None, pick=pick, most=ANY if reading.textless else reading.most)
     texts = tuple(text.encode() for text in _REPLACED.split(row.token))
-    return Option(None, texts, pick, reading.most, least=row.token.count("\ufffd"))
+    holes = tuple(map(len, _REPLACED.findall(row.token)))
+    return Option(None, texts, pick, reading.most, holes=holes)
 
 
 def settle_piece(

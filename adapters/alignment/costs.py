@@ -47,32 +47,34 @@ class Costs:
         self.tails = _price_tails(rows, self.marks, hints.last)
         self.heads = _price_heads(self.marks)
 
-    def price_gap(self, joint: Joint, stretch: Stretch) -> int:
-        """Return what the rows between a joint and a stretch cost, or those before the first."""
-        outside = self.rows[joint.row : stretch.first]
+    def price_gap(self, joint: Joint, first: int) -> int:
+        """Return what the rows cost between a joint and the next stretch's first, or before all."""
+        outside = self.rows[joint.row : first]
         if not outside:
-            return SPACE if stretch.cut else 0
-        marks = self.marks[joint.row : stretch.first]
-        behind = takewhile(lambda n: not self.marks[n], reversed(range(joint.row, stretch.first)))
+            return 0
+        marks = self.marks[joint.row : first]
+        behind = takewhile(lambda n: not self.marks[n], reversed(range(joint.row, first)))
         near = [self.rows[n] for n in behind]  # rows that no control token parts from the stretch
         blank = all(is_space(row) or is_blank(row) for row in near)
-        head = self.heads[stretch.first]
-        if shown := self._price_shown(joint, stretch):
+        head = self.heads[first]
+        if shown := self._price_shown(joint, first):
             head += shown
-        elif self._is_better(joint, stretch):
+        elif self._is_better(joint, first):
             head += SHOWN
-        elif joint.at and "closes" in marks and "opens" not in marks:
+        elif joint.at and next(filter(None, marks), "") == "closes":
             head += MARKED
-        if joint.at or (self.hints.inner and not (blank and not any(marks))):
-            lost = any(marks) and self._has_content(joint.row, stretch.first)
+        # Inside of a content nobody strips white space.
+        inside = self.hints.own < 0 and not all(map(is_blank, near))
+        if joint.at or (self.hints.inner and (inside or not blank or any(marks))):
+            lost = any(marks) and self._has_content(joint.row, first)
             return GAP + head + (PARTS if lost else 0 if any(marks) else UNMARKED)
-        if self.marks[stretch.first - 1]:
+        if self.marks[first - 1]:
             return AFTER + head
-        parts = is_part(self.rows[stretch.first]) and any(map(is_part, near))
+        parts = is_part(self.rows[first]) and any(map(is_part, near))
         lost = (any(marks) and not blank) or (parts and (any(marks) or self.hints.reasoned))
         space = all(map(is_space, near))
         if blank and not any(marks) and not self.hints.reasoned:
-            lost = lost or (is_part(near[0]) and not is_part(self.rows[stretch.first]))
+            lost = lost or (is_part(near[0]) and not is_part(self.rows[first]))
         return (SPACE if space else FRONT) + head + (MARKED if lost else 0)
 
     def _has_content(self, row: int, end: int) -> bool:
@@ -85,13 +87,13 @@ class Costs:
                 return True
         return (self.rows[row][0].data or b"").startswith(CONTINUING)  # of a character before
 
-    def _price_shown(self, joint: Joint, stretch: Stretch) -> int:
+    def _price_shown(self, joint: Joint, first: int) -> int:
         """Return what rows before it cost that are likely content: before a call, not a thought."""
         if not self.hints.last:
             return 0
         ahead: Mark = "opens" if self.hints.reasoned and not joint.at else ""
         parts = spaces = 0
-        for n in range(stretch.first - 1, joint.row - 1, -1):
+        for n in range(first - 1, joint.row - 1, -1):
             ahead = self.marks[n] or ahead
             if not self.marks[n] and ahead == "opens":
                 row = self.rows[n]
@@ -117,19 +119,25 @@ class Costs:
         if left and "closes" in self.marks[joint.row : -1]:
             tail = max(tail, MARKED)
         if left and not any(map(_is_told, stretch.trace(joint))):
-            far = self._is_far(joint.row, hints.own) or self._is_told(hints.own)
+            far = self.is_far(joint.row, hints.own) or self._is_told(hints.own)
             tail = max(tail, FAR if far else 0 if hints.lags else LEFT)
         return tail
 
-    def _is_better(self, joint: Joint, stretch: Stretch) -> bool:
+    def _is_better(self, joint: Joint, first: int) -> bool:
         """Say whether one of the rows before it tells what its own first row does not.
 
-        That is a text, not all ASCII, which the content begins with.
+        That is a text, not all ASCII, which the content begins with, and not of a thought.
         """
-        if joint.at or not is_part(self.rows[stretch.first]):
+        if joint.at or not is_part(self.rows[first]):
             return False
-        given = (row[0].data or b"" for row in self.rows[joint.row : stretch.first])
-        return any(not x.isascii() and self.content.startswith(x) for x in given)
+        ahead: Mark = ""
+        for n in range(first - 1, joint.row - 1, -1):
+            ahead = self.marks[n] or ahead
+            text = self.rows[n][0].data or b""
+            if ahead != "closes" and not text.isascii() and _is_text(text):
+                if self.content.startswith(text):
+                    return True
+        return False
 
     def _is_told(self, row: int) -> bool:
         """Say whether the row's own text is what the content begins with."""
@@ -138,7 +146,7 @@ class Costs:
         text = text[measure_space(text) :]
         return bool(text) and (self.content.startswith(text) or text.startswith(self.content))
 
-    def _is_far(self, row: int, own: int) -> bool:
+    def is_far(self, row: int, own: int) -> bool:
         """Say whether more stands before a text's own rows than text is held back, as a rule."""
         rows = self.rows[row:own]
         text = b"".join(x[0].data or b"".join(x[0].texts) for x in rows).decode(errors="ignore")
@@ -197,7 +205,7 @@ def _price_tails(rows: Rows, marks: Sequence[Mark], last: bool) -> list[int]:
             parts += 1
         elif _is_text(options[0].data or b"".join(options[0].texts)):
             near = True
-        cost = MARKED if ahead == "closes" and far else TAIL if last and (near or far) else 0
+        cost = TAIL if last and (near or far) else MARKED if ahead == "closes" and far else 0
         many = lost > 1 or parts >= MOST_BYTES  # fewer may be of a character that is cut off
         costs.append(max(cost, PARTS if last and many else 0))
     return costs[::-1]

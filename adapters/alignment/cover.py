@@ -11,13 +11,14 @@ come than the content is of, behind them, then the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import takewhile
 from typing import NamedTuple
 
 from wellspoken.adapters.alignment.costs import Costs
 from wellspoken.adapters.alignment.ends import CONTINUING
+from wellspoken.adapters.alignment.exact import Exact, is_exact
 from wellspoken.adapters.alignment.known import Known
 from wellspoken.adapters.alignment.parts import Parts
 from wellspoken.adapters.alignment.placement import (
@@ -28,6 +29,7 @@ from wellspoken.adapters.alignment.placement import (
     INSIDE,
     PARTIAL,
     REPLACEMENT,
+    SPACE,
     Budget,
     Cover,
     Hints,
@@ -72,7 +74,9 @@ class _Way(NamedTuple):
         return [piece for stretch, joint in self.stretches for piece in stretch.trace(joint)]
 
 
-Ranked = tuple[float, float, int, int, _Way]
+Begins = list[tuple[int, int]]
+"""(what the rows left out before it cost, row), the cheapest last"""
+Ranked = tuple[float, float, int, int, int, _Way, Begins | None]
 
 
 def cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | None:
@@ -126,11 +130,17 @@ def _cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | 
         if found is None and (pieces := known.find_inside(0)):
             found = Cover(pieces, len(content), INSIDE)
         parted = bool(known.data) and known.data[0].startswith(CONTINUING)
-        if (len(front) == len(rows) and not parted) or (found and found.covered == len(content)):
+        whole = found is not None and found.covered == len(content) and found.cost < SURE
+        if whole or (len(front) == len(rows) and not parted):
             return found
         sure = found
     if budget.left < 0:
         return sure
+    exact = _cover_exactly(rows, content, budget, hints)
+    if exact is not None and (sure is None or exact.cost <= sure.cost):
+        sure = exact
+        if exact.cost < SURE:
+            return exact
     few = budget.left // FEW
     most = Budget(budget.left - few)
     found = _Search(Parts(rows, content, most, hints), rows, rows, content, most, hints).run()
@@ -140,9 +150,25 @@ def _cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | 
         found = _Search(parts, rows, rows, content, most, hints).run()
         few = 0
     budget.left = most.left + few
-    if sure is not None and (found is None or sure.cost < found.cost):
+    if sure is not None and (found is None or sure.cost < found.cost + (sure is exact)):
         return sure
     return found
+
+
+def _cover_exactly(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | None:
+    """Return the cheapest cover by rows of which each shows what its bytes are, None if none is.
+
+    Of equal ones that is better in which each part is one byte.
+    """
+    best = None
+    for bytewise in (False, True) if is_exact(rows, content) else ():
+        walker = Exact(rows, content, budget, hints, bytewise=bytewise)
+        most = ANY if best is None else best.cost
+        found = _Search(walker, rows, rows, content, budget, hints).run(most)
+        if found is None:
+            break
+        best = found
+    return best
 
 
 def _add_costs(found: Cover | None, rows: Rows, hints: Hints) -> Cover | None:
@@ -201,61 +227,86 @@ class _Search:
         self.budget = budget
         self.hints = hints
         self.best: _Way | None = None
+        self.heap: list[Ranked] = []
+        self.pushed = 0
         self.reached: dict[tuple[int, int], tuple[float, float]] = {}
         self.walks: dict[tuple[int, int], Stretch | None] = {}
+        self.gaps: dict[tuple[int, bool, int], int] = {}
         self.costs = Costs(all_rows, content, hints)
 
-    def run(self) -> Cover | None:
-        """Return the cheapest cover, None if there is none."""
-        # The cheapest way is followed first, so that what it costs bounds what is looked at.
+    def run(self, most: int = ANY) -> Cover | None:
+        """Return the cheapest cover, None if there is none that costs no more than `most`."""
+        # The cheapest way is followed first, and no stretch is walked before it is known that none
+        # that is cheaper to begin will do.
         start = _Way(0, 0, Joint(0, 0), ())
-        ways: list[Ranked] = [(AFTER, 0, 0, 0, start)]
-        self._push(ways, self._follow(start, range(min(len(self.rows), 1))))
-        while ways and self.budget.left >= 0:
-            *rank, way = heappop(ways)
-            if self.best is not None and tuple(rank[:2]) >= self._rank(self.best)[:2]:
+        if self.rows:
+            self._follow(start, 0)
+        self._push(start, AFTER, None)
+        while self.heap and self.budget.left >= 0:
+            cost, penalty, *_, way, begins = heappop(self.heap)
+            bound = self._rank(self.best)[:2] if self.best is not None else (most, ANY)
+            if (cost, penalty) > bound:
                 break
-            row, at = way.joint.row, way.joint.at
-            self._push(ways, self._follow(way, self.walker.find_begins(row, at)))
+            if begins is not None:
+                self._follow(way, begins.pop()[1])
+            elif (cost, penalty) < bound:
+                begins = self._list_begins(way)
+            if begins:
+                self._push(way, begins[-1][0], begins)
         best = self.best
-        return None if best is None else Cover(best.trace(), best.joint.at, best.cost)
+        if best is None or best.cost > most:
+            return None
+        return Cover(best.trace(), best.joint.at, best.cost)
 
-    def _push(self, ways: list[Ranked], found: list[_Way]) -> None:
-        """Add the ways to a place that none as cheap has come to."""
-        for way in found:
-            place, price = (way.joint.row, way.joint.at), (way.cost, way.penalty)
-            if len(way.stretches) <= MOST_GAPS and price < self.reached.get(place, (ANY, 0)):
-                self.reached[place] = price
-                # What goes on at once, without the white space at its front, is no gap.
-                data = self.rows[way.joint.row][0].data or b""
-                heappush(ways, (*way.rank(AFTER if data[:1].isspace() else GAP), way))
+    def _push(self, way: _Way, more: int, begins: Begins | None) -> None:
+        """Put a way on the heap, at what it costs at least to go on; `begins`: where it may."""
+        self.pushed += 1
+        heappush(self.heap, (*way.rank(more), self.pushed, way, begins))
 
-    def _follow(self, way: _Way, begins: Iterable[int]) -> list[_Way]:
-        """Return the ways that go on from this one and break off; offer those that arrive."""
+    def _list_begins(self, way: _Way) -> Begins:
+        """Return what rows cost with which a way may go on, and those; the cheapest is last."""
         row, at = way.joint.row, way.joint.at
-        found = []
-        for begin in begins:
-            stretch = self._walk(begin, at)
-            if stretch is None:
-                continue
-            cost = way.cost + self.costs.price_gap(way.joint, stretch)
-            # Of equal ways that one is better which begins with a text that is known, and leaves no
-            # parts of a character behind its last one.
-            unsure = int(begin > row and is_blank(self.rows[begin]))
-            unsure += 2 if begin > row and self._is_inside(begin) else 0
-            unsure += 3 if at and begin > row and is_blank(self.rows[row]) else 0
-            for joint in stretch.joints:
-                stretches = (*way.stretches, (stretch, joint))
-                penalty = way.penalty + joint.penalty + unsure
-                further = _Way(cost, penalty, joint, stretches)
-                if stretch.whole and joint is stretch.joints[0]:
-                    tail = self.costs.price_tail(stretch, joint, at)
-                    self._offer(further._replace(cost=cost + tail))
-                elif joint.row < len(self.rows):
-                    found.append(further)
-                elif not way.stretches and begin == row:
-                    self._offer(further._replace(cost=cost + PARTIAL))
-        return found
+        found = self.walker.find_begins(row, at)
+        return sorted(((self._price_gap(way.joint, n), n) for n in found), reverse=True)
+
+    def _price_gap(self, joint: Joint, first: int) -> int:
+        key = (joint.row, joint.at > 0, first)
+        if key not in self.gaps:
+            self.gaps[key] = self.costs.price_gap(joint, first)
+        return self.gaps[key]
+
+    def _follow(self, way: _Way, begin: int) -> None:
+        """Take the ways that go on from this one with a row: offer what arrives, push the rest."""
+        row, at = way.joint.row, way.joint.at
+        stretch = self._walk(begin, at)
+        if stretch is None:
+            return
+        cost = way.cost + self._price_gap(way.joint, begin)
+        cost += SPACE if stretch.cut and begin == row else 0
+        # Of equal ways that one is better which begins with a text that is known, and leaves no
+        # parts of a character behind its last one.
+        unsure = int(begin > row and is_blank(self.rows[begin]))
+        unsure += 2 if begin > row and self._is_inside(begin) else 0
+        unsure += 3 if at and begin > row and is_blank(self.rows[row]) else 0
+        for joint in stretch.joints:
+            stretches = (*way.stretches, (stretch, joint))
+            further = _Way(cost, way.penalty + joint.penalty + unsure, joint, stretches)
+            if stretch.whole and joint is stretch.joints[0]:
+                tail = self.costs.price_tail(stretch, joint, at)
+                self._offer(further._replace(cost=cost + tail))
+            elif joint.row < len(self.rows):
+                self._reach(further)
+            elif not way.stretches and begin == row:
+                self._offer(further._replace(cost=cost + PARTIAL))
+
+    def _reach(self, way: _Way) -> None:
+        """Push a way to a place that none as cheap has come to."""
+        place, price = (way.joint.row, way.joint.at), (way.cost, way.penalty)
+        if len(way.stretches) <= MOST_GAPS and price < self.reached.get(place, (ANY, 0)):
+            self.reached[place] = price
+            # What goes on at once, without the white space at its front, is no gap.
+            data = self.rows[way.joint.row][0].data or b""
+            self._push(way, AFTER if data[:1].isspace() else GAP, None)
 
     def _is_inside(self, row: int) -> bool:
         """Say whether the row ends a character whose parts before are left out."""
@@ -278,8 +329,10 @@ class _Search:
         joints = [joint.row for _, joint in way.stretches]
         # Rows between two stretches, and those behind the last, unless more are of what follows.
         apart = sum(first - row for first, row in zip(firsts[1:], joints, strict=False))
-        left = way.joint.row <= self.hints.own
-        lags = self.hints.lags or self.hints.own < 0 or (way.joint.over and not left)
+        own = self.hints.own
+        left = way.joint.row <= own
+        lags = self.hints.lags or own < 0
+        lags = lags or (not self.costs.is_far(way.joint.row, own) if left else way.joint.over)
         if self.hints.last or not lags:
             apart += len(self.costs.rows) - joints[-1]
         return way.cost + way.penalty // 4, way.penalty, apart, firsts

@@ -69,6 +69,7 @@ class Known:
             joints = [
                 Joint(n, at + self.starts[n] - begin - cut, mark)
                 for n in range(last, max(last - _BACK, row), -1)
+                if self.starts[n] > begin + cut
             ]
         return Stretch(row, joints, whole, lambda joint: self._trace(row, joint), cut=bool(cut))
 

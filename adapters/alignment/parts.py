@@ -105,7 +105,7 @@ class Parts:
             elif len(reached) > self.width:  # a run of parts alone, as in a text of emojis
                 reached = _nearest(reached, anchor, (index, len(rows)), size, self.width)
             trails.append(reached)
-            left = 0 if self.hints.lags or ending else self.left
+            left = self.price_left(index)
             ways = [
                 (_price_end(way, end, size, inner=inner, left=left), end)
                 for end, way in reached.items()
@@ -115,6 +115,10 @@ class Parts:
                 penalty, end = min(ways)
                 arrived.append((penalty, index if self.hints.ahead else -index, end))
         return self._leave(row, at, trails, arrived)
+
+    def price_left(self, row: int) -> float:
+        """Return the penalty of an end behind this row for the text that comes behind it."""
+        return 0 if self.hints.lags or row + 1 >= self.quiet else self.left
 
     def _leave(
         self, row: int, at: int, trails: list[Trail], arrived: list[tuple[float, int, State]]
@@ -161,7 +165,7 @@ class Parts:
 
 
 def _price_end(
-    way: tuple[float, State, Option], end: State, size: int, *, inner: bool, left: int
+    way: tuple[float, State, Option], end: State, size: int, *, inner: bool, left: float
 ) -> float:
     """Return the penalties of a way that ends where the content does.
 
@@ -170,10 +174,17 @@ def _price_end(
     """
     penalty, (at, _), option = way
     least = len(option.data if option.data is not None else b"".join(option.texts))
-    untold = at + least > size or (option.data is None and not option.texts[-1])
-    penalty += UNFINISHED if inner and not end[1] else 0
-    penalty += UNTOLD if untold else 0
-    return penalty + ((left if untold else GUESS) if left else 0)
+    told = at + least <= size and (option.data is not None or option.texts[-1] != b"")
+    return penalty + price_end(told, inner=inner and not end[1], left=left)
+
+
+def price_end(told: bool, *, inner: bool, left: float) -> float:
+    """Return what speaks against an end, which a row's text tells or does not.
+
+    `inner`: the rest of a character comes behind it. `left`: its price for text that does.
+    """
+    penalty = (UNFINISHED if inner else 0) + (0 if told else UNTOLD)
+    return penalty + ((GUESS if told else left) if left else 0)
 
 
 def _exits(trail: Trail) -> list[State]:

@@ -44,8 +44,7 @@ class Option(NamedTuple):
     `data` are its bytes; None for a pattern: `texts`, with up to `most` characters that are not
     ASCII between one and the next (`ANY`: for any text). `firm`: what is behind a gap does not lie
     beyond the content. `pick` is the index of the alternative it is, -1 for the row's own token.
-    `least`: bytes that a part of a character has at least, one for each U+FFFD that shows it; 0 if
-    nothing shows it.
+    `holes`: how many U+FFFD show each of the gaps, none where nothing shows them.
     """
 
     data: bytes | None
@@ -53,7 +52,12 @@ class Option(NamedTuple):
     pick: int = -1
     most: int = 1
     firm: bool = False
-    least: int = 0
+    holes: tuple[int, ...] = ()
+
+    @property
+    def least(self) -> int:
+        """Bytes that parts of characters have at least, one for each U+FFFD that shows them."""
+        return sum(self.holes)
 
     @property
     def is_blank(self) -> bool:
@@ -100,7 +104,7 @@ class Hints(NamedTuple):
     `lags`: that tells nothing, since rows may come before their text; `ahead`: they did. `last`:
     all rows are there, and nothing may stand behind the content but what ends it, one of the
     `stops` among that. `marks`: which rows are control tokens. `inner`: content stands before, and
-    nothing came in between.
+    nothing came in between. `owning`: rows without text were seen to own some.
     """
 
     before: bytes = b""
@@ -112,6 +116,7 @@ class Hints(NamedTuple):
     stops: Sequence[bytes] = ()
     marks: Sequence[Mark] = ()
     inner: bool = False
+    owning: bool = False
 
 
 class Joint(NamedTuple):

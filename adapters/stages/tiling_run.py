@@ -65,6 +65,7 @@ class Run:
         self.late = LATE
         self.lags = bool(exchange.stops)  # entries with text may come before their text
         self.ahead = False  # they did
+        self.owning = False  # entries without text owned some
         self.untold = False  # entries tell ids instead of texts
         self.parted = False  # the last entry written owns a part of unknown split
         self.apart = False  # reasoning or a call came since the last covered piece
@@ -232,6 +233,7 @@ class Run:
                 last=last,
                 stops=[stop.encode() for stop in self.exchange.stops],
                 inner=(self.begun and not self.apart) or self.exchange.kind == "completions",
+                owning=self.owning,
             )
             found, spelling = self._cover(self.held.encode(), hints)
         if found is None or not found.pieces:
@@ -246,30 +248,33 @@ class Run:
 
     def _write(self, base: str, found: Cover, out: list[Event], *, ends: bool) -> None:
         # Each entry of the run is outside the content (before the first piece, or between two),
-        # goes out with its piece, or waits (behind the last one). Where that reaches over the text,
-        # it waits with the text from its first whole character on.
+        # goes out with its piece, or waits, with the text it reaches over.
         content = (base + self.held).encode()
         pieces, entries, text = found.pieces, self.waiting, self.held
         if not self.begun:
             pieces = trim_front(pieces, content, entries)
+        self.ahead = self.ahead or has_text(entries[found.pieces[-1].row + 1 :])
+        self.lags = self.lags or self.ahead or (not ends and come_early(found.pieces, self.first))
+        first = len(pieces) if ends or base else self._find_unsure(pieces, content)
+        if not first:  # all of the text waits, and what stands before it too
+            self.lags = True
+            return
         before = self._keep_before(entries[: pieces[0].row])
         end, after = pieces[-1].row + 1, ""
         if between := end - pieces[0].row - len(pieces):
             self.notes.add("logprobs_outside_content", between)
-        self.lags = self.lags or (not ends and come_early(found.pieces, self.first))
-        first = len(pieces) if ends or base else self._find_unsure(pieces, content)
         if first < len(pieces):
             start, end = pieces[first].start, pieces[first].row
             text, after = content[:start].decode(), content[start:].decode()
             pieces = pieces[:first]
         undo = self.spelling[1] if self.spelling else None
         self.parted = bool(pieces) and pieces[-1].option.data is None
+        self.owning = self.owning or any(x.option.is_blank and x.end > x.start for x in pieces)
         kept = [settle_piece(entries[x.row], x, content, undo, self.notes) for x in pieces]
         self.held, self.waiting = after, entries[end:]
         self.first = max(self.first - end, 0)
         self.apart, self.reasoning = False, ""
-        self.ahead = self.ahead or has_text(entries[found.pieces[-1].row + 1 :])
-        self.lags = self.lags or bool(after) or self.ahead
+        self.lags = self.lags or bool(after)
         self.bare = "" if after else content[found.covered :].decode(errors="ignore")
         if self.bare:
             self.notes.add("logprobs_incomplete")

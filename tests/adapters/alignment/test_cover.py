@@ -78,6 +78,19 @@ def test_what_does_not_cover_is_none(tokens: list[bytes | Option]) -> None:
     assert cover(rows(*tokens), b"ab") is None
 
 
+def test_a_stretch_that_owns_nothing_is_not_left() -> None:
+    """The space that the content lacks stands behind empty rows (rejects such a joint)."""
+    content = "👍 ".encode()
+    assert cover(rows(b"", b"", " 👍".encode(), "👩".encode()), content) is None
+
+
+def test_a_byte_before_does_not_tell_what_a_part_behind_does_not() -> None:
+    """It is of a thought, as the token that closes it says (rejects one byte for a text)."""
+    tokens = rows(b"\xe6", b"x", b"</think>", PART, b"\x97\xa5")
+    found = cover_within(tokens, "日".encode(), Budget(), Hints(marks=["", "", "closes", "", ""]))
+    assert found is not None and [piece.row for piece in found.pieces] == [3, 4]
+
+
 def test_no_rows_cover_nothing() -> None:
     assert cover([], b"ab") is None
 

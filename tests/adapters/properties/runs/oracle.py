@@ -224,7 +224,10 @@ def check_bytes(
 
 
 def fits(case: Case, places: list[int | None], entries: list[Entry]) -> bool:
-    """Say whether tokens without text own what they may: some of a character that is not ASCII."""
+    """Say whether tokens without text own what they may: some of a character that is not ASCII.
+
+    In a stream they may own none, before a text of as many bytes that is known: so vLLM writes it.
+    """
     size, owned = 0, b""
     for n, entry in zip([*places, None], [*entries, None], strict=True):
         known = n is None or (case.shown[n].told is not None and not case.shown[n].soft)
@@ -232,7 +235,8 @@ def fits(case: Case, places: list[int | None], entries: list[Entry]) -> bool:
             size += case.shown[n].told is None
             owned += entry.data or b""
         elif size or owned:
-            if sum(byte > 127 for byte in owned) < size:
+            told = None if owned or n is None or not case.streamed else case.shown[n].told
+            if sum(byte > 127 for byte in told or owned) < size:
                 return False
             size, owned = 0, b""
     return True
