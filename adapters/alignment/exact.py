@@ -174,14 +174,18 @@ class Exact:
         return _give_whole(pieces[::-1], self.content)
 
     def _steps_of(self, index: int, front: int) -> list[_Step]:
-        """Return the steps of a row; as a stretch's first, at `front`, without white space too."""
+        """Return the steps of a row.
+
+        As a stretch's first, at `front`, it may lack the white space with which it does not fit.
+        """
         found = []
         for option in self.rows[index]:
             if option not in self.known:
                 self.known[option] = list(self._make_steps(option))
                 self.budget.spend(self.price)
-            found += self.known[option]
-            if front >= 0:
+            steps = self.known[option]
+            found += steps
+            if front >= 0 and not any(step.places >> front & 1 for step in steps):
                 found += self._strip(option, front)
         return found
 

@@ -136,6 +136,12 @@ def test_the_first_row_lacks_its_white_space() -> None:
     assert owned(pieces, "é") == [b"", "é".encode()]
 
 
+def test_white_space_that_fits_is_not_left_out() -> None:
+    """Half of it is there so far (rejects `_strip` wherever it can)."""
+    pieces = walk([row_of("    ")], "  ")
+    assert pieces is not None and (pieces[0].cut, pieces[0].over) == (0, 2)
+
+
 def test_rows_that_cannot_be_so_are_none() -> None:
     """Rejects `begins` without the size: two bytes do not begin a character of two."""
     assert walk([row_of("\ufffd"), row_of("a")], "éa") is None
