@@ -20,7 +20,7 @@ from wellspoken.adapters.alignment.costs import Costs
 from wellspoken.adapters.alignment.ends import CONTINUING
 from wellspoken.adapters.alignment.exact import Exact, is_exact
 from wellspoken.adapters.alignment.known import Known
-from wellspoken.adapters.alignment.parts import Parts
+from wellspoken.adapters.alignment.parts import LEFT_FIRST, Parts
 from wellspoken.adapters.alignment.placement import (
     AFTER,
     ANY,
@@ -130,7 +130,10 @@ def _cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | 
         if found is None and (pieces := known.find_inside(0)):
             found = Cover(pieces, len(content), INSIDE)
         parted = bool(known.data) and known.data[0].startswith(CONTINUING)
-        whole = found is not None and found.covered == len(content) and found.cost < SURE
+        whole = found is not None and found.covered == len(content)
+        # A last row that may stand for any text would do so wherever the others cost much.
+        loose = any(options[0].most == ANY for options in rows[len(front) :])
+        whole = whole and (loose or (found is not None and found.cost < SURE))
         if whole or (len(front) == len(rows) and not parted):
             return found
         sure = found
@@ -139,7 +142,7 @@ def _cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | 
     exact = _cover_exactly(rows, content, budget, hints)
     if exact is not None and (sure is None or exact.cost <= sure.cost):
         sure = exact
-        if exact.cost < SURE:
+        if exact.cost <= AFTER and exact.penalty < LEFT_FIRST:
             return exact
     few = budget.left // FEW
     most = Budget(budget.left - few)
@@ -150,9 +153,11 @@ def _cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | 
         found = _Search(parts, rows, rows, content, most, hints).run()
         few = 0
     budget.left = most.left + few
-    if sure is not None and (found is None or sure.cost < found.cost + (sure is exact)):
-        return sure
-    return found
+    if sure is None or found is None:
+        return sure or found
+    if sure is exact:
+        return min(sure, found, key=lambda each: (each.cost, each.penalty))
+    return sure if sure.cost < found.cost else found
 
 
 def _cover_exactly(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | None:
@@ -256,7 +261,7 @@ class _Search:
         best = self.best
         if best is None or best.cost > most:
             return None
-        return Cover(best.trace(), best.joint.at, best.cost)
+        return Cover(best.trace(), best.joint.at, best.cost, best.penalty)
 
     def _push(self, way: _Way, more: int, begins: Begins | None) -> None:
         """Put a way on the heap, at what it costs at least to go on; `begins`: where it may."""

@@ -83,12 +83,13 @@ class Piece(NamedTuple):
 class Cover(NamedTuple):
     """The pieces in order; all other rows up to the last piece's are outside the content.
 
-    `covered`: bytes of the content that the pieces own.
+    `covered`: bytes of the content that the pieces own. `penalty`: how little is known of it.
     """
 
     pieces: list[Piece]
     covered: int
     cost: int
+    penalty: float = 0
 
 
 Rows = Sequence[Sequence[Option]]
