@@ -120,7 +120,7 @@ def _streamed(out: bytes, fault: Fault | None, asked: Exchange) -> Outcome:
 
 def replay(fixture: Fixture, split: Split = lambda raw: [raw]) -> Outcome:
     """Translate a fixture; only a stream for a stream is split."""
-    dialect, given = fixture.dialect, _surroundings(fixture)
+    dialect, given = fixture.dialect, surroundings(fixture)
     raw = (fixture.content_type, fixture.raw)
     if fixture.status >= 400 or not fixture.for_stream:
         return body(fixture.request, fixture.status, *raw, dialect, **given)
@@ -129,7 +129,7 @@ def replay(fixture: Fixture, split: Split = lambda raw: [raw]) -> Outcome:
     return stream_of_body(fixture.request, *raw, dialect, **given)
 
 
-def _surroundings(fixture: Fixture) -> dict[str, Any]:
+def surroundings(fixture: Fixture) -> dict[str, Any]:
     """Return what a fixture's exchange has from elsewhere than the request."""
     return {"tokens": tokens(fixture.vocabulary), "recover": frozenset(fixture.recover)}
 
@@ -141,14 +141,14 @@ def as_other(fixture: Fixture) -> tuple[dict[str, Any], Outcome]:
     """
     request = {k: v for k, v in fixture.request.items() if not k.startswith("stream")}
     if fixture.streamed:
-        asked = exchange(request, **_surroundings(fixture))
+        asked = exchange(request, **surroundings(fixture))
         translator = StreamTranslator(asked, fixture.dialect, fold=True)
         translator.feed(fixture.raw)
         translator.close()
         answer = translator.answer()
         return request, Outcome(answer.status, answer.body, answer.retry, None, asked.notes.counts)
     request |= {"stream": True, "stream_options": {"include_usage": True}}
-    asked = exchange(request, **_surroundings(fixture))
+    asked = exchange(request, **surroundings(fixture))
     got = body_as_stream(asked, fixture.content_type, fixture.raw, fixture.dialect)
     if isinstance(got, Fault):
         failed = fault_answer(got)

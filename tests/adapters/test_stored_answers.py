@@ -24,7 +24,7 @@ BODIES = [x for x in CHATS if not x.streamed and not x.for_stream]
 
 
 def stored(fixture: Fixture) -> Exchange:
-    exchange = replay.exchange(fixture.request, tokens=replay.tokens(fixture.vocabulary))
+    exchange = replay.exchange(fixture.request, **replay.surroundings(fixture))
     exchange = structs.replace(exchange, stored=True)
     return exchange
 
@@ -57,9 +57,7 @@ def test_what_is_kept_of_a_stream_is_what_the_client_got(fixture: Fixture, split
 @pytest.mark.parametrize("fixture", BODIES, ids=lambda x: x.name)
 def test_a_stored_body_differs_in_its_id_alone(fixture: Fixture) -> None:
     given = (fixture.status, fixture.content_type, fixture.raw, fixture.dialect)
-    plain = translate_body(
-        replay.exchange(fixture.request, tokens=replay.tokens(fixture.vocabulary)), *given
-    )
+    plain = translate_body(replay.exchange(fixture.request, **replay.surroundings(fixture)), *given)
     exchange = stored(fixture)
     kept = translate_body(exchange, *given)
     assert kept.status == plain.status
