@@ -29,6 +29,7 @@ from wellspoken.adapters.alignment.placement import (
     Rows,
     Stretch,
     find_cut,
+    is_part,
 )
 
 _MOST = 3  # bytes of a character that a part of it has
@@ -81,6 +82,9 @@ class Exact:
         self.hints = hints
         self.bytewise = bytewise
         self.parts = Parts(rows, content, budget, hints)
+        for _ in range(_MOST):  # the last may be parts of a character that never came
+            quiet = self.parts.quiet
+            self.parts.quiet -= quiet > 0 and is_part(rows[quiet - 1])
         self.rests = [0] * (_MOST + 1)  # places inside a character with so many bytes to its end
         self.starts = [0] * (_MOST + 2)  # places where a character of so many bytes begins
         at = 0
