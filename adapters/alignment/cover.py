@@ -49,6 +49,7 @@ from wellspoken.adapters.alignment.replaced import cover_replaced
 MOST_GAPS = 6
 NARROW = 24  # states kept after a row where all of them are too many
 FEW = 8  # of the states that may be looked at, one in so many is left for those
+ROWS = 16  # rows of a gap that take as long to price as one state does to look at
 SURE = 6  # a cover below this is not searched for further
 
 
@@ -272,6 +273,10 @@ class _Search:
         """Return what rows cost with which a way may go on, and those; the cheapest is last."""
         row, at = way.joint.row, way.joint.at
         found = self.walker.find_begins(row, at)
+        work = len(found) * (found[-1] - row) // ROWS if found else 0
+        if work > self.budget.left // FEW:  # too many to be priced before they are walked
+            return [(0, n) for n in reversed(found)]
+        self.budget.spend(work)
         return sorted(((self._price_gap(way.joint, n), n) for n in found), reverse=True)
 
     def _price_gap(self, joint: Joint, first: int) -> int:

@@ -35,6 +35,7 @@ from wellspoken.adapters.alignment.placement import (
 _MOST = 3  # bytes of a character that a part of it has
 _EXITS = 32  # places at which a stretch may be left after a row, the furthest
 _BACK = 3  # rows before the place where a stretch breaks off, at which it may be left as well
+_LONG = 16_384  # bytes of a content at most, and words that a walk looks at
 _WORD = 512  # bits of a set that take as long as one operation does
 _STEPS = 16  # operations that take as long as one state of parts.py does
 
@@ -61,9 +62,18 @@ class _Step(NamedTuple):
 
 
 def is_exact(rows: Rows, content: bytes) -> bool:
-    """Say whether each row shows what its bytes are, and the content lacks none of its own."""
-    return REPLACEMENT not in content and all(
-        option.data is not None or option.most == 1 for options in rows for option in options
+    """Say whether each row shows what its bytes are, and the content lacks none of its own.
+
+    And whether there are not so many that a walk would hold the loop.
+    """
+    size = len(content)
+    few = size <= _LONG and sum(map(len, rows)) * (1 + size // _WORD) <= _LONG
+    return (
+        few
+        and REPLACEMENT not in content
+        and all(
+            option.data is not None or option.most == 1 for options in rows for option in options
+        )
     )
 
 
