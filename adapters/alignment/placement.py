@@ -105,7 +105,7 @@ class Hints(NamedTuple):
     `lags`: that tells nothing, since rows may come before their text; `ahead`: they did. `last`:
     all rows are there, and nothing may stand behind the content but what ends it, one of the
     `stops` among that. `marks`: which rows are control tokens. `inner`: content stands before, and
-    nothing came in between. `owning`: rows without text were seen to own some.
+    nothing came in between.
     """
 
     before: bytes = b""
@@ -117,7 +117,6 @@ class Hints(NamedTuple):
     stops: Sequence[bytes] = ()
     marks: Sequence[Mark] = ()
     inner: bool = False
-    owning: bool = False
 
 
 class Joint(NamedTuple):

@@ -70,7 +70,7 @@ def find_cover(
 
 def _cost(reading: Reading, rows: Rows, found: Cover, hints: Hints) -> int:
     """Return how much worse a cover is for its reading."""
-    if reading.empty and _has_too_many_parts(found, hints):
+    if reading.empty and _has_too_many_parts(found):
         return SURE
     if not reading.cost or hints.lags or not found.pieces:
         return reading.cost
@@ -78,14 +78,12 @@ def _cost(reading: Reading, rows: Rows, found: Cover, hints: Hints) -> int:
     return reading.cost + (LEFT_BEHIND if any(not row[0].is_blank for row in behind) else 0)
 
 
-def _has_too_many_parts(found: Cover, hints: Hints) -> bool:
+def _has_too_many_parts(found: Cover) -> bool:
     """Say whether more rows without text stand before a text than it may have parts."""
     parts = 0
     for piece in found.pieces:
         data = piece.option.data
-        # What of it is still to come it shows as well, unless parts own text of their own here.
-        hidden = parts >= MOST_BYTES and (hints.last or hints.owning)
-        shown = len(data or b"") - (piece.over + piece.cut if hidden else 0)
+        shown = len(data or b"") - (0 if parts < MOST_BYTES else piece.over + piece.cut)
         if data and parts >= shown:
             return True
         parts = parts + 1 if data == b"" else 0

@@ -15,7 +15,7 @@ UNSURE = 240  # bytes of text at most that wait to have their split told
 def find_held(pieces: list[Piece], content: bytes, first: int) -> int:
     """Return the piece at or before `first` from which text can wait: it begins a character.
 
-    Nothing before may have a part of that one, and what owns nothing before a first text waits too.
+    Nothing before may have a part of that one.
     """
     while 0 < first < len(pieces) and (
         content[pieces[first].start] & 0xC0 == 0x80
@@ -23,7 +23,7 @@ def find_held(pieces: list[Piece], content: bytes, first: int) -> int:
         or (_is_unsure(pieces[first - 1].option) and len(content) - pieces[first].start <= UNSURE)
     ):
         first -= 1
-    return 0 if first < len(pieces) and not pieces[first].start else first
+    return first
 
 
 def come_early(pieces: list[Piece], first: int) -> bool:

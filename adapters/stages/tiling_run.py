@@ -65,7 +65,6 @@ class Run:
         self.late = LATE
         self.lags = bool(exchange.stops)  # entries with text may come before their text
         self.ahead = False  # they did
-        self.owning = False  # entries without text owned some
         self.untold = False  # entries tell ids instead of texts
         self.parted = False  # the last entry written owns a part of unknown split
         self.apart = False  # reasoning or a call came since the last covered piece
@@ -233,7 +232,6 @@ class Run:
                 last=last,
                 stops=[stop.encode() for stop in self.exchange.stops],
                 inner=(self.begun and not self.apart) or self.exchange.kind == "completions",
-                owning=self.owning,
             )
             found, spelling = self._cover(self.held.encode(), hints)
         if found is None or not found.pieces:
@@ -269,7 +267,6 @@ class Run:
             pieces = pieces[:first]
         undo = self.spelling[1] if self.spelling else None
         self.parted = bool(pieces) and pieces[-1].option.data is None
-        self.owning = self.owning or any(x.option.is_blank and x.end > x.start for x in pieces)
         kept = [settle_piece(entries[x.row], x, content, undo, self.notes) for x in pieces]
         self.held, self.waiting = after, entries[end:]
         self.first = max(self.first - end, 0)
