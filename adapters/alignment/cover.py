@@ -49,6 +49,7 @@ from wellspoken.adapters.alignment.replaced import cover_replaced
 MOST_GAPS = 6
 NARROW = 24  # states kept after a row where all of them are too many
 FEW = 8  # of the states that may be looked at, one in so many is left for those
+MOST_WORK = 8  # of the states left, one in so many may go into pricing one place's gaps
 ROWS = 16  # rows of a gap that take as long to price as one state does to look at
 SURE = 6  # a cover below this is not searched for further
 
@@ -274,7 +275,7 @@ class _Search:
         row, at = way.joint.row, way.joint.at
         found = self.walker.find_begins(row, at)
         work = len(found) * (found[-1] - row) // ROWS if found else 0
-        if work > self.budget.left // FEW:  # too many to be priced before they are walked
+        if work > self.budget.left // MOST_WORK:  # too many to be priced before they are walked
             return [(0, n) for n in reversed(found)]
         self.budget.spend(work)
         return sorted(((self._price_gap(way.joint, n), n) for n in found), reverse=True)

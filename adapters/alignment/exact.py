@@ -19,6 +19,8 @@ from typing import NamedTuple
 from wellspoken.adapters.alignment.ends import CONTINUING, strip_space
 from wellspoken.adapters.alignment.parts import Parts, price_end
 from wellspoken.adapters.alignment.placement import (
+    BACK,
+    EXITS,
     PART,
     REPLACEMENT,
     Budget,
@@ -33,8 +35,6 @@ from wellspoken.adapters.alignment.placement import (
 )
 
 _MOST = 3  # bytes of a character that a part of it has
-_EXITS = 32  # places at which a stretch may be left after a row, the furthest
-_BACK = 3  # rows before the place where a stretch breaks off, at which it may be left as well
 _LONG = 16_384  # bytes of a content at most, and words that a walk looks at
 _WORD = 512  # bits of a set that take as long as one operation does
 _STEPS = 16  # operations that take as long as one state of parts.py does
@@ -152,7 +152,7 @@ class Exact:
         size = len(self.content)
         joints = [
             Joint(row + n, place)
-            for n in range(len(trails) - 1, max(len(trails) - 1 - _BACK, 0), -1)
+            for n in range(len(trails) - 1, max(len(trails) - 1 - BACK, 0), -1)
             for place in _furthest(trails[n] & self.begins)
             if at < place
         ]
@@ -292,7 +292,7 @@ def _find_all(content: bytes, text: bytes) -> int:
 
 
 def _furthest(places: int) -> Iterator[int]:
-    for _ in range(_EXITS):
+    for _ in range(EXITS):
         if not places:
             return
         yield places.bit_length() - 1

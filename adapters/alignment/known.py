@@ -7,6 +7,7 @@ from collections import defaultdict
 from functools import cached_property
 
 from wellspoken.adapters.alignment.placement import (
+    BACK,
     Budget,
     Joint,
     Piece,
@@ -15,8 +16,6 @@ from wellspoken.adapters.alignment.placement import (
     find_cut,
     measure_space,
 )
-
-_BACK = 3  # rows before the place where a stretch breaks off, at which it may be left as well
 
 
 class Known:
@@ -68,7 +67,7 @@ class Known:
             mark = (begin + cut, at)
             joints = [
                 Joint(n, at + self.starts[n] - begin - cut, mark)
-                for n in range(last, max(last - _BACK, row), -1)
+                for n in range(last, max(last - BACK, row), -1)
                 if self.starts[n] > begin + cut
             ]
         return Stretch(row, joints, whole, lambda joint: self._trace(row, joint), cut=bool(cut))

@@ -27,6 +27,8 @@ from wellspoken.adapters.alignment.ends import (
 )
 from wellspoken.adapters.alignment.placement import (
     ANY,
+    BACK,
+    EXITS,
     PART,
     REPLACEMENT,
     Budget,
@@ -47,8 +49,6 @@ UNFINISHED = 8  # penalty of an end behind which the rest of a character comes
 UNTOLD = GUESS / 2  # penalty of an end that no text tells
 LEFT_ROWS = 40  # penalty of an end behind which text comes, where nothing should
 LEFT_FIRST = 2  # the same behind a first text
-_EXITS = 32  # states in which a stretch may be left after a row, the furthest
-_BACK = 3  # rows before the place where a stretch breaks off, at which it may be left as well
 
 Trail = dict[State, tuple[float, State, Option]]
 """state -> (penalties so far, state before, option taken)"""
@@ -128,7 +128,7 @@ class Parts:
         trace = partial(_trace, trails, row, self.content)
         joints = [
             Joint(row + n + 1, state[0], state, trails[n][state][0] + STRANDED * (state[1] > 0))
-            for n in range(len(trails) - 1, max(len(trails) - 1 - _BACK, -1), -1)
+            for n in range(len(trails) - 1, max(len(trails) - 1 - BACK, -1), -1)
             for state in _exits(trails[n])
             if at < state[0] < size
         ]
@@ -189,7 +189,7 @@ def price_end(told: bool, *, inner: bool, left: float) -> float:
 
 def _exits(trail: Trail) -> list[State]:
     """Return the states in which a stretch may be left: the furthest, without parts that wait."""
-    return sorted(trail, key=lambda state: (state[1] > 0, -state[0], trail[state][0]))[:_EXITS]
+    return sorted(trail, key=lambda state: (state[1] > 0, -state[0], trail[state][0]))[:EXITS]
 
 
 def _may_begin(option: Option, rest: bytes, parted: bool) -> bool:

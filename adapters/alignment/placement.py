@@ -19,6 +19,8 @@ _SPACE = re.compile(  # what str.strip takes
 PART = (b"", b"")  # the texts of a part of a character
 ANY = 1_000_000  # `most` of a row that may stand for any text
 STEPS = 400_000
+BACK = 3  # rows before the place where a stretch breaks off, at which it may be left as well
+EXITS = 32  # places at which a stretch may be left after a row, the furthest
 REPLACEMENT = "\ufffd".encode()
 
 AFTER = 1  # a control token closes what stands before the content
