@@ -83,7 +83,7 @@ Ranked = tuple[float, float, int, int, int, _Way, Begins | None]
 
 def cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | None:
     """Return how `rows` cover `content` from its start, None if they do not."""
-    first = _skip(rows, hints.before, budget)
+    first = _skip(rows, hints, budget)
     behind = None
     if first:
         first = _skip_end(rows, hints.marks, first)
@@ -101,11 +101,18 @@ def cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | N
     return found
 
 
-def _skip(rows: Rows, before: bytes, budget: Budget) -> int:
-    """Return how many rows stand for the text before the content, 0 if that cannot be told."""
-    text = before.strip() or before
-    found = _cover(rows, text, budget, Hints(lags=True, ahead=True)) if text else None
-    return 0 if found is None or found.cost > FRONT else found.pieces[-1].row + 1
+def _skip(rows: Rows, hints: Hints, budget: Budget) -> int:
+    """Return how many rows stand for the text before the content, 0 if that cannot be told.
+
+    They are sought before the first control token that closes something, then anywhere.
+    """
+    text = hints.before.strip() or hints.before
+    closing = next((n for n, mark in enumerate(hints.marks) if n and mark == "closes"), 0)
+    for few in (rows[:closing], rows) if text else ():
+        found = _cover(few, text, budget, Hints(lags=True, ahead=True)) if few else None
+        if found is not None and found.cost <= FRONT:
+            return found.pieces[-1].row + 1
+    return 0
 
 
 def _skip_end(rows: Rows, marks: Sequence[Mark], first: int) -> int:
