@@ -196,15 +196,17 @@ def _price_tails(rows: Rows, marks: Sequence[Mark], last: bool) -> list[int]:
     ahead: Mark = ""  # the next control token
     near = far = False  # text stands before it; text that is in no call stands behind it
     parts = lost = 0  # rows without text before it, and those in no call behind it
+    text = b""  # what the next rows begin with
     for options, mark in zip(reversed(rows), reversed(marks), strict=True):
         if mark:
             far = far or (near and mark == "closes")
             lost += parts if mark == "closes" else 0
-            near, parts, ahead = False, 0, mark
+            near, parts, ahead, text = False, 0, mark, b""
         elif is_part(options):
-            parts += 1
-        elif _is_text(options[0].data or b"".join(options[0].texts)):
-            near = True
+            parts, text = parts + 1, b""
+        else:
+            text = (options[0].data or b"".join(options[0].texts)) + text[:MOST_BYTES]
+            near = near or _is_text(text)
         cost = TAIL if last and (near or far) else MARKED if ahead == "closes" and far else 0
         many = lost > 1 or parts >= MOST_BYTES  # fewer may be of a character that is cut off
         costs.append(max(cost, PARTS if last and many else 0))

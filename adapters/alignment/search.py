@@ -42,7 +42,7 @@ def find_cover(
     used = (x for x in SPELLINGS if any(_is_spelled(entry, x[1]) for entry in entries))
     spellings = tuple(dict.fromkeys((learned, None, *used)))
     for reading in readings:
-        before = best[0].cost if best[0] is not None else None
+        before = first[0] if best[0] is not None else None
         for spelling in spellings:
             undo = spelling[1] if spelling else None
             rows = [options(entry, undo, reading) for entry in entries]
@@ -62,7 +62,7 @@ def find_cover(
             rank = _rank(found, UNDONE if guessed else 0)
             if best[0] is None or rank < first:
                 best, first = (found, spelling or learned), rank
-        if best[0] is not None and best[0].cost < SURE:
+        if best[0] is not None and (not best[0].cost or first[0] < SURE):
             break
     budget.left -= given - max(left.left, 0)
     return best

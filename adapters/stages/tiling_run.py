@@ -182,8 +182,8 @@ class Run:
         """Return how many entries that wait may be parts of a character of which nothing came.
 
         Behind them stands nothing but what ends the text. Where the answer ended by itself without
-        a control token, the last of them does if it tells nothing at all; and they may be of a stop
-        string that is not ASCII.
+        a control token, a single one does if it tells nothing at all: of several, as many came as
+        white space that was stripped has. And they may be of a stop string that is not ASCII.
         """
         undo = self.spelling[1] if self.spelling else None
         parts = 0
@@ -197,8 +197,8 @@ class Run:
             return 0
         if not stops and not all(CONTROL.fullmatch(entry.token) for entry in behind):
             return 0
-        ends = parts and not (cut or behind or self.waiting[-1].token)
-        return parts - 1 if ends else parts
+        ends = parts == 1 and not (cut or behind or self.waiting[-1].token)
+        return 0 if ends else parts
 
     def _take(self, out: list[Event], own: int, *, last: bool = False, ends: bool = False) -> None:
         """Write the held text with the entries that cover it; `ends`: nothing follows it."""
