@@ -134,6 +134,7 @@ class Costs:
         for n in range(first - 1, joint.row - 1, -1):
             ahead = self.marks[n] or ahead
             text = self.rows[n][0].data or b""
+            text = text[measure_space(text) :] or text
             if ahead != "closes" and not text.isascii():
                 if self.content.startswith(text):
                     return True

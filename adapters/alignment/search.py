@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from wellspoken.adapters.alignment.candidates import Reading, mark_of, options
 from wellspoken.adapters.alignment.cover import SURE, cover
 from wellspoken.adapters.alignment.ends import MOST_BYTES
-from wellspoken.adapters.alignment.placement import STEPS, Budget, Cover, Hints, Rows
+from wellspoken.adapters.alignment.placement import AFTER, STEPS, Budget, Cover, Hints, Rows
 from wellspoken.adapters.alignment.spelling import SPELLINGS, Undo, raw_byte_level
 from wellspoken.adapters.events import Entry
 
@@ -62,10 +62,16 @@ def find_cover(
             rank = _rank(found, UNDONE if guessed else 0)
             if best[0] is None or rank < first:
                 best, first = (found, spelling or learned), rank
-        if best[0] is not None and (not best[0].cost or first[0] < SURE):
+        if best[0] is not None and _is_sure(best[0], first[0]):
             break
     budget.left -= given - max(left.left, 0)
     return best
+
+
+def _is_sure(best: Cover, cost: int) -> bool:
+    """Say whether a looser reading is not to be tried: it could own text of rows left out."""
+    idle = best.cost > AFTER and any(piece.option.data == b"" for piece in best.pieces)
+    return not best.cost or (cost < SURE and not idle)
 
 
 def _cost(reading: Reading, rows: Rows, found: Cover, hints: Hints) -> int:
@@ -79,13 +85,19 @@ def _cost(reading: Reading, rows: Rows, found: Cover, hints: Hints) -> int:
 
 
 def _has_too_many_parts(found: Cover) -> bool:
-    """Say whether more rows without text stand before a text than it may have parts."""
+    """Say whether more rows without text stand before a text than it may have parts.
+
+    None of them but the last ends a character, or its text would have come there.
+    """
     parts = 0
     for piece in found.pieces:
         data = piece.option.data
-        shown = len(data or b"") - (0 if parts < MOST_BYTES else piece.over + piece.cut)
-        if data and parts >= shown:
-            return True
+        if data and parts:
+            shown = len(data) - (0 if parts < MOST_BYTES else piece.over + piece.cut)
+            if not data[:1].isascii():
+                shown -= max(len(data.decode(errors="ignore")) - 1, 0)
+            if parts >= shown:
+                return True
         parts = parts + 1 if data == b"" else 0
     return False
 

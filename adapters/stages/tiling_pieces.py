@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 
 from wellspoken.adapters.alignment.candidates import CONTROL, is_part
-from wellspoken.adapters.alignment.ends import MOST_BYTES
+from wellspoken.adapters.alignment.ends import CONTINUING, MOST_BYTES
 from wellspoken.adapters.alignment.placement import ANY, PART, Option, Piece
 from wellspoken.adapters.events import Entry
 
@@ -37,6 +37,24 @@ def come_early(pieces: list[Piece], first: int) -> bool:
     parts = list(takewhile(lambda x: x.option.texts == PART and not x.option.data, pieces[::-1]))
     least = sum(max(piece.option.least, 1) for piece in parts)
     return least > sum(piece.end - piece.start for piece in parts) > 0
+
+
+def may_be_ahead(pieces: list[Piece], content: bytes) -> bool:
+    """Say whether parts that own none may own text, and the known entry behind runs ahead of it.
+
+    That is so where there is one for each byte of characters with which the content goes on, and
+    the entry is of what would follow those.
+    """
+    parts = 0
+    for piece in pieces:
+        data = piece.option.data
+        if data and parts:
+            text, rest = content[piece.start :][:parts], content[piece.start + parts :]
+            whole = len(text) == parts and rest[:1] not in CONTINUING
+            if whole and data.startswith(rest) and min(text) > 127:
+                return True
+        parts = parts + 1 if data == b"" else 0
+    return False
 
 
 def find_unsure(pieces: list[Piece]) -> int:

@@ -39,11 +39,13 @@ from wellspoken.adapters.stages.tiling_pieces import (
     find_held,
     find_unsure,
     has_text,
+    may_be_ahead,
     trim_front,
 )
 from wellspoken.adapters.tokens.table import NULL, token_id
 
 LATE = 8  # times that all of what waits is searched: entries far ahead of their text, or behind it
+DOUBTS = 8  # times that a text waits to have it told whether entries run ahead of it
 AHEAD = 32  # waiting entries looked at beyond one for each byte of the text
 LEADING = 16  # characters of leading white space that wait for what follows
 
@@ -63,6 +65,7 @@ class Run:
         self.reasoning = ""  # shown reasoning that no entries were found for yet
         self.spelling: Spelling = None
         self.late = LATE
+        self.doubts = DOUBTS
         self.lags = bool(exchange.stops)  # entries with text may come before their text
         self.ahead = False  # they did
         self.untold = False  # entries tell ids instead of texts
@@ -241,6 +244,11 @@ class Run:
         skips = spelling is not None or found.pieces[0].row > 0
         if leading and skips and own and not (ends or last or self.begun):
             return  # a leading space: whether it is content, and whose, the next text tells
+        content = (base + self.held).encode()
+        if self.doubts and not (ends or last) and may_be_ahead(found.pieces, content):
+            self.doubts -= 1
+            self.lags = True
+            return
         self.spelling = spelling
         self._write(base, found, out, ends=ends or last)
 
