@@ -194,7 +194,8 @@ def settle_piece(
     if undo is not None:
         for alternative in entry.top_logprobs:
             undone = bytes_of(alternative, undo)
-            if undone is not None and undone != bytes_of(alternative, None):
+            mirrored = (alternative.bytes, alternative.logprob) == (entry.bytes, entry.logprob)
+            if undone is not None and undone != bytes_of(alternative, None) and not mirrored:
                 _set(alternative, undone)
     return entry
 

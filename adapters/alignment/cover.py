@@ -106,7 +106,7 @@ def _skip(rows: Rows, hints: Hints, budget: Budget) -> int:
 
     They are sought before the first control token that closes something, then anywhere.
     """
-    text = hints.before.strip() or hints.before
+    text = hints.before.decode().strip().encode() or hints.before
     closing = next((n for n, mark in enumerate(hints.marks) if n and mark == "closes"), 0)
     for few in (rows[:closing], rows) if text else ():
         found = _cover(few, text, budget, Hints(lags=True, ahead=True)) if few else None

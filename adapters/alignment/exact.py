@@ -143,6 +143,7 @@ class Exact:
         following = rows[index + 1] if index + 1 < len(rows) else ()
         inner = any((x.data or b"").startswith(CONTINUING) for x in following)
         told = all((x.texts[-1] if x.data is None else x.data) for x in rows[index])
+        told = told or self.hints.last
         return price_end(told, inner=inner, left=self.parts.price_left(index))
 
     def _leave(

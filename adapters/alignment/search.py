@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from wellspoken.adapters.alignment.candidates import Reading, mark_of, options
 from wellspoken.adapters.alignment.cover import SURE, cover
 from wellspoken.adapters.alignment.ends import MOST_BYTES
-from wellspoken.adapters.alignment.placement import AFTER, STEPS, Budget, Cover, Hints, Rows
-from wellspoken.adapters.alignment.spelling import SPELLINGS, Undo, raw_byte_level
+from wellspoken.adapters.alignment.placement import FRONT, STEPS, Budget, Cover, Hints, Rows
+from wellspoken.adapters.alignment.spelling import SPELLINGS, Undo, is_byte_level, raw_byte_level
 from wellspoken.adapters.events import Entry
 
 Spelling = tuple[str, Undo] | None
@@ -42,7 +42,7 @@ def find_cover(
     used = (x for x in SPELLINGS if any(_is_spelled(entry, x[1]) for entry in entries))
     spellings = tuple(dict.fromkeys((learned, None, *used)))
     for reading in readings:
-        before = first[0] if best[0] is not None else None
+        before = best[0].cost if best[0] is not None else None
         for spelling in spellings:
             undo = spelling[1] if spelling else None
             rows = [options(entry, undo, reading) for entry in entries]
@@ -59,6 +59,8 @@ def find_cover(
             if before is not None and found.cost >= before:
                 continue
             guessed = spelling is not learned and undo is raw_byte_level
+            if guessed:
+                guessed = not is_byte_level(entry.token for entry in entries)
             rank = _rank(found, UNDONE if guessed else 0)
             if best[0] is None or rank < first:
                 best, first = (found, spelling or learned), rank
@@ -69,8 +71,8 @@ def find_cover(
 
 
 def _is_sure(best: Cover, cost: int) -> bool:
-    """Say whether a looser reading is not to be tried: it could own text of rows left out."""
-    idle = best.cost > AFTER and any(piece.option.data == b"" for piece in best.pieces)
+    """Say whether a looser reading is not to be tried, by which parts may own what others do."""
+    idle = best.cost >= FRONT and any(piece.option.data == b"" for piece in best.pieces)
     return not best.cost or (cost < SURE and not idle)
 
 
@@ -93,10 +95,10 @@ def _has_too_many_parts(found: Cover) -> bool:
     for piece in found.pieces:
         data = piece.option.data
         if data and parts:
-            shown = len(data) - (0 if parts < MOST_BYTES else piece.over + piece.cut)
-            if not data[:1].isascii():
-                shown -= max(len(data.decode(errors="ignore")) - 1, 0)
-            if parts >= shown:
+            if parts >= MOST_BYTES:
+                data = data[piece.cut : len(data) - piece.over]
+            inside = 0 if data[:1].isascii() else len(data.decode(errors="ignore")) - 1
+            if parts >= len(data) - max(inside, 0):
                 return True
         parts = parts + 1 if data == b"" else 0
     return False

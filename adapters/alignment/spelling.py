@@ -8,7 +8,8 @@ rule 7), since each of these texts may also be what a model really wrote.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable
 
 from wellspoken.adapters.tokens.table import raw_escapes
 
@@ -41,6 +42,16 @@ def raw_byte_level(token: str) -> bytes | None:
     except KeyError:
         return None  # an added token holds plain text
     return data if data != token.encode() else None
+
+
+def is_byte_level(tokens: Iterable[str]) -> bool:
+    """Say whether tokens are spelled so beyond doubt: all of them, and they make UTF-8."""
+    try:
+        data = bytes(BYTE_LEVEL[character] for token in tokens for character in token)
+        getincrementaldecoder("utf-8")().decode(data)
+    except (KeyError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def byte_spelled(token: str) -> bytes | None:

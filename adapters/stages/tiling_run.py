@@ -24,6 +24,7 @@ from wellspoken.adapters.alignment.candidates import (
     without_bytes,
 )
 from wellspoken.adapters.alignment.placement import (
+    FRONT,
     PARTIAL,
     Budget,
     Cover,
@@ -244,13 +245,27 @@ class Run:
         skips = spelling is not None or found.pieces[0].row > 0
         if leading and skips and own and not (ends or last or self.begun):
             return  # a leading space: whether it is content, and whose, the next text tells
-        content = (base + self.held).encode()
-        if self.doubts and not (ends or last) and may_be_ahead(found.pieces, content):
+        if self.doubts and not (ends or last or base) and self._is_doubtful(found, hints):
             self.doubts -= 1
-            self.lags = True
             return
         self.spelling = spelling
         self._write(base, found, out, ends=ends or last)
+
+    def _is_doubtful(self, found: Cover, hints: Hints) -> bool:
+        """Say whether entries may run ahead of their text, which what follows it would tell.
+
+        So it is where others that stand before a first text's own cover it at less cost.
+        """
+        content = self.held.encode()
+        if may_be_ahead(found.pieces, content):
+            self.lags = True
+            return True
+        if self.begun or hints.lags or found.cost < FRONT:
+            return False
+        hints = hints._replace(own=-1, lags=True)
+        entries, budget = self.waiting[: found.pieces[0].row], self.budget
+        other, _ = find_cover(entries, content, hints, READINGS, self.spelling, budget)
+        return other is not None and other.cost < found.cost
 
     def _write(self, base: str, found: Cover, out: list[Event], *, ends: bool) -> None:
         # Each entry of the run is outside the content (before the first piece, or between two),
