@@ -44,7 +44,7 @@ class Costs:
         self.content = content
         self.hints = hints
         self.marks = hints.marks or [""] * len(rows)
-        self.tails = _price_tails(rows, self.marks, hints.last)
+        self.tails = _price_tails(rows, self.marks, hints)
         self.heads = _price_heads(self.marks)
 
     def price_gap(self, joint: Joint, first: int) -> int:
@@ -75,7 +75,7 @@ class Costs:
         space = all(map(is_space, near))
         if blank and not any(marks) and not self.hints.reasoned:
             lost = lost or (is_part(near[0]) and not is_part(self.rows[first]))
-        return (SPACE if space else FRONT) + head + (MARKED if lost else 0)
+        return (SPACE if space else FRONT) + head + (MARKED if lost and not shown else 0)
 
     def _has_content(self, row: int, end: int) -> bool:
         """Say whether some of these rows are no white space, though in no call or reasoning."""
@@ -191,13 +191,15 @@ def _is_text(data: bytes) -> bool:
     return bool(data.decode(errors="ignore")) or data.strip(_UTF8) != b""
 
 
-def _price_tails(rows: Rows, marks: Sequence[Mark], last: bool) -> list[int]:
+def _price_tails(rows: Rows, marks: Sequence[Mark], hints: Hints) -> list[int]:
     """Return for each row what it costs that it and all rows after it are behind the content."""
     costs = []
     ahead: Mark = ""  # the next control token
     near = far = False  # text stands before it; text that is in no call stands behind it
     parts = lost = 0  # rows without text before it, and those in no call behind it
     text = b""  # what the next rows begin with
+    # Fewer may be of a character that is cut off, or one of it be what ends the text.
+    most = MOST_BYTES if hints.cut else MOST_BYTES - 1
     for options, mark in zip(reversed(rows), reversed(marks), strict=True):
         if mark:
             far = far or (near and mark == "closes")
@@ -208,9 +210,9 @@ def _price_tails(rows: Rows, marks: Sequence[Mark], last: bool) -> list[int]:
         else:
             text = (options[0].data or b"".join(options[0].texts)) + text[:MOST_BYTES]
             near = near or _is_text(text)
-        cost = TAIL if last and (near or far) else MARKED if ahead == "closes" and far else 0
-        many = lost > 1 or parts >= MOST_BYTES  # fewer may be of a character that is cut off
-        costs.append(max(cost, PARTS if last and many else 0))
+        cost = TAIL if hints.last and (near or far) else MARKED if ahead == "closes" and far else 0
+        many = lost > 1 or parts >= most
+        costs.append(max(cost, PARTS if hints.last and many else 0))
     return costs[::-1]
 
 

@@ -106,8 +106,8 @@ class Hints(NamedTuple):
     `reasoned`: they were found. `own`: the first row that came with the last piece of the content;
     `lags`: that tells nothing, since rows may come before their text; `ahead`: they did. `last`:
     all rows are there, and nothing may stand behind the content but what ends it, one of the
-    `stops` among that. `marks`: which rows are control tokens. `inner`: content stands before, and
-    nothing came in between.
+    `stops` among that; `cut`: a length limit did, maybe within a character. `marks`: which rows
+    are control tokens. `inner`: content stands before, and nothing came in between.
     """
 
     before: bytes = b""
@@ -115,6 +115,7 @@ class Hints(NamedTuple):
     lags: bool = False
     ahead: bool = False
     last: bool = False
+    cut: bool = False
     reasoned: bool = False
     stops: Sequence[bytes] = ()
     marks: Sequence[Mark] = ()

@@ -65,7 +65,7 @@ class TilingStage:
         for event in events:
             if type(event) is Text:
                 alone = None if event.text else event
-                self._text(event, out)
+                self._text(event, events, out)
                 continue
             if type(event) is Finish:
                 self._run(event.choice).finish(event.reason, out)
@@ -87,7 +87,7 @@ class TilingStage:
             run = self.runs[choice] = Run(self.exchange, choice, self.budget)
         return run
 
-    def _text(self, event: Text, out: list[Event]) -> None:
+    def _text(self, event: Text, events: list[Event], out: list[Event]) -> None:
         run = self._run(event.choice)
         lp = event.lp
         if lp is not None and lp.late and run.any:
@@ -115,7 +115,11 @@ class TilingStage:
             run.add_late(lp, out)
             return
         before, size = self.notes.changes, len(out)
-        run.add(event.text, lp, out, last=lp is not None and lp.whole)
+        whole = lp is not None and lp.whole
+        run.cut = whole and any(
+            type(x) is Finish and x.choice == event.choice and x.reason == "length" for x in events
+        )
+        run.add(event.text, lp, out, last=whole)
         if alone and self.notes.changes == before and len(out) > size and not run.waiting:
             event.lp = out[-1].lp  # type: ignore[union-attr]
             out[-1] = event  # its bytes may still go out as they are

@@ -75,6 +75,7 @@ class Run:
         self.begun = False  # entries were written
         self.any = False  # entries came
         self.given = False  # a list without entries came
+        self.cut = False  # the answer is known to end at a length limit
         self.first = 0  # which of those that wait came first with the last text
         self.recent = 0  # entries of the last event, which had no text: the next text's own
 
@@ -234,6 +235,7 @@ class Run:
                 lags=self.lags and not (ends or last),
                 ahead=self.ahead and not (ends or last),
                 last=last,
+                cut=self.cut,
                 stops=[stop.encode() for stop in self.exchange.stops],
                 inner=(self.begun and not self.apart) or self.exchange.kind == "completions",
             )
