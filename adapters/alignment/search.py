@@ -87,18 +87,14 @@ def _cost(reading: Reading, rows: Rows, found: Cover, hints: Hints) -> int:
 
 
 def _has_too_many_parts(found: Cover) -> bool:
-    """Say whether more rows without text stand before a text than it may have parts.
-
-    None of them but the last ends a character, or its text would have come there.
-    """
+    """Say whether more rows without text stand before a text than it may have parts."""
     parts = 0
     for piece in found.pieces:
         data = piece.option.data
         if data and parts:
             if parts >= MOST_BYTES:
                 data = data[piece.cut : len(data) - piece.over]
-            inside = 0 if data[:1].isascii() else len(data.decode(errors="ignore")) - 1
-            if parts >= len(data) - max(inside, 0):
+            if parts >= len(data):
                 return True
         parts = parts + 1 if data == b"" else 0
     return False

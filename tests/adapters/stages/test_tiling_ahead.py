@@ -46,9 +46,17 @@ def test_a_known_text_is_not_left_out_for_parts_that_own_none() -> None:
 
 
 def test_names_of_bytes_that_make_utf8_are_that() -> None:
-    """Mutant: `is_byte_level` is always false; the empty entry that ends the text owns it all."""
-    said = tile("世界", "ÐĶ", "ÐľÐĲ", "Î©", "ä¸ĸ", "çķĮ", "")
-    assert [(row["token"], row["logprob"]) for row in said.entries] == [("世", -4), ("界", -5)]
+    """Mutant: `is_byte_level` is always false; the thought's first entry is the content's."""
+    said = apart(
+        [
+            (rows_of("ing"), ""),
+            (rows_of("ĉ", start=2), ""),
+            (rows_of("</think>", start=3), ""),
+            (rows_of("ĊĊ", start=4), ""),
+            (rows_of("ing", start=5), "ing"),
+        ]
+    )
+    assert numbers(said) == [-5]
 
 
 def test_names_of_bytes_that_make_no_utf8_are_texts() -> None:
