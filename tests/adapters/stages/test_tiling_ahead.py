@@ -73,7 +73,7 @@ def test_bytes_that_make_a_text_stand_behind_a_closing_token() -> None:
 
 
 def test_three_parts_behind_a_content_are_of_it_unless_that_was_cut_off() -> None:
-    """Mutant: `Hints.cut` always set; or never, then the second answer begins with white space."""
+    """Mutant: `Hints.cut` is always set; the white space's parts are the content's first."""
     call = ("<tool_call>", "{}", "</tool_call>")
     said = tile("한국", " ", "", "", "", *call, *[""] * 6)
     assert numbers(said) == [-8, -9, -10, -11, -12, -13]
