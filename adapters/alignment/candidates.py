@@ -261,6 +261,22 @@ def set_text(entry: Entry, text: str, notes: Notes) -> None:
     own_text(entry, text.encode(), notes)
 
 
+def own_untiled(entries: list[Entry], text: str, notes: Notes) -> None:
+    """Give a text to entries of which nothing tells how they share it."""
+    if all(not entry.token and entry.bytes is not UNCHOSEN for entry in entries):
+        for entry in entries:  # nothing is known of any: as parts of one piece
+            own_text(entry, text.encode() if entry is entries[-1] else b"", notes)
+    elif len(entries) == 1:
+        set_text(entries[0], text, notes)
+    else:
+        notes.add("logprobs_untiled")
+        for entry in entries:
+            if entry.bytes is UNCHOSEN:
+                set_text(entry, "", notes)
+            elif entry.bytes == NULL:
+                own_nothing(entry, notes)
+
+
 def mark_of(entry: Entry) -> Mark:
     """Return what a control token opens or closes, "" for any other token."""
     if not CONTROL.fullmatch(entry.token):

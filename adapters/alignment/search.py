@@ -39,8 +39,7 @@ def find_cover(
     best: Found = (None, None)
     first: tuple[int, int, int] = (0, 0, 0)  # its rank
     tried: list[Rows] = []
-    used = (x for x in SPELLINGS if any(_is_spelled(entry, x[1]) for entry in entries))
-    spellings = tuple(dict.fromkeys((learned, None, *used)))
+    spellings = _list_spellings(entries, learned)
     for reading in readings:
         before = best[0].cost if best[0] is not None else None
         for spelling in spellings:
@@ -58,9 +57,7 @@ def find_cover(
             found = found._replace(cost=found.cost + _cost(reading, rows, found, hints))
             if before is not None and found.cost >= before:
                 continue
-            guessed = spelling is not learned and undo is raw_byte_level
-            if guessed:
-                guessed = not is_byte_level(entry.token for entry in entries)
+            guessed = spelling is not learned and _is_guess(undo, entries)
             rank = _rank(found, UNDONE if guessed else 0)
             if best[0] is None or rank < first:
                 best, first = (found, spelling or learned), rank
@@ -68,6 +65,17 @@ def find_cover(
             break
     budget.left -= given - max(left.left, 0)
     return best
+
+
+def _list_spellings(entries: Sequence[Entry], learned: Spelling) -> list[Spelling]:
+    """Return the learned spelling, none, and each that some entry has, without doubles."""
+    used = (x for x in SPELLINGS if any(_is_spelled(entry, x[1]) for entry in entries))
+    return list(dict.fromkeys((learned, None, *used)))
+
+
+def _is_guess(undo: Undo | None, entries: Sequence[Entry]) -> bool:
+    """Say whether letters are read as bytes though not all tokens bear that out."""
+    return undo is raw_byte_level and not is_byte_level(entry.token for entry in entries)
 
 
 def _is_sure(best: Cover, cost: int) -> bool:

@@ -18,8 +18,7 @@ from wellspoken.adapters.alignment.candidates import (
     is_part,
     own_nothing,
     own_part,
-    own_text,
-    set_text,
+    own_untiled,
     settle_piece,
     without_bytes,
 )
@@ -159,6 +158,7 @@ class Run:
         Those are the end-of-text token, a stop string, reasoning or markup. `cut`: the answer
         ended at a length limit, or broke off, so they may be parts of a character that never came.
         """
+        self.ahead = False  # of nothing that is to come
         if self.held:
             self._take(out, 0, ends=True)
         if self.waiting and self.bare:
@@ -227,18 +227,7 @@ class Run:
                 self.late += 1
                 base = self.bare
         if found is None:
-            # Only where reasoning or a call may stand before do a text's own entries tell anything.
-            first = self.first if self.apart or not self.begun else -1
-            hints = Hints(
-                self.reasoning.encode(),
-                first,
-                lags=self.lags and not (ends or last),
-                ahead=self.ahead and not (ends or last),
-                last=last,
-                cut=self.cut,
-                stops=[stop.encode() for stop in self.exchange.stops],
-                inner=(self.begun and not self.apart) or self.exchange.kind == "completions",
-            )
+            hints = self._make_hints(ends=ends, last=last)
             found, spelling = self._cover(self.held.encode(), hints)
         if found is None or not found.pieces:
             self._give_up(own, out)
@@ -252,6 +241,22 @@ class Run:
             return
         self.spelling = spelling
         self._write(base, found, out, ends=ends or last)
+
+    def _make_hints(self, *, ends: bool, last: bool) -> Hints:
+        """Return what is known of the held text's entries besides their texts."""
+        # Only where reasoning or a call may stand before do a text's own entries tell anything.
+        first = self.first if self.apart or not self.begun else -1
+        ahead = self.ahead and not last
+        return Hints(
+            self.reasoning.encode(),
+            first,
+            lags=ahead or (self.lags and not (ends or last)),
+            ahead=ahead,
+            last=last,
+            cut=self.cut,
+            stops=[stop.encode() for stop in self.exchange.stops],
+            inner=(self.begun and not self.apart) or self.exchange.kind == "completions",
+        )
 
     def _is_doubtful(self, found: Cover, hints: Hints) -> bool:
         """Say whether entries may run ahead of their text, which what follows it would tell.
@@ -362,18 +367,7 @@ class Run:
             self.waiting = self.waiting[outside:]
         entries, text = self.waiting, self.held
         self.waiting, self.held = [], ""
-        if all(not entry.token and entry.bytes is not UNCHOSEN for entry in entries):
-            for entry in entries:  # nothing is known of any: as parts of one piece
-                own_text(entry, text.encode() if entry is entries[-1] else b"", self.notes)
-        elif len(entries) == 1:
-            set_text(entries[0], text, self.notes)
-        else:
-            self.notes.add("logprobs_untiled")
-            for entry in entries:
-                if entry.bytes is UNCHOSEN:
-                    set_text(entry, "", self.notes)
-                elif entry.bytes == NULL:
-                    own_nothing(entry, self.notes)
+        own_untiled(entries, text, self.notes)
         self.emit(text, entries, out)
 
     def _write_tail(self, out: list[Event]) -> None:
