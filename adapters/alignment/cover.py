@@ -111,8 +111,19 @@ def _skip(rows: Rows, hints: Hints, budget: Budget) -> int:
     for few in (rows[:closing], rows) if text else ():
         found = _cover(few, text, budget, Hints(lags=True, ahead=True)) if few else None
         if found is not None and found.cost <= FRONT:
-            return found.pieces[-1].row + 1
+            begins = _is_front(rows, hints.marks, found.pieces[0].row)
+            return found.pieces[-1].row + 1 if begins else 0
     return 0
+
+
+def _is_front(rows: Rows, marks: Sequence[Mark], first: int) -> bool:
+    """Say whether no text stands between a row and the last control token before it, if any."""
+    for n in range(first - 1, -1, -1):
+        if marks[n]:
+            return True
+        if not is_space(rows[n]) and not is_blank(rows[n]):
+            return not any(marks[:n])
+    return True
 
 
 def _skip_end(rows: Rows, marks: Sequence[Mark], first: int) -> int:
