@@ -227,6 +227,11 @@ def _cover_unended(known: Known, rows: Rows, hints: Hints) -> Cover | None:
     return found._replace(pieces=found.pieces + pieces, covered=size)
 
 
+def _is_cut(data: bytes) -> bool:
+    """Say whether bytes are no whole characters."""
+    return data.decode(errors="ignore").encode() != data
+
+
 def _without_end(rows: Rows) -> Rows:
     """Return the rows without those at their end that tell no text: an end-of-text token."""
     last = len(rows)
@@ -341,7 +346,8 @@ class _Search:
         """Say whether the row ends a character whose parts before are left out."""
         option = self.rows[row][0]
         opened = option.data is None and not option.texts[0] and not option.is_blank
-        return opened and is_part(self.rows[row - 1])
+        before = self.rows[row - 1]
+        return opened and (is_part(before) or any(_is_cut(x.data or b"") for x in before))
 
     def _walk(self, row: int, at: int) -> Stretch | None:
         key = (row, at)
