@@ -126,9 +126,9 @@ class ToolDelta(Struct, gc=False):
     From a reader `n` is the backend's index, `FUNCTION_CALL` or None, and `id` and `name` may be
     absent or repeated.
     From the calls stage `n` ascends from 0, `id` and `name` are set on a call's first piece alone.
-    `opens`: the raw chunk carries the choice's role too. `apart`: in its list it is behind one just
-    like it, neither of which says more than a name, so it is another call. `closing`: its place in
-    a message that closes a stream and says all calls again. `leaked`: it was found in the text,
+    `opens`: the raw chunk carries the choice's role too. `apart`: it is another call than the one
+    before it in its list, since that is a body's, or both say one name alone. `closing`: its place
+    in a message that closes a stream and says all calls again. `leaked`: it was found in the text,
     whole.
     """
 

@@ -218,7 +218,7 @@ class Pieces:
         if refusal or refused is not None:
             out.append(Refusal(index, refusal, refused))
         for at, row in enumerate(rows):
-            apart = not closing and at > 0 and _is_apart(row, rows[at - 1])
+            apart = not closing and at > 0 and (self.whole or _is_apart(row, rows[at - 1]))
             out.append(ToolDelta(index, *row, apart=apart, closing=at if closing else -1))
         # A role beside a reason: servers that put a reason on every chunk begin so.
         alone = len(out) == size and not self.roled

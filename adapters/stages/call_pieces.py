@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from msgspec import Struct, field
@@ -27,7 +28,7 @@ class CallInPieces(Struct, eq=False):
     first one had no arguments; `renamed`: another id came. `behind`: its name once more, with no
     arguments, when its own were whole. `head`: what opens it if its name is whole. `dropped`: the
     client does not get it, since it is one too many or says another again. `leaked`: it was found
-    in the text.
+    in the text. `twin`: a whole call of the same id and name before it, which it may say again.
     """
 
     index: int | None
@@ -45,6 +46,7 @@ class CallInPieces(Struct, eq=False):
     head: ToolDelta | None = None
     dropped: Literal["", "parallel", "again"] = ""
     leaked: bool = False
+    twin: CallInPieces | None = None
     arguments: CallArguments = field(default_factory=CallArguments)
 
     def take(self, event: ToolDelta) -> str:
@@ -68,6 +70,10 @@ class CallInPieces(Struct, eq=False):
             self.unfilled = self.unfilled and self.blank
             text = self.arguments.add(text)
         return text
+
+    def equals_twin(self) -> bool:
+        """Say whether the arguments are those of the call that this one may say again."""
+        return self.twin is not None and self.twin.arguments.equals("".join(self.arguments.pieces))
 
 
 class ChoiceCalls(Struct, eq=False):
@@ -143,7 +149,25 @@ def says_again(event: ToolDelta, call: CallInPieces) -> bool:
 
 
 def is_behind(event: ToolDelta, head: ToolDelta) -> bool:
-    """Say whether a piece is of the call of the head before it: it has no name and no other id."""
-    if event.name or (event.id and event.id != head.id) or event.closing >= 0:
+    """Say whether a piece is of the call of the head before it, by its id or else its index."""
+    if event.apart or event.closing >= 0 or event.name not in (None, head.name):
         return False
-    return event.n is None or event.n == head.n
+    here = event.n is None or event.n == head.n
+    if event.id:
+        return event.id == head.id and (here or tells_call(event.id))
+    return event.name is None and here
+
+
+def tells_call(given: str | None) -> bool:
+    """Say whether an id tells its call from all others: a bare number does not (TGI 2.x: "0")."""
+    return bool(given) and not str(given).isdigit()
+
+
+def join_names(name: str, piece: str, tools: Collection[str]) -> str:
+    """Return what two pieces are of an offered tool's name, "" if they are two names."""
+    if not {name, piece} <= {*tools}:
+        for joined in (name + piece, piece):
+            begins = joined != name and joined.startswith(name)
+            if begins and any(tool.startswith(joined) for tool in tools):
+                return joined
+    return ""

@@ -12,6 +12,11 @@ name and by whether the arguments so far are whole:
     the same name      goes on, whatever its id        another if a JSON value begins, and it is not
                                                        the same id's once more; else nothing new
 
+At an index where no call is known, one of its id is looked up (LocalAI #9722, new-api #6278:
+`tool_call_index_changes`), unless that is a bare number (TGI 2.x: "0" for all). What begins another
+then, of the same name, is held until its arguments are whole: it may be the same ones in pieces. A
+body's list has no pieces: each of it is a call.
+
 So an id that changes opens nothing by itself: vLLM to 0.8 and TensorRT-LLM make a new one for each
 piece of a forced call. Calls that all say index 0 (Ollama 0.5) are as many as there are whole
 arguments; two alike in one list, that say no more than the name, are two. A `function_call` beside
@@ -54,8 +59,10 @@ from wellspoken.adapters.stages.call_pieces import (
     CallInPieces,
     ChoiceCalls,
     is_behind,
+    join_names,
     number_of,
     says_again,
+    tells_call,
 )
 from wellspoken.adapters.stages.call_twins import Twins
 
@@ -178,7 +185,8 @@ class ToolCallStage:
         """Add a piece to its call, and open that as soon as it is known to be one of its own."""
         twins = self.twins[event.choice] if event.choice in self.twins else None
         may_be_leaked = twins is not None and twins.may_have(call, event.name)
-        goes_on = call.head and event.arguments.strip() and not may_be_leaked
+        may_be_again = may_be_leaked or call.twin is not None
+        goes_on = call.head and event.arguments.strip() and not may_be_again
         if known.unsettled is not call or goes_on:
             self._settle(known, out)
         added = call.take(event)
@@ -199,12 +207,13 @@ class ToolCallStage:
             call.name = self.exchange.tools[0]
         if call.name is None:
             return
-        waits = may_be_leaked and not call.arguments.complete()
+        waits = may_be_again and not call.arguments.complete()
         if waits or self._may_go_on(call.name, bool(added.strip())):
             call.head, known.unsettled = call.head or event, call
             return
         known.unsettled = None
-        if twins is not None and may_be_leaked and twins.take(call):
+        leaked = twins is not None and may_be_leaked and twins.take(call)
+        if leaked or call.equals_twin():
             self.notes.add("tool_call_repeated")
             call.dropped = "again"
             known.size -= 1
@@ -229,27 +238,17 @@ class ToolCallStage:
 
         Or that of the head behind it, which another call begins with.
         """
-        head = call.behind
+        head, tools = call.behind, self.exchange.tools
         if call.n < 0 and not call.arguments.complete():
-            joined = self._joined(call.name or "", event.name or "")
+            joined = join_names(call.name or "", event.name or "", tools)
             call.name = joined or call.name
             call.head = None if joined else call.head
         else:
-            joined = self._joined(head.name or "", event.name or "") if head is not None else ""
+            joined = join_names(head.name or "", event.name or "", tools) if head else ""
             event.id = event.id or (head.id if joined and head is not None else None)
         if joined:
             self.notes.add("tool_call_name_in_pieces")
             event.name, event.raw = joined, None
-
-    def _joined(self, name: str, piece: str) -> str:
-        """Return what two pieces are of an offered tool's name, "" if they are two names."""
-        tools = self.exchange.tools
-        if not {name, piece} <= {*tools}:
-            for joined in (name + piece, piece):
-                begins = joined != name and joined.startswith(name)
-                if begins and any(tool.startswith(joined) for tool in tools):
-                    return joined
-        return ""
 
     def _find(self, event: ToolDelta, known: ChoiceCalls) -> CallInPieces | None:
         """Return the call that a piece belongs to, None if it begins one."""
@@ -260,15 +259,19 @@ class ToolCallStage:
         if event.n is not None:
             call = known.by_index.get(event.n)
             other = known.by_id.get(event.id or "")
-            if other is not None and other.index == event.n:
+            moved = call is None and tells_call(event.id)
+            if other is not None and (moved or other.index == event.n):
                 call = other
         else:
             if known.last is not None:
                 self.notes.add("tool_call_index_missing")
             call = known.by_id.get(event.id or "", known.last)
         if call is None or not self._begins_another(event, call):
+            if call is not None and event.n is not None and event.n not in known.by_index:
+                self.notes.add("tool_call_index_changes")
+                known.by_index[event.n] = call
             return call
-        if event.n is not None:
+        if event.n in known.by_index:
             self.notes.add("tool_call_index_repeated")
         return None
 
@@ -314,7 +317,7 @@ class ToolCallStage:
         if not known or not event.arguments.lstrip().startswith(OPENING):
             return False
         event.name, event.raw = call.name, None
-        if call.behind is not None and call.behind.id != call.given:
+        if call.behind is not None:
             event.id = event.id or call.behind.id
         return True
 
@@ -339,6 +342,9 @@ class ToolCallStage:
             known.order.append(call)
         if event.n is not None:
             known.by_index[event.n] = call
+        other = known.by_id.get(event.id or "")
+        if other is not None and other.name == event.name and other.arguments.complete():
+            call.twin = other if tells_call(event.id) and not event.apart else None
         return call
 
     def _is_other_form(self, event: ToolDelta, known: ChoiceCalls) -> bool:
