@@ -300,6 +300,23 @@ def blank(entry: Entry, notes: Notes) -> None:
             row.token = ""
 
 
+def trim_alternatives(entries: list[Entry], k: int, notes: Notes, *, beside: bool) -> bool:
+    """Leave at most k alternatives of each entry; say whether any was more than that.
+
+    `beside`: the sampled token may stand beside the best k, and is none too many.
+    """
+    trimmed = False
+    for entry in entries:
+        rows = entry.top_logprobs
+        if len(rows) > k:
+            own = beside and len(rows) == k + 1 and rows[k].token == entry.token
+            del rows[k:]
+            trimmed = trimmed or not own
+    if trimmed:
+        notes.add("logprobs_trimmed")
+    return trimmed
+
+
 def _mirror(entry: Entry, was: tuple[str, float, Raw]) -> None:
     """Let the alternative that is the sampled token read as the entry does."""
     for row in entry.top_logprobs:

@@ -118,6 +118,8 @@ class Costs:
             tail = 0
         if left and "closes" in self.marks[joint.row : -1]:
             tail = max(tail, MARKED)
+        if joint.over and self.marks[joint.row - 1]:
+            tail = max(tail, SPACE)
         if left and not any(map(_is_told, stretch.trace(joint))):
             far = self.is_far(joint.row, hints.own) or self._is_told(hints.own)
             tail = max(tail, FAR if far else 0 if hints.lags else LEFT)

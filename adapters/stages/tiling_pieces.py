@@ -20,7 +20,7 @@ def find_held(pieces: list[Piece], content: bytes, first: int) -> int:
     while 0 < first < len(pieces) and (
         content[pieces[first].start] & 0xC0 == 0x80
         or pieces[first - 1].end > pieces[first].start
-        or (_is_unsure(pieces[first - 1].option) and len(content) - pieces[first].start <= UNSURE)
+        or (is_unsure(pieces[first - 1].option) and len(content) - pieces[first].start <= UNSURE)
     ):
         first -= 1
     return first
@@ -60,13 +60,14 @@ def may_be_ahead(pieces: list[Piece], content: bytes) -> bool:
 def find_unsure(pieces: list[Piece]) -> int:
     """Return the first of the last pieces whose split the next text may tell better."""
     first = len(pieces)
-    while first and _is_unsure(pieces[first - 1].option):
+    while first and is_unsure(pieces[first - 1].option):
         first -= 1
     near = first < len(pieces) and pieces[-1].end - pieces[first].start <= UNSURE
     return first if near else len(pieces)
 
 
-def _is_unsure(option: Option) -> bool:
+def is_unsure(option: Option) -> bool:
+    """Say whether a row's last bytes are parts of a character, and nothing tells which."""
     return option.data is None and not option.texts[-1]
 
 

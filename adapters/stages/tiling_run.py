@@ -20,25 +20,21 @@ from wellspoken.adapters.alignment.candidates import (
     own_part,
     own_untiled,
     settle_piece,
+    trim_alternatives,
     without_bytes,
 )
-from wellspoken.adapters.alignment.placement import (
-    FRONT,
-    PARTIAL,
-    Budget,
-    Cover,
-    Hints,
-    Piece,
-)
+from wellspoken.adapters.alignment.placement import FRONT, PARTIAL, Budget, Cover, Hints, Piece
 from wellspoken.adapters.alignment.search import Spelling, find_cover
 from wellspoken.adapters.events import UNKNOWN, Entry, Event, Logprobs, Reason, Text
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.textless import take_textless
 from wellspoken.adapters.stages.tiling_pieces import (
+    UNSURE,
     come_early,
     find_held,
     find_unsure,
     has_text,
+    is_unsure,
     may_be_ahead,
     trim_front,
 )
@@ -68,6 +64,7 @@ class Run:
         self.doubts = DOUBTS
         self.lags = bool(exchange.stops)  # entries with text may come before their text
         self.ahead = False  # they did
+        self.searched = 0  # of those that wait, where the last one owns a part of unknown split
         self.untold = False  # entries tell ids instead of texts
         self.parted = False  # the last entry written owns a part of unknown split
         self.apart = False  # reasoning or a call came since the last covered piece
@@ -108,7 +105,13 @@ class Run:
         self.held += text
         if text:  # entries that come later are of later text
             self.first = len(self.waiting) - own
-            self._take(out, own, last=last)
+            if last or not self._is_untold():
+                self._take(out, own, last=last)
+
+    def _is_untold(self) -> bool:
+        """Say whether what came since the last search tells no more of the split than that did."""
+        new = self.waiting[self.searched :] if self.searched else []
+        return bool(new) and len(self.held.encode()) <= UNSURE and all(map(is_part, new))
 
     def add_late(self, lp: Logprobs, out: list[Event]) -> None:
         """Write the entries of all text, which was written without, as a body would have them."""
@@ -217,7 +220,7 @@ class Run:
             self.held, self.waiting, self.untold = "", [], True
             self.emit(text, entries, out)  # texts unknown: no aligning
             return
-        base = ""
+        base, self.searched = "", 0
         found, spelling = None, self.spelling
         if self.bare and self.late:
             self.late -= 1
@@ -227,8 +230,7 @@ class Run:
                 self.late += 1
                 base = self.bare
         if found is None:
-            hints = self._make_hints(ends=ends, last=last)
-            found, spelling = self._cover(self.held.encode(), hints)
+            found, spelling = self._cover_held(ends=ends, last=last)
         if found is None or not found.pieces:
             self._give_up(own, out)
             return
@@ -236,34 +238,45 @@ class Run:
         skips = spelling is not None or found.pieces[0].row > 0
         if leading and skips and own and not (ends or last or self.begun):
             return  # a leading space: whether it is content, and whose, the next text tells
-        if self.doubts and not (ends or last or base) and self._is_doubtful(found, hints):
+        if self.doubts and not (ends or last or base) and self._is_doubtful(found):
             self.doubts -= 1
             return
         self.spelling = spelling
+        untold = (
+            is_unsure(found.pieces[-1].option) and len(self.waiting) == found.pieces[-1].row + 1
+        )
         self._write(base, found, out, ends=ends or last)
+        self.searched = len(self.waiting) if self.held and untold else 0
 
-    def _make_hints(self, *, ends: bool, last: bool) -> Hints:
+    def _cover_held(self, *, ends: bool, last: bool) -> tuple[Cover | None, Spelling]:
+        content, hints = self.held.encode(), self._make_hints(ends=ends, last=last)
+        found, spelling = self._cover(content, hints)
+        if ends and self.ahead and found is not None and come_early(found.pieces, 0):
+            # More parts than the text has bytes: some run ahead of what comes behind a call.
+            found, spelling = self._cover(content, hints._replace(lags=True, ahead=True))
+        return found, spelling
+
+    def _make_hints(self, *, ends: bool = False, last: bool = False) -> Hints:
         """Return what is known of the held text's entries besides their texts."""
         # Only where reasoning or a call may stand before do a text's own entries tell anything.
         first = self.first if self.apart or not self.begun else -1
-        ahead = self.ahead and not last
         return Hints(
             self.reasoning.encode(),
             first,
-            lags=ahead or (self.lags and not (ends or last)),
-            ahead=ahead,
+            lags=self.lags and not (ends or last),
+            ahead=self.ahead and not (ends or last),
             last=last,
             cut=self.cut,
             stops=[stop.encode() for stop in self.exchange.stops],
             inner=(self.begun and not self.apart) or self.exchange.kind == "completions",
         )
 
-    def _is_doubtful(self, found: Cover, hints: Hints) -> bool:
+    def _is_doubtful(self, found: Cover) -> bool:
         """Say whether entries may run ahead of their text, which what follows it would tell.
 
         So it is where others that stand before a first text's own cover it at less cost.
         """
-        content = self.held.encode()
+        content, hints = self.held.encode(), self._make_hints()
         if may_be_ahead(found.pieces, content):
             self.lags = True
             return True
@@ -387,18 +400,9 @@ class Run:
 
     def trim(self, entries: list[Entry]) -> bool:
         """Leave at most k alternatives of each entry; say whether any was more than that."""
-        k, trimmed = self.exchange.k, False
-        for entry in entries:
-            rows = entry.top_logprobs
-            if len(rows) > k:
-                # The completions endpoint's maps hold the sampled token beside the best k.
-                text = self.exchange.kind == "completions"
-                own = text and len(rows) == k + 1 and rows[k].token == entry.token
-                del rows[k:]
-                trimmed = trimmed or not own
-        if trimmed:
-            self.notes.add("logprobs_trimmed")
-        return trimmed
+        # The completions endpoint's maps hold the sampled token beside the best k.
+        beside = self.exchange.kind == "completions"
+        return trim_alternatives(entries, self.exchange.k, self.notes, beside=beside)
 
     def _apart(self, entries: list[Entry]) -> list[Entry]:
         """Return what stays of entries that own no content: all of them with `echo`, else none.
