@@ -6,7 +6,29 @@ All answers are constructed: they are the shortest of kinds that drawn answers s
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from tests.adapters.stages.test_tiling_unknown import PART, apart, numbers, rows_of, tile
+from tests.answers import (
+    Json,
+    body,
+    call,
+    choice,
+    chunk,
+    completion,
+    end,
+    lp,
+    message,
+    role,
+    say,
+    scored,
+    stream,
+)
+from wellspoken.adapters.alignment.search import find_cover
+from wellspoken.adapters.events import Entry
+from wellspoken.adapters.stages import tiling_run
 
 
 def test_parts_for_each_byte_may_be_the_text_that_their_like_follows() -> None:
@@ -90,3 +112,71 @@ def test_white_space_that_ends_in_a_known_text_begins_it() -> None:
     said = tile("🇩🇪", " ", "", "", "", "\u3000🇩", *[""] * 4)
     assert numbers(said)[0] <= -5
     assert -5 in numbers(said)
+
+
+def test_a_control_token_of_which_the_text_may_have_the_beginning_stands_before_it() -> None:
+    """Mutant: `price_tail` takes it as it takes any text; the thought is the content's."""
+    said = apart(
+        [
+            (rows_of('"'), ""),
+            (rows_of("</think>", start=2), ""),
+            (rows_of('"<', start=3), '"<'),
+            (rows_of("/", start=4), "/"),
+            (rows_of("div", start=5), "div"),
+        ]
+    )
+    assert numbers(said) == [-3, -4, -5]
+
+
+def test_a_cover_does_not_begin_behind_known_bytes_of_its_first_character() -> None:
+    """Mutant: `_is_inside` looks at parts alone; the first two numbers are lost."""
+    said = apart(
+        [
+            (rows_of("so"), ""),
+            (rows_of(PART, start=2), ""),
+            (rows_of("byte: \\x91", start=3), ""),
+            (rows_of(PART + "a", start=4), "👩a"),
+        ]
+    )
+    assert numbers(said) == [-2, -3, -4]
+
+
+def test_parts_that_cannot_be_of_a_text_wait_over_a_call() -> None:
+    """Mutant: `_cover_held` looks once; the first character has all parts, the second none."""
+    parts: list[Json] = [
+        say("", logprobs=lp(*rows_of("é"))),
+        say("é"),
+        say("", logprobs=lp(*rows_of(" x", start=2))),
+        say(" x"),
+        say("", logprobs=lp(*rows_of(*[PART] * 4, start=3))),
+        say("👍"),
+        say("", logprobs=lp(*rows_of(*[PART] * 4, "<tool_call>", start=7))),
+    ]
+    parts += [chunk({"tool_calls": [call("f", '{"q": 1}', index=0)]}), say("🏽"), end("tool_calls")]
+    said = stream([role(), *parts], scored(), waived=["7.chunk"])
+    assert numbers(said) == [-float(n) for n in range(1, 11)]
+
+
+def test_a_thought_is_not_sought_inside_of_a_call() -> None:
+    """Mutant: `_is_front` is always true; the call's parts are the thought's, and "你" is lost."""
+    thought = ("<think>", "é", "</think>", "\n\n")
+    call_rows = ("<tool_call>", '{"q": "', "", "", '"}', "</tool_call>")
+    rows = rows_of(*thought, " 你", *call_rows, "", "", "")
+    told = message("你。", reasoning_content="é", tool_calls=[call("f", '{"q": "ש"}')])
+    given = choice(message=told, logprobs=lp(*rows), finish_reason="tool_calls")
+    assert numbers(body(completion(given), scored())) == [-5, -12, -13, -14]
+
+
+def test_text_whose_split_nothing_tells_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: `_is_untold` is always false; each part's text is searched with all before it."""
+    searched: list[int] = []
+
+    def count(entries: list[Entry], *more: Any) -> Any:
+        searched.append(len(entries))
+        return find_cover(entries, *more)
+
+    monkeypatch.setattr(tiling_run, "find_cover", count)
+    parts = [say("語", logprobs=lp(*rows_of("", "", "", start=3 * n + 1))) for n in range(40)]
+    said = stream([role(), *parts, end()], scored(stop=["###"]), waived=["7.chunk"])
+    assert numbers(said) == [-float(n) for n in range(1, 121)]
+    assert sum(searched) < 3 * 120
