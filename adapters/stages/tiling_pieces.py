@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 
 from wellspoken.adapters.alignment.candidates import CONTROL, is_part
-from wellspoken.adapters.alignment.ends import CONTINUING, MOST_BYTES
+from wellspoken.adapters.alignment.ends import MOST_BYTES
 from wellspoken.adapters.alignment.placement import ANY, PART, Option, Piece
 from wellspoken.adapters.events import Entry
 
@@ -42,18 +42,19 @@ def come_early(pieces: list[Piece], first: int) -> bool:
 def may_be_ahead(pieces: list[Piece], content: bytes) -> bool:
     """Say whether parts that own none may own text, and the known entry behind runs ahead of it.
 
-    That is so where there is one for each byte of characters with which the content goes on, and
-    the entry is of what would follow those.
+    That is so where they may have the bytes of characters with which the content goes on, and the
+    entry is of what would follow those.
     """
     parts = 0
     for piece in pieces:
         data = piece.option.data
         if data and parts:
-            text, rest = content[piece.start :][:parts], content[piece.start + parts :]
-            whole = len(text) == parts and rest[:1] not in CONTINUING
-            if whole and data.startswith(rest) and min(text) > 127:
-                return True
-        parts = parts + 1 if data == b"" else 0
+            text = content[piece.start :].decode(errors="ignore")
+            for size in range(1, min(parts, len(text)) + 1):
+                owned, rest = text[:size].encode(), text[size:].encode()
+                if len(owned) >= parts and min(owned) > 127 and data.startswith(rest):
+                    return True
+        parts = parts + 1 if not data and piece.start == piece.end else 0
     return False
 
 
