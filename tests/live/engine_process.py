@@ -33,6 +33,9 @@ GONE_SECONDS = 120.0
 """In which nothing may be left of an engine whose proxy was killed."""
 MODEL = "tiny"
 EVENTS = 5  # of a stream before something happens to it
+TRIES = 10
+"""To break an answer before it is whole: its server may hear of all tokens only at the last one,
+the engine core keeping it from running (vLLM 0.32.0, two cores)."""
 
 Json = dict[str, Any]
 
@@ -231,11 +234,13 @@ class Stream(threading.Thread):
             connection.close()
 
     def begun(self) -> Stream:
-        """Return once some events with text have come."""
-        block_until(
-            lambda: self.data.count(b'"content"') > EVENTS, lambda: repr(self), START_SECONDS
-        )
-        assert self.is_alive(), self
+        """Return once some events with text have come; it may have ended since."""
+
+        def has_text() -> bool:
+            return self.data.count(b'"content"') > EVENTS
+
+        block_until(lambda: has_text() or not self.is_alive(), lambda: repr(self), START_SECONDS)
+        assert has_text(), self
         return self
 
     def end(self, seconds: float = START_SECONDS) -> Stream:
@@ -335,25 +340,51 @@ def phases_until_ready(hosting: Hosting) -> list[str]:
 
 def core_killed(hosting: Hosting) -> None:
     """Kill EngineCore in the middle of a stream: an error event, and the next request waits."""
-    core = hosting.pid("VLLM::EngineCore")  # looked for while no answer is running to its end
-    stream = Stream(hosting, long()).begun()
-    kill(core)
-    stream.end(60).check_failed()
-    block_until(lambda: hosting.state() != "ready", lambda: hosting.log[-4000:])
-    status, _, body = hosting.post(question())
-    assert status == 200, body
-    _, _, metrics = hosting.get("/metrics")
-    assert b'wellspoken_engine_restarts_total{backend="engine"} 1.0' in metrics
+    for tries in range(1, TRIES + 1):
+        hosting.ready()
+        core = hosting.pid("VLLM::EngineCore")  # looked for while no answer is running to its end
+        stream = Stream(hosting, long()).begun()
+        kill(core)
+        stream.end(60)
+        block_until(lambda: hosting.state() != "ready", lambda: hosting.log[-4000:])
+        status, _, body = hosting.post(question())
+        assert status == 200, body
+        _, _, metrics = hosting.get("/metrics")
+        assert b'wellspoken_engine_restarts_total{backend="engine"} %d.0' % tries in metrics
+        if not stream.done:
+            break
+    stream.check_failed()
+
+
+def core_stopped(hosting: Hosting, seconds: float) -> float:
+    """Stop EngineCore in the middle of a stream: an error event in so many seconds.
+
+    Returns how many it took.
+    """
+    for _ in range(TRIES):
+        core = hosting.pid("VLLM::EngineCore")
+        stream = Stream(hosting, long()).begun()
+        kill(core, signal.SIGSTOP)
+        began = time.monotonic()
+        stream.end(seconds)
+        if not stream.done:
+            break
+        kill(core, signal.SIGCONT)
+    stream.check_failed()
+    return time.monotonic() - began
 
 
 def proxy_killed(hosting: Hosting) -> None:
     """Kill the proxy in the middle of a stream: nothing of the engine is left after 5 s."""
-    hosting.processes()
-    stream = Stream(hosting, long()).begun()
-    kill(hosting.process.pid)
-    hosting.process.wait()
-    print(f"nothing left after {hosting.check_gone():.1f} s")
-    stream.end(10)
+    for _ in range(TRIES):
+        hosting.ready()
+        stream = Stream(hosting, long()).begun()
+        kill(hosting.process.pid)
+        hosting.process.wait()
+        print(f"nothing left after {hosting.check_gone():.1f} s")
+        stream.end(10)
+        if not stream.reasons:
+            break
     assert stream.reasons == set() and not stream.done, stream
 
 
