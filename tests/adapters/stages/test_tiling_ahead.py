@@ -38,6 +38,13 @@ def test_parts_for_each_byte_may_be_the_text_that_their_like_follows() -> None:
     assert said.joined.decode() == "üü"
 
 
+def test_parts_may_have_several_bytes_each_of_the_text_that_their_like_follows() -> None:
+    """Mutant: `may_be_ahead` counts one byte for each part; the second "語" has no entry."""
+    said = apart([(rows_of("", ""), ""), (rows_of("語", start=3), "語"), ([], "語")])
+    assert numbers(said) == [-1, -2, -3]
+    assert said.joined.decode() == "語語"
+
+
 def test_a_text_whose_own_entry_stands_behind_its_parts_waits() -> None:
     """Mutant: `_is_doubtful` looks at `may_be_ahead` alone; three numbers are lost."""
     said = apart(
