@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw, json
 
-from wellspoken.adapters.requests.caps import DANGEROUS, Caps
+from wellspoken.adapters.requests.caps import CAPPED, DANGEROUS, Caps
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.completions import decode_completion
 from wellspoken.adapters.requests.errors import RequestError
@@ -21,7 +21,7 @@ from wellspoken.adapters.requests.shapes import (
     ChatRequest,
     CompletionRequest,
 )
-from wellspoken.adapters.requests.vendor import Policy, apply_policy, vendor_keys
+from wellspoken.adapters.requests.vendor import EXTRA_BODY, Policy, apply_policy, vendor_keys
 
 MESSAGES = [{"role": "user", "content": "Hi", "odd": 1}]
 CAPS = Caps()
@@ -142,8 +142,9 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=6,
 )
+LOOKED_AT = OPENAI_KEYS | COMPLETION_KEYS | CAPPED | {"oai_compat", EXTRA_BODY}
 OTHERS = st.dictionaries(
-    NAMES.filter(lambda name: name not in OPENAI_KEYS | COMPLETION_KEYS | {"oai_compat"}),
+    NAMES.filter(lambda name: name not in LOOKED_AT),
     VALUES,
     max_size=6,
 )
