@@ -144,8 +144,8 @@ def _option(row: Entry | Alternative, undo: Undo | None, pick: int, reading: Rea
         return (
             Option(None, (b"", data), pick, firm=True) if reading.lossy else Option(data, pick=pick)
         )
-    if reading.empty and not row.token and pick < 0:
-        return Option(b"")
+    if reading.empty and not row.token:
+        return Option(b"", pick=pick)
     if not row.token:
         return Option(None, pick=pick, most=ANY if reading.textless else reading.most)
     texts = tuple(text.encode() for text in _REPLACED.split(row.token))

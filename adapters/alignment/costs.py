@@ -55,7 +55,8 @@ class Costs:
         marks = self.marks[joint.row : first]
         behind = takewhile(lambda n: not self.marks[n], reversed(range(joint.row, first)))
         near = [self.rows[n] for n in behind]  # rows that no control token parts from the stretch
-        blank = all(is_space(row) or is_blank(row) for row in near)
+        space = self._is_space(near, first)
+        blank = space or all(is_space(row) or is_blank(row) for row in near)
         head = self.heads[first]
         if shown := self._price_shown(joint, first):
             head += shown
@@ -70,12 +71,17 @@ class Costs:
             return GAP + head + (PARTS if lost else 0 if any(marks) else UNMARKED)
         if self.marks[first - 1]:
             return AFTER + head
-        parts = is_part(self.rows[first]) and any(map(is_part, near))
+        parts = is_part(self.rows[first]) and any(map(is_part, near[:1]))
         lost = (any(marks) and not blank) or (parts and (any(marks) or self.hints.reasoned))
-        space = all(map(is_space, near))
         if blank and not any(marks) and not self.hints.reasoned:
             lost = lost or (is_part(near[0]) and not is_part(self.rows[first]))
         return (SPACE if space else FRONT) + head + (MARKED if lost and not shown else 0)
+
+    def _is_space(self, near: Rows, first: int) -> bool:
+        """Say whether rows before one are white space, with a character that it ends."""
+        data = b"".join(row[0].data or b"" for row in reversed(near))
+        whole = data + (self.rows[first][0].data or b"")
+        return all(row[0].data for row in near) and measure_space(whole) >= len(data)
 
     def _has_content(self, row: int, end: int) -> bool:
         """Say whether some of these rows are no white space, though in no call or reasoning."""

@@ -279,7 +279,7 @@ class _Search:
                 break
             if begins is not None:
                 self._follow(way, begins.pop()[1])
-            elif (cost, penalty) < bound:
+            elif (cost, penalty) <= bound:
                 begins = self._list_begins(way)
             if begins:
                 self._push(way, begins[-1][0], begins)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
-from wellspoken.adapters.alignment.candidates import Reading, mark_of, options
+from wellspoken.adapters.alignment.candidates import UNCHOSEN, Reading, mark_of, options
 from wellspoken.adapters.alignment.cover import SURE, cover
 from wellspoken.adapters.alignment.ends import MOST_BYTES
-from wellspoken.adapters.alignment.placement import FRONT, STEPS, Budget, Cover, Hints, Rows
+from wellspoken.adapters.alignment.placement import (
+    FRONT,
+    STEPS,
+    Budget,
+    Cover,
+    Hints,
+    Mark,
+    Rows,
+)
 from wellspoken.adapters.alignment.spelling import SPELLINGS, Undo, is_byte_level, raw_byte_level
 from wellspoken.adapters.events import Entry
 
@@ -41,7 +50,7 @@ def find_cover(
     tried: list[Rows] = []
     spellings = _list_spellings(entries, learned)
     for reading in readings:
-        before = best[0].cost if best[0] is not None else None
+        before = first[0] if best[0] is not None else None
         for spelling in spellings:
             undo = spelling[1] if spelling else None
             rows = [options(entry, undo, reading) for entry in entries]
@@ -54,11 +63,11 @@ def find_cover(
             left.left += max(share.left, 0)
             if found is None or (reading.exact and found.cost):
                 continue
-            found = found._replace(cost=found.cost + _cost(reading, rows, found, hints))
-            if before is not None and found.cost >= before:
-                continue
+            found = found._replace(cost=found.cost + _cost(reading, rows, content, found, hints))
             guessed = spelling is not learned and _is_guess(undo, entries)
             rank = _rank(found, UNDONE if guessed else 0)
+            if before is not None and rank[0] >= before:
+                continue
             if best[0] is None or rank < first:
                 best, first = (found, spelling or learned), rank
         if best[0] is not None and _is_sure(best[0], first[0]):
@@ -75,23 +84,37 @@ def _list_spellings(entries: Sequence[Entry], learned: Spelling) -> list[Spellin
 
 def _is_guess(undo: Undo | None, entries: Sequence[Entry]) -> bool:
     """Say whether letters are read as bytes though not all tokens bear that out."""
-    return undo is raw_byte_level and not is_byte_level(entry.token for entry in entries)
+    chosen = [x.token for x in entries if x.bytes is not UNCHOSEN]
+    chosen += [row.token for x in entries if x.bytes is UNCHOSEN for row in x.top_logprobs]
+    return undo is raw_byte_level and not is_byte_level(chosen)
 
 
 def _is_sure(best: Cover, cost: int) -> bool:
     """Say whether a looser reading is not to be tried, by which parts may own what others do."""
     idle = best.cost >= FRONT and any(piece.option.data == b"" for piece in best.pieces)
-    return not best.cost or (cost < SURE and not idle)
+    return not cost or (cost < SURE and not idle)
 
 
-def _cost(reading: Reading, rows: Rows, found: Cover, hints: Hints) -> int:
-    """Return how much worse a cover is for its reading."""
+def _cost(reading: Reading, rows: Rows, content: bytes, found: Cover, hints: Hints) -> int:
+    """Return how much worse a cover is for its reading, and for the text that it leaves out."""
     if reading.empty and _has_too_many_parts(found):
         return SURE
-    if not reading.cost or hints.lags or not found.pieces:
+    if hints.lags or not found.pieces:
         return reading.cost
-    behind = rows[found.pieces[-1].row + 1 :]
-    return reading.cost + (LEFT_BEHIND if any(not row[0].is_blank for row in behind) else 0)
+    behind = _find_texts(rows, hints.marks, found.pieces[-1].row + 1)
+    if not reading.cost:  # what the content ends with stands behind a part that owns those bytes
+        guessed = any(x.option.data is None and x.end > x.start for x in found.pieces)
+        own = guessed and not hints.stops and any(map(content.endswith, behind))
+        return LEFT_BEHIND if own else 0
+    return reading.cost + (LEFT_BEHIND if any(behind) else 0)
+
+
+def _find_texts(rows: Rows, marks: Sequence[Mark], first: int) -> Iterator[bytes]:
+    """Yield the texts of those rows that have one, from the first to the next control token."""
+    for n in takewhile(lambda n: not marks[n], range(first, len(rows))):
+        option = rows[n][0]
+        if not option.is_blank:
+            yield option.data or b"".join(option.texts)
 
 
 def _has_too_many_parts(found: Cover) -> bool:

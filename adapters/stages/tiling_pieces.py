@@ -12,6 +12,17 @@ from wellspoken.adapters.events import Entry
 UNSURE = 240  # bytes of text at most that wait to have their split told
 
 
+def find_waiting(pieces: list[Piece], content: bytes, lags: bool, inner: bool) -> int:
+    """Return the piece from which on the text waits, since what follows may tell it better.
+
+    Where no content stands right before (`inner`), all waits if only pieces without text do not:
+    the entries before them may be the content's as well.
+    """
+    first = len(pieces) - (pieces[-1].over > 0)
+    first = find_held(pieces, content, find_unsure(pieces[:first]) if lags else first)
+    return first if inner or (first and pieces[first - 1].end) else 0
+
+
 def find_held(pieces: list[Piece], content: bytes, first: int) -> int:
     """Return the piece at or before `first` from which text can wait: it begins a character.
 

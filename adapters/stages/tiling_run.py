@@ -16,6 +16,7 @@ from wellspoken.adapters.alignment.candidates import (
     UNCHOSEN,
     blank,
     is_part,
+    mark_of,
     own_nothing,
     own_part,
     own_untiled,
@@ -23,7 +24,7 @@ from wellspoken.adapters.alignment.candidates import (
     trim_alternatives,
     without_bytes,
 )
-from wellspoken.adapters.alignment.placement import FRONT, PARTIAL, Budget, Cover, Hints, Piece
+from wellspoken.adapters.alignment.placement import FRONT, PARTIAL, Budget, Cover, Hints
 from wellspoken.adapters.alignment.search import Spelling, find_cover
 from wellspoken.adapters.events import UNKNOWN, Entry, Event, Logprobs, Reason, Text
 from wellspoken.adapters.exchange import Exchange
@@ -31,8 +32,7 @@ from wellspoken.adapters.stages.textless import take_textless
 from wellspoken.adapters.stages.tiling_pieces import (
     UNSURE,
     come_early,
-    find_held,
-    find_unsure,
+    find_waiting,
     has_text,
     is_unsure,
     may_be_ahead,
@@ -83,7 +83,7 @@ class Run:
         if text:
             self._write_tail(out)
         if lp is None or not lp.entries:
-            own = self.recent
+            own = min(self.recent, len(self.waiting))
             if not self.waiting:
                 self.bare += text
                 if text.strip("\ufffd"):
@@ -109,7 +109,12 @@ class Run:
                 self._take(out, own, last=last)
 
     def _is_untold(self) -> bool:
-        """Say whether what came since the last search tells no more of the split than that did."""
+        """Say whether what came since the last search tells no more of the split than that did.
+
+        Of entries that ran ahead to the end of the text, the end of the answer tells it.
+        """
+        if self.ahead and self.waiting and mark_of(self.waiting[-1]) == "closes":
+            return True
         new = self.waiting[self.searched :] if self.searched else []
         return bool(new) and len(self.held.encode()) <= UNSURE and all(map(is_part, new))
 
@@ -198,7 +203,7 @@ class Run:
         while parts < len(self.waiting) and is_part(self.waiting[parts], undo):
             parts += 1
         behind = self.waiting[parts:]
-        if self.parted and (behind or self.lags):
+        if self.parted and (behind or self.lags or parts > 1):
             return parts
         stops = () if cut else self.exchange.stops
         if self.apart or not all(stop[:1].isascii() for stop in stops):
@@ -242,15 +247,18 @@ class Run:
             self.doubts -= 1
             return
         self.spelling = spelling
-        untold = (
-            is_unsure(found.pieces[-1].option) and len(self.waiting) == found.pieces[-1].row + 1
-        )
+        end = found.pieces[-1]
+        untold = is_unsure(end.option) and len(self.waiting) == end.row + 1
         self._write(base, found, out, ends=ends or last)
         self.searched = len(self.waiting) if self.held and untold else 0
 
     def _cover_held(self, *, ends: bool, last: bool) -> tuple[Cover | None, Spelling]:
         content, hints = self.held.encode(), self._make_hints(ends=ends, last=last)
         found, spelling = self._cover(content, hints)
+        end = found.pieces[-1].row + 1 if found and found.pieces else len(self.waiting)
+        if self.doubts < DOUBTS and not (ends or self.lags) and has_text(self.waiting[end:]):
+            self.lags = True  # text was in doubt, and more has come than it has
+            found, spelling = self._cover(content, hints._replace(lags=True))
         if ends and self.ahead and found is not None and come_early(found.pieces, 0):
             # More parts than the text has bytes: some run ahead of what comes behind a call.
             found, spelling = self._cover(content, hints._replace(lags=True, ahead=True))
@@ -278,9 +286,8 @@ class Run:
         """
         content, hints = self.held.encode(), self._make_hints()
         if may_be_ahead(found.pieces, content):
-            self.lags = True
             return True
-        if self.begun or hints.lags or found.cost < FRONT:
+        if (self.begun and not self.apart) or found.cost < FRONT:
             return False
         hints = hints._replace(own=-1, lags=True)
         entries, budget = self.waiting[: found.pieces[0].row], self.budget
@@ -296,7 +303,8 @@ class Run:
             pieces = trim_front(pieces, content, entries)
         self.ahead = self.ahead or has_text(entries[found.pieces[-1].row + 1 :])
         self.lags = self.lags or self.ahead or (not ends and come_early(found.pieces, self.first))
-        first = len(pieces) if ends or base else self._find_unsure(pieces, content)
+        inner, lags = self.begun and not self.apart, self.lags
+        first = len(pieces) if ends or base else find_waiting(pieces, content, lags, inner)
         if not first:  # all of the text waits, and what stands before it too
             self.lags = True
             return
@@ -332,15 +340,6 @@ class Run:
         for entry in entries:
             without_bytes(entry)
         return entries
-
-    def _find_unsure(self, pieces: list[Piece], content: bytes) -> int:
-        """Return the piece from which on the text waits, since what follows may tell it better."""
-        first = len(pieces)
-        if pieces[-1].over:
-            first -= 1
-        if self.lags:
-            first = find_unsure(pieces[:first])
-        return find_held(pieces, content, first)
 
     def _cover(
         self, content: bytes, hints: Hints, *, exact: bool = False, strict: bool = False

@@ -1,0 +1,96 @@
+"""Contract rule 7, tiling: entries without text that own nothing, beside those that own a part.
+
+All answers are constructed: they are the shortest of kinds that drawn answers showed
+(tests/adapters/properties). Each test names the mutant that it rejects.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.adapters.stages.test_tiling_unknown import apart, numbers, rows_of, tile
+from tests.answers import (
+    TOOL,
+    Said,
+    bare,
+    body,
+    call,
+    choice,
+    chunk,
+    completion,
+    end,
+    lp,
+    message,
+    role,
+    say,
+    scored,
+    stream,
+)
+
+
+def tops(*tokens: str) -> Said:
+    """Translate a stream of these tokens, told by the completions endpoint's maps alone."""
+    parts = [say(x, logprobs={"top_logprobs": [{x: -n}]}) for n, x in enumerate(tokens, 1)]
+    return stream([role(), *parts, end()], scored(), waived=["7.chunk"])
+
+
+@pytest.mark.parametrize("blank", [1, 2, 3, 4])
+@pytest.mark.parametrize("texts", [["語"], ["ü", "語"], ["語", "語"], ["語", "語", "語"]])
+def test_blank_tokens_before_a_text_that_has_its_own_entry_take_nothing(
+    blank: int, texts: list[str]
+) -> None:
+    """Mutants, each of which loses a number.
+
+    `_option` reads no alternative as empty; `_is_guess` looks at the tokens of entries whose token
+    is not known; `_cost` prices no text left behind where a reading costs nothing; `_is_doubtful`
+    takes it that entries lag.
+    """
+    tokens = [""] * blank + texts
+    own = [([bare(token, -n)], token) for n, token in enumerate(tokens, 1)]
+    for said in (apart(own), tops(*tokens)):
+        assert numbers(said) == [-n for n in range(1, len(tokens) + 1)]
+        assert said.joined.decode() == "".join(texts)
+
+
+def test_a_part_does_not_take_the_characters_of_known_texts_before_it() -> None:
+    """Mutant: `find_cover` compares readings by their covers' cost alone; the last owns all four.
+
+    The first two tokens end with the byte that the next character begins with, which is left out.
+    """
+    said = tile("¡\x80\x81\x80", "¡", "\x81", "", reason="length")
+    assert said.rows == [
+        ("¡", -1, [0xC2, 0xA1]),
+        ("\x80\x81", -2, [0xC2, 0x80, 0xC2, 0x81]),
+        ("\x80", -3, [0xC2, 0x80]),
+    ]
+
+
+def test_a_letter_is_no_byte_where_another_reading_needs_no_guess() -> None:
+    """Mutant: `_is_sure` looks at the cover's cost alone; "ß" is the byte 0xDF, shown as U+FFFD."""
+    thought = chunk({"reasoning_content": "ß"}, logprobs=lp(*rows_of("ß", "</think>")))
+    said = stream(
+        [role(), thought, say("\ufffd", logprobs=lp(bare("", -3))), end("length")],
+        scored(),
+        waived=["7.chunk"],
+    )
+    assert numbers(said) == [-3]
+
+
+def test_parts_before_white_space_are_not_of_the_character_behind_it() -> None:
+    """Mutant: `price_gap` looks at all parts before; the first three own "。" and " " is twice."""
+    part = "\ufffd"
+    tokens = ["</think>", " ", part, part, part, " ", part, part, part, " caf"]
+    said = tile("。 caf", *tokens, reason="length")
+    assert said.rows[-2:] == [("。", -9, [0xE3, 0x80, 0x82]), (" caf", -10, [*b" caf"])]
+    assert numbers(said) == [-7, -8, -9, -10]
+
+
+def test_parts_behind_the_content_of_a_call_are_not_left_out() -> None:
+    """Mutant: `_count_parts` keeps none of them behind a call; the last three are lost.
+
+    The first three of the six may be of white space that was cut off, which nothing tells.
+    """
+    rows = rows_of("<tool_call>", "f", "</tool_call>", " ", *[""] * 6)
+    told = message("어", tool_calls=[call()])
+    given = choice(message=told, logprobs=lp(*rows), finish_reason="tool_calls")
+    assert numbers(body(completion(given), scored(tools=[TOOL]))) == [-5, -6, -7, -8, -9, -10]
