@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from wellspoken.adapters.alignment.candidates import UNCHOSEN, Reading, mark_of, options
@@ -24,7 +24,7 @@ Spelling = tuple[str, Undo] | None
 Found = tuple[Cover | None, Spelling]
 
 UNDONE = 9  # cost of reading letters as bytes, where no text before was spelled so
-LEFT_BEHIND = 10  # cost of rows with text behind a content that only a loose reading covers
+LEFT_OUT = 10  # cost of rows with text that stand outside, though parts of characters own that
 
 
 def find_cover(
@@ -101,20 +101,18 @@ def _cost(reading: Reading, rows: Rows, content: bytes, found: Cover, hints: Hin
         return SURE
     if hints.lags or not found.pieces:
         return reading.cost
-    behind = _find_texts(rows, hints.marks, found.pieces[-1].row + 1)
-    if not reading.cost:  # what the content ends with stands behind a part that owns those bytes
-        guessed = any(x.option.data is None and x.end > x.start for x in found.pieces)
-        own = guessed and not hints.stops and any(map(content.endswith, behind))
-        return LEFT_BEHIND if own else 0
-    return reading.cost + (LEFT_BEHIND if any(behind) else 0)
+    marks, first, end = hints.marks, found.pieces[0].row, found.pieces[-1].row + 1
+    before = _find_texts(rows, marks, reversed(range(first)))
+    behind = _find_texts(rows, marks, range(end, len(rows)))
+    guessed = [content[x.start : x.end] for x in found.pieces if x.option.data is None]
+    lost = any(text in data for text in (*before, *behind) for data in guessed)
+    return reading.cost + (LEFT_OUT if lost or (reading.cost and behind) else 0)
 
 
-def _find_texts(rows: Rows, marks: Sequence[Mark], first: int) -> Iterator[bytes]:
-    """Yield the texts of those rows that have one, from the first to the next control token."""
-    for n in takewhile(lambda n: not marks[n], range(first, len(rows))):
-        option = rows[n][0]
-        if not option.is_blank:
-            yield option.data or b"".join(option.texts)
+def _find_texts(rows: Rows, marks: Sequence[Mark], places: Iterable[int]) -> list[bytes]:
+    """Return the texts of those rows that have one, up to the first control token."""
+    options = (rows[n][0] for n in takewhile(lambda n: not marks[n], places))
+    return [x.data or b"".join(x.texts) for x in options if not x.is_blank]
 
 
 def _has_too_many_parts(found: Cover) -> bool:

@@ -170,7 +170,7 @@ def _plain(row: Entry | Alternative, given: bytes | None, expected: Raw, context
     if not given:
         context.note("logprobs_bytes_missing")
         row.bytes = expected
-    elif given == text or given.startswith(b"token_id:"):
+    elif given == text or token_id(given.decode(errors="replace")) is not None:
         row.bytes = expected
     else:
         row.bytes = bytes_json(given)

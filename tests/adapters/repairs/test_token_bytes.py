@@ -96,6 +96,13 @@ CASES: dict[str, tuple[str, Any, str, list[int] | None, dict[str, int]]] = {
         {"logprobs_bytes_unknown": 1},
     ),
     "a text, its placeholder's bytes": ("Hi", list(b"token_id:7"), "Hi", [72, 105], {}),
+    "a text like a placeholder, with a part": (
+        "token_id:\\xc3",
+        list(b"token_id:\xc3"),
+        "token_id:\\xc3",
+        list(b"token_id:\xc3"),
+        {},
+    ),
     "an escape of a whole character": ("\\xc3\\xa9", E_ACUTE, "\\xc3\\xa9", E_ACUTE, {}),
 }  # fmt: skip
 
