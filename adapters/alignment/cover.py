@@ -20,7 +20,7 @@ from wellspoken.adapters.alignment.costs import Costs
 from wellspoken.adapters.alignment.ends import CONTINUING
 from wellspoken.adapters.alignment.exact import Exact, is_exact
 from wellspoken.adapters.alignment.known import Known
-from wellspoken.adapters.alignment.parts import LEFT_FIRST, Parts
+from wellspoken.adapters.alignment.parts import GUESS, Parts
 from wellspoken.adapters.alignment.placement import (
     AFTER,
     ANY,
@@ -162,7 +162,7 @@ def _cover(rows: Rows, content: bytes, budget: Budget, hints: Hints) -> Cover | 
     exact = _cover_exactly(rows, content, budget, hints)
     if exact is not None and (sure is None or exact.cost <= sure.cost):
         sure = exact
-        if exact.cost <= AFTER and exact.penalty < LEFT_FIRST:
+        if exact.cost <= AFTER and exact.penalty < GUESS:
             return exact
     few = budget.left // FEW
     most = Budget(budget.left - few)

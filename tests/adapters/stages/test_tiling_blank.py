@@ -94,3 +94,26 @@ def test_parts_behind_the_content_of_a_call_are_not_left_out() -> None:
     told = message("어", tool_calls=[call()])
     given = choice(message=told, logprobs=lp(*rows), finish_reason="tool_calls")
     assert numbers(body(completion(given), scored(tools=[TOOL]))) == [-5, -6, -7, -8, -9, -10]
+
+
+def test_a_part_does_not_own_the_texts_that_stand_before_it() -> None:
+    """Mutant: `_cost` looks at the texts behind a content alone; four numbers are lost.
+
+    Parts of a text are left out of each token: the third begins with the end of a woman, and ends
+    with the beginning of the next.
+    """
+    joiner = "\u200d"
+    said = tile(f"👩{joiner}👩{joiner}👧", "", "", joiner, joiner, "", "")
+    assert numbers(said) == [-1, -2, -3, -4, -5, -6]
+    assert [said.entries[n]["token"] for n in (2, 5)] == [joiner, "👧"]
+
+
+@pytest.mark.parametrize("part", ["", "\ufffd"])
+@pytest.mark.parametrize("between", [1, 2])
+def test_entries_of_one_event_are_not_left_for_later_text(part: str, between: int) -> None:
+    """Mutant: `_cover` takes a cover by exact forms though text is left behind it (U+FFFD)."""
+    tokens = ["a", part, part, "好", *[part] * between, "好", "b"]
+    rows = rows_of(*tokens)
+    said = apart([(rows[:1], "a"), (rows[1:-1], "好好"), (rows[-1:], "b")])
+    assert numbers(said) == [-n for n in range(1, len(tokens) + 1)]
+    assert said.joined.decode() == "a好好b"
