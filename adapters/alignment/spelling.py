@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from wellspoken.adapters.tokens.table import raw_escapes
 
@@ -69,3 +69,12 @@ SPELLINGS: tuple[tuple[str, Undo], ...] = (
     ("logprobs_raw_escapes", raw_escapes),
 )
 """(repair, function): bytes of a token spelled so, None for one that is not."""
+
+
+def list_texts(tokens: Sequence[str]) -> Iterator[str]:
+    """Give the text that tokens are together: as they stand, and by each raw spelling."""
+    yield "".join(tokens)
+    for _, undo in SPELLINGS:
+        undone = [(token, undo(token)) for token in tokens]
+        data = b"".join(token.encode() if told is None else told for token, told in undone)
+        yield data.decode(errors="replace")

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from wellspoken.adapters.alignment.spelling import list_texts
 from wellspoken.adapters.events import Entry
 from wellspoken.adapters.repairs.tools import Row
 
@@ -29,9 +30,10 @@ class Streamed(Struct, eq=False):
         size = self.size
         if not 0 < size <= len(entries) or mark(entries[0]) != self.first:
             return False
-        tokens = "".join(entry.token for entry in entries)
-        own = bool(text) and "".join(tokens.split()) == "".join(text.split())
-        return mark(entries[size - 1]) == self.last and not own
+        if mark(entries[size - 1]) != self.last:
+            return False
+        told = list_texts([entry.token for entry in entries])
+        return not text or _squeeze(text) not in map(_squeeze, told)
 
     def add(self, entries: list[Entry]) -> None:
         """Count entries that came, which are none of those before."""

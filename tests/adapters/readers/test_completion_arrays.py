@@ -70,6 +70,14 @@ def test_a_chunk_like_the_one_before_is_no_repetition() -> None:
     assert "logprobs_repeated" not in outcome.repairs
 
 
+def test_a_chunk_of_raw_spaces_behind_one_is_no_repetition() -> None:
+    """Mutant: `Streamed.again` compares the tokens with the text as they are spelled."""
+    one, two = arrays(["Ġ"], [-0.5]), arrays(["Ġ", "Ġ"], [-0.5, -0.25])
+    outcome, choice = streamed(piece(" ", one), piece("  ", two), piece("", None, "stop"))
+    assert choice["logprobs"]["token_logprobs"] == [-0.5, -0.5, -0.25]
+    assert "logprobs_repeated" not in outcome.repairs
+
+
 def test_a_native_last_event_like_the_first_is_no_repetition() -> None:
     entry = {"id": 5, "token": "a", "bytes": [97], "logprob": -0.5, "top_logprobs": []}
     event = {"content": "a", "stop": False, "completion_probabilities": [entry]}
