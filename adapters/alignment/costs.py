@@ -79,9 +79,9 @@ class Costs:
 
     def _is_space(self, near: Rows, first: int) -> bool:
         """Say whether rows before one are white space, with a character that it ends."""
-        data = b"".join(row[0].data or b"" for row in reversed(near))
-        whole = data + (self.rows[first][0].data or b"")
-        return all(row[0].data for row in near) and measure_space(whole) >= len(data)
+        shown = [row[0].data or row[0].texts[0] for row in reversed(near)]
+        whole = b"".join(shown) + (self.rows[first][0].data or b"")
+        return all(shown) and measure_space(whole) >= sum(map(len, shown))
 
     def _has_content(self, row: int, end: int) -> bool:
         """Say whether some of these rows are no white space, though in no call or reasoning."""

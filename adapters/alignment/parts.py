@@ -139,7 +139,8 @@ class Parts:
             _, before, option = trails[abs(index) - row][end]
             over = len(option.data or b"") > end[0] - before[0]
             joints.insert(0, Joint(abs(index) + 1, size, end, penalty, over))
-        return Stretch(row, joints, bool(arrived), trace) if joints else None
+        cut = all(_is_stripped(option, self.content, at) for option in self.rows[row])
+        return Stretch(row, joints, bool(arrived), trace, cut) if joints else None
 
     def find_begins(self, row: int, at: int) -> list[int]:
         """Return the rows from `row` on with which a stretch may begin at `at`."""
@@ -190,6 +191,13 @@ def price_end(told: bool, *, inner: bool, left: float) -> float:
 def _exits(trail: Trail) -> list[State]:
     """Return the states in which a stretch may be left: the furthest, without parts that wait."""
     return sorted(trail, key=lambda state: (state[1] > 0, -state[0], trail[state][0]))[:EXITS]
+
+
+def _is_stripped(option: Option, content: bytes, at: int) -> bool:
+    """Say whether a stretch's first row begins with white space that the content lacks."""
+    if option.data is None:
+        return strip_space(option, content, at) is not option
+    return not content.startswith(option.data, at) and find_cut(option.data, content, at) > 0
 
 
 def _may_begin(option: Option, rest: bytes, parted: bool) -> bool:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 from msgspec import Struct
 
 _SPACE = re.compile(  # what str.strip takes
-    rb"[\x80-\xbf]*(?:[\t-\r\x1c-\x20]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|"
+    rb"(?:[\t-\r\x1c-\x20\x80-\xbf]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|"
     rb"\xe2\x81\x9f|\xe3\x80\x80)*"
 )
 PART = (b"", b"")  # the texts of a part of a character
@@ -161,7 +161,7 @@ class Walker(Protocol):
 
 
 def measure_space(data: bytes) -> int:
-    """Return how many bytes of white space stand at the front, the end of such a character too."""
+    """Return how many bytes of white space stand at the front, the ends of such characters too."""
     found = _SPACE.match(data)
     return found.end() if found else 0
 

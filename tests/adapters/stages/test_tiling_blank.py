@@ -117,3 +117,14 @@ def test_entries_of_one_event_are_not_left_for_later_text(part: str, between: in
     said = apart([(rows[:1], "a"), (rows[1:-1], "好好"), (rows[-1:], "b")])
     assert numbers(said) == [-n for n in range(1, len(tokens) + 1)]
     assert said.joined.decode() == "a好好b"
+
+
+def test_a_part_behind_stripped_white_space_does_not_own_what_bytes_behind_it_spell() -> None:
+    """Mutants, by each of which the first part owns "好": its three bytes are lost.
+
+    `Parts` does not say that white space was cut; `Costs._is_space` takes no part for one of that.
+    It is U+3000 here, whose last byte came with the second token.
+    """
+    rows = rows_of(" \ufffd", *[f"byte: \\x{byte:02x}" for byte in (0x80, 0xE5, 0xA5, 0xBD)])
+    said = apart([(rows[:1], ""), (rows[1:], "好")], reason="length")
+    assert said.rows == [("\\xe5", -3, [0xE5]), ("\\xa5", -4, [0xA5]), ("\\xbd", -5, [0xBD])]
