@@ -296,14 +296,15 @@ class ToolCallStage:
             self._join_name(event, call)
             if event.name != call.name:
                 return True
-        if call.unfilled and event.name and (other or not event.id):
+        same = bool(event.id) and event.id == call.given
+        if call.unfilled and event.name and not same:
             return is_whole(event.arguments)  # an object, as the one before it
         if not call.arguments.complete():
             return False
         if event.name is None:
             return self._next_without_name(event, call, other)
         text = event.arguments.lstrip()
-        if not text or (isinstance(event.arguments, Unfilled) and not other and event.id):
+        if not text or (isinstance(event.arguments, Unfilled) and same):
             call.behind = event
             return other and call.bare  # whose names are heads alone
         return text.startswith(OPENING) and not says_again(event, call)

@@ -88,6 +88,13 @@ def test_empty_objects_of_two_ids_are_two_calls() -> None:
     assert [x[1:] for x in said.calls] == [("f", "{}"), ("f", '{"x":1}')]
 
 
+@pytest.mark.parametrize("objects", [[{}, {"x": 1}], [{"x": 1}, {}]])
+def test_objects_of_which_one_alone_has_an_id_are_two_calls(objects: list[Json]) -> None:
+    """Mutants: `same` is also of a call that told no id, in either of its two places."""
+    said = streamed([bare("f", objects[0])], [bare("f", objects[1], id="a")])
+    assert [json.loads(x[2]) for x in said.calls] == objects
+
+
 def test_an_empty_object_beside_the_reason_and_without_one() -> None:
     head = {"tool_calls": [bare("f", {}, id="call_1")]}
     for parts in ([chunk(head, "tool_calls")], [chunk(head)]):
