@@ -21,7 +21,7 @@ from tests.live.vllm.conftest import StartProxy
 from tests.live.vllm.server import Server
 from tests.models.tiny_hf import CONTEXT, Tokens
 
-STARTED = 5  # events of the proxy's stream before the fault
+STARTED = 2  # events of a stream before the fault: its role, and text
 TRIES = 20  # of a stream that is to be ended before its limit
 BIG = 4_000_000
 PATIENCE = 10.0
@@ -86,18 +86,31 @@ def check_failed_stream(reading: Reading, payload: dict[str, Any]) -> dict[str, 
     return error
 
 
-def check_whole(reading: Reading, given: tuple[int, bytes], payload: dict[str, Any]) -> None:
-    """Assert that each answer is either whole, to its limit, or an error."""
+def check_each(reading: Reading, given: tuple[int, bytes], payload: dict[str, Any]) -> None:
+    """Assert that stream and body are an error, or were whole before the fault, to the last token.
+
+    An engine runs ahead of what its server has written, so on a busy machine it may be done.
+    """
     if reading.reasons:
         assert reading.reasons == {"length"} and reading.data.endswith(b"data: [DONE]\n\n")
         assert check_stream(reading.data, checked_request(payload)) == []
+        assert count_entries(reading.events) == payload["max_tokens"]
     else:
         check_failed_stream(reading, payload)
     status, data = given
     if status == 200:
-        assert json.loads(data)["choices"][0]["finish_reason"] == "length"
+        answer = json.loads(data)
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert count_entries([answer]) == payload["max_tokens"]
     else:
-        assert check_error(data, status) == []
+        assert status in (500, 502, 504) and check_error(data, status) == []
+        assert json.loads(data)["error"]["type"] == "server_error"
+
+
+def count_entries(answers: list[Any]) -> int:
+    """Return how many tokens a body, or a stream's chunks, tell the numbers of."""
+    choices = [choice for answer in answers for choice in answer["choices"]]
+    return sum(len(x["logprobs"]["content"]) for x in choices if x["logprobs"])
 
 
 async def faulted(
@@ -129,11 +142,9 @@ async def test_a_killed_engine_is_an_error_never_an_end(
     own, through, own_body, through_body = await faulted(
         victim, proxy, payload, lambda: os.kill(engine, signal.SIGKILL)
     )
-    assert own.reasons == set() and own_body[0] in (0, 500)
-    check_failed_stream(through, payload)
-    status, data = through_body
-    assert status in (500, 502) and check_error(data, status) == []
-    assert json.loads(data)["error"]["type"] == "server_error"
+    assert own.reasons <= {"length"} and own_body[0] in (0, 200, 500)
+    assert through_body[0] != 504
+    check_each(through, through_body, payload)
     async with openai.AsyncOpenAI(base_url=f"{proxy}/v1", api_key="x", max_retries=0) as sdk:
         with pytest.raises(openai.InternalServerError) as caught:
             await sdk.chat.completions.create(**question())
@@ -158,7 +169,7 @@ async def test_a_server_ended_meanwhile_is_an_error(
     )
     status, data = through_body
     if status == 200 or through.reasons:
-        check_whole(through, through_body, payload)
+        check_each(through, through_body, payload)
         return
     error = check_failed_stream(through, payload)
     assert check_error(data, status) == []
