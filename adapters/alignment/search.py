@@ -122,7 +122,7 @@ def _has_too_many_parts(found: Cover) -> bool:
         data = piece.option.data
         if data and parts:
             if parts >= MOST_BYTES:
-                data = data[piece.cut : len(data) - piece.over]
+                data = data[piece.cut :]
             if parts >= len(data):
                 return True
         parts = parts + 1 if data == b"" else 0

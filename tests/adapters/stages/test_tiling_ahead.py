@@ -187,3 +187,18 @@ def test_text_whose_split_nothing_tells_is_searched_once(monkeypatch: pytest.Mon
     said = stream([role(), *parts, end()], scored(stop=["###"]), waived=["7.chunk"])
     assert numbers(said) == [-float(n) for n in range(1, 121)]
     assert sum(searched) < 3 * 120
+
+
+def test_parts_before_a_text_that_reaches_over_may_be_of_all_of_it() -> None:
+    """Mutant: `_has_too_many_parts` counts the bytes that have come; the first woman is lost.
+
+    vLLM's entries, beside text that is held back: the last token ends four characters.
+    """
+    joiner = "\u200d"
+    woman, text = f"👩{joiner}", "👧❤\ufe0f😀🇩"
+    tokens = ["❤", "\ufe0f", "", "", "", woman, "", "", woman, "", "", "", "", text, "", "🇪"]
+    told = {3: "❤\ufe0f", 9: woman + "👩", 13: joiner + "👧", 14: "❤\ufe0f", 15: "😀"}
+    rows = rows_of(*tokens)
+    said = apart([*[([row], told.get(n, "")) for n, row in enumerate(rows)], ([], "🇩🇪")])
+    assert numbers(said) == [-n for n in range(1, len(tokens) + 1)]
+    assert [said.entries[n]["token"] for n in (5, 8, 13, 15)] == [woman, woman, text, "🇪"]
