@@ -53,17 +53,16 @@ def settle(entries: list[Entry], context: Context) -> bool:
             if row.id is not UNSET:
                 if same is not None and row.id == own:
                     same.append(row)
-                row.id, ids = UNSET, True
+                ids = True
             if row.logprob > previous:
                 ordered = False
             elif row.logprob == previous:
                 alike = True
             previous = row.logprob
-        if not ordered:
-            context.note("logprobs_unordered")
-            entry.top_logprobs.sort(key=LOGPROB, reverse=True)
-        if (alike or not ordered) and not ids:
-            _once(entry, context)
+        if alike or not ordered:
+            _arrange(entry, ordered, context)
+        if ids:
+            _drop_ids(entry.top_logprobs)
         if entry.top_logprobs and (
             entry.top_logprobs[0].logprob != entry.logprob
             or entry.top_logprobs[0].token != entry.token
@@ -74,19 +73,25 @@ def settle(entries: list[Entry], context: Context) -> bool:
     return plain
 
 
-def _once(entry: Entry, context: Context) -> None:
-    """Leave out an alternative that repeats the one before it in all that is known of it."""
-    rows = entry.top_logprobs
-    kept = rows[:1]
-    for row in rows[1:]:
-        before = kept[-1]
-        if row.bytes == NULL or (row.token, row.logprob, row.bytes) != (
-            before.token,
-            before.logprob,
-            before.bytes,
-        ):
+def _drop_ids(rows: list[Alternative]) -> None:
+    for row in rows:
+        row.id = UNSET
+
+
+def _arrange(entry: Entry, ordered: bool, context: Context) -> None:
+    """Sort the alternatives, and leave out what repeats one in all that is known of it."""
+    if not ordered:
+        context.note("logprobs_unordered")
+        entry.top_logprobs.sort(key=LOGPROB, reverse=True)
+    seen: set[tuple[object, ...]] = set()
+    kept = []
+    for row in entry.top_logprobs:
+        told = (row.token, row.logprob, bytes(row.bytes), row.id)
+        known = row.bytes != NULL or row.id is not UNSET
+        if not known or told not in seen:
             kept.append(row)
-    if len(kept) < len(rows):
+        seen.add(told)
+    if len(kept) < len(entry.top_logprobs):
         context.note("logprobs_alternative_repeated")
         entry.top_logprobs = kept
 

@@ -146,14 +146,21 @@ def native(shape: str) -> Callable[[Draw, TextCase], None]:
 
 
 def whole(tokens: list[Token]) -> list[Group]:
-    """Group tokens as llama.cpp sends them: as soon as there are whole characters."""
+    """Group tokens as llama.cpp sends them: as soon as there are whole characters.
+
+    None of the last one's alternatives is such a character, since a map has one number for a name.
+    """
     found: list[Group] = [[]]
     for token in tokens:
         found[-1].append(token)
+        data = b"".join(one.data for one in found[-1])
         try:
-            b"".join(one.data for one in found[-1]).decode()
+            data.decode()
         except UnicodeDecodeError:
             continue
+        if len(found[-1]) > 1:
+            others = tuple(pair for pair in token.top if pair[0] != data)
+            found[-1][-1] = Token(token.data, token.logprob, others)
         found.append([])
     return [group for group in found if group]
 

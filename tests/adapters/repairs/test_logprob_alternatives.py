@@ -46,11 +46,16 @@ def test_the_sampled_token_has_its_own_value() -> None:
     assert said.repairs == {"logprobs_own_from_alternative": 1}
 
 
-def test_an_alternative_told_twice_is_one() -> None:
-    rows = [entry("a", -0.1, [("a", -0.1), ("b", -2.0), ("b", -2.0)])]
-    said = body(completion(choice("a", logprobs=lp(*rows))), scored(3))
-    assert said.tops == [[("a", -0.1), ("b", -2.0)]]
-    assert said.repairs == {"logprobs_alternative_repeated": 1}
+@pytest.mark.parametrize("names", ["abb", "abcb", "bacb"])
+@pytest.mark.parametrize("ids", [False, True])
+def test_an_alternative_told_twice_is_one(names: str, ids: bool) -> None:
+    """Mutants: `_arrange` looks at the one before alone; it keeps all that have ids."""
+    rows = [entry("a", -0.1, [(name, -0.1 if name == "a" else -2.0) for name in names])]
+    for row in rows[0]["top_logprobs"] if ids else ():
+        row["id"] = ord(row["token"])
+    said = body(completion(choice("a", logprobs=lp(*rows))), scored(4))
+    assert said.tops == [[(x, -0.1 if x == "a" else -2.0) for x in sorted({*names})]]
+    assert said.repairs["logprobs_alternative_repeated"] == 1
 
 
 @pytest.mark.parametrize(

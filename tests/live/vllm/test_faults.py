@@ -154,11 +154,11 @@ async def test_a_killed_engine_is_an_error_never_an_end(
 async def test_a_server_ended_meanwhile_is_an_error(
     victim: Server, start_proxy: StartProxy, tokens: Tokens
 ) -> None:
-    """vLLM answers 200 with finish_reason `abort`, and [DONE]; or, ending itself, nothing more.
+    """vLLM answers 200 with finish_reason `abort`, and [DONE]; or with 500; or nothing more.
 
-    The latter when it kills its engine before that has told of the aborted requests: the
-    connections stay open, and only a time limit ends the answers. On a busy machine it may be done
-    with an answer before it heeds the signal; then that answer is whole.
+    The last when it kills its engine before that has told of the aborted requests: the connections
+    stay open, and only a time limit ends the answers. Which of these it is differs from one of its
+    answers to the next.
     """
     proxy = await start_proxy(
         victim.url, timeouts={"between_chunks": PATIENCE, "first_token_body": PATIENCE}
@@ -167,21 +167,8 @@ async def test_a_server_ended_meanwhile_is_an_error(
     own, through, own_body, through_body = await faulted(
         victim, proxy, payload, victim.process.terminate
     )
-    status, data = through_body
-    if status == 200 or through.reasons:
-        check_each(through, through_body, payload)
-        return
-    error = check_failed_stream(through, payload)
-    assert check_error(data, status) == []
-    told = json.loads(data)["error"]
-    if own.reasons == {"abort"}:
-        assert own.data.endswith(b"data: [DONE]\n\n")
-        assert json.loads(own_body[1])["choices"][0]["finish_reason"] in ("abort", "length")
-        codes = {error["code"], told["code"]}  # either may have met the silence, and its limit
-        assert "upstream_abort" in codes <= {"upstream_abort", "backend_timeout"}
-        assert status == (502 if told["code"] == "upstream_abort" else 504)
-    elif not own.reasons:
-        assert status in (502, 504) and "abort" not in told["message"]
+    assert own.reasons <= {"abort", "length"} and own_body[0] in (0, 200, 500)
+    check_each(through, through_body, payload)
 
 
 async def test_an_aborted_stream_is_an_error(vllm: str, proxy: str, tokens: Tokens) -> None:
