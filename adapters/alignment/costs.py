@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from wellspoken.adapters.alignment.ends import CONTINUING, MOST_BYTES
@@ -12,6 +12,7 @@ from wellspoken.adapters.alignment.placement import (
     FRONT,
     GAP,
     LEFT,
+    LEFT_OUT,
     MARKED,
     PARTS,
     SHOWN,
@@ -131,6 +132,13 @@ class Costs:
             tail = max(tail, FAR if far else 0 if hints.lags else LEFT)
         return tail
 
+    def price_lost(self, pieces: Sequence[Piece]) -> int:
+        """Return what texts behind the content cost, of which one is in what parts own."""
+        if self.hints.lags or pieces[-1].row + 1 == len(self.rows):
+            return 0
+        behind = list_texts(self.rows, self.marks, range(pieces[-1].row + 1, len(self.rows)))
+        return LEFT_OUT if owns_any(pieces, behind, self.content) else 0
+
     def _is_better(self, joint: Joint, first: int) -> bool:
         """Say whether one of the rows before it tells what its own first row does not.
 
@@ -169,6 +177,23 @@ class Costs:
             text += row[0].data or row[0].texts[-1]
         stops = self.hints.stops if text else ()
         return any(text.startswith(stop) or stop.startswith(text) for stop in stops)
+
+
+def list_texts(rows: Rows, marks: Sequence[Mark], places: Iterable[int]) -> list[bytes]:
+    """Return the texts of those rows that have one, up to the first control token.
+
+    Without white space in front, which the content may lack.
+    """
+    options = (rows[n][0] for n in takewhile(lambda n: not marks[n], places))
+    texts = [x.data or b"".join(x.texts) for x in options if not x.is_blank]
+    return [text[measure_space(text) :] or text for text in texts]
+
+
+def owns_any(pieces: Sequence[Piece], texts: Sequence[bytes], content: bytes) -> bool:
+    """Say whether one of the texts, which are no parts, is in what parts of characters own."""
+    owned = [content[x.start : x.end] for x in pieces if x.option.data is None]
+    whole = [text for text in texts if text.decode(errors="ignore")]
+    return any(text in data for text in whole for data in owned)
 
 
 def _is_told(piece: Piece) -> bool:

@@ -327,6 +327,7 @@ class _Search:
             further = _Way(cost, way.penalty + joint.penalty + unsure, joint, stretches)
             if stretch.whole and joint is stretch.joints[0]:
                 tail = self.costs.price_tail(stretch, joint, at)
+                tail = max(tail, self.costs.price_lost(further.trace()))
                 self._offer(further._replace(cost=cost + tail))
             elif joint.row < len(self.rows):
                 self._reach(further)

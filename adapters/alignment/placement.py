@@ -35,6 +35,7 @@ GAP = 9  # rows between two pieces are outside, each time
 UNMARKED = 8  # and no control token among them says that they are a call
 SHOWN = 13  # rows are outside though they stand before a call, not before what closes reasoning
 SPACES = 11  # parts of characters do, which may be of white space as well
+LEFT_OUT = 10  # rows with text are outside, though parts of characters own that
 INSIDE = 28  # the content begins inside of a row
 PARTIAL = 100  # the rows end before the content
 """What a cover costs; 0 is exact. Of several covers the cheapest is taken."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from collections.abc import Sequence
 
 from wellspoken.adapters.alignment.candidates import UNCHOSEN, Reading, mark_of, options
+from wellspoken.adapters.alignment.costs import list_texts, owns_any
 from wellspoken.adapters.alignment.cover import SURE, cover
 from wellspoken.adapters.alignment.ends import MOST_BYTES
 from wellspoken.adapters.alignment.placement import (
     FRONT,
+    LEFT_OUT,
     STEPS,
     Budget,
     Cover,
     Hints,
-    Mark,
     Rows,
 )
 from wellspoken.adapters.alignment.spelling import SPELLINGS, Undo, is_byte_level, raw_byte_level
@@ -24,7 +24,6 @@ Spelling = tuple[str, Undo] | None
 Found = tuple[Cover | None, Spelling]
 
 UNDONE = 9  # cost of reading letters as bytes, where no text before was spelled so
-LEFT_OUT = 10  # cost of rows with text that stand outside, though parts of characters own that
 
 
 def find_cover(
@@ -102,17 +101,10 @@ def _cost(reading: Reading, rows: Rows, content: bytes, found: Cover, hints: Hin
     if hints.lags or not found.pieces:
         return reading.cost
     marks, first, end = hints.marks, found.pieces[0].row, found.pieces[-1].row + 1
-    before = _find_texts(rows, marks, reversed(range(first)))
-    behind = _find_texts(rows, marks, range(end, len(rows)))
-    guessed = [content[x.start : x.end] for x in found.pieces if x.option.data is None]
-    lost = any(text in data for text in (*before, *behind) for data in guessed)
-    return reading.cost + (LEFT_OUT if lost or (reading.cost and behind) else 0)
-
-
-def _find_texts(rows: Rows, marks: Sequence[Mark], places: Iterable[int]) -> list[bytes]:
-    """Return the texts of those rows that have one, up to the first control token."""
-    options = (rows[n][0] for n in takewhile(lambda n: not marks[n], places))
-    return [x.data or b"".join(x.texts) for x in options if not x.is_blank]
+    before = list_texts(rows, marks, reversed(range(first)))
+    behind = list_texts(rows, marks, range(end, len(rows)))
+    lost = owns_any(found.pieces, before, content) or (reading.cost and behind)
+    return reading.cost + (LEFT_OUT if lost else 0)
 
 
 def _has_too_many_parts(found: Cover) -> bool:

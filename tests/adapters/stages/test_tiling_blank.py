@@ -128,3 +128,19 @@ def test_a_part_behind_stripped_white_space_does_not_own_what_bytes_behind_it_sp
     rows = rows_of(" \ufffd", *[f"byte: \\x{byte:02x}" for byte in (0x80, 0xE5, 0xA5, 0xBD)])
     said = apart([(rows[:1], ""), (rows[1:], "好")], reason="length")
     assert said.rows == [("\\xe5", -3, [0xE5]), ("\\xa5", -4, [0xA5]), ("\\xbd", -5, [0xBD])]
+
+
+def test_a_part_does_not_own_the_text_that_stands_behind_it() -> None:
+    """Mutant: `Costs.price_lost` is 0; the third part owns the emoji, whose number is lost.
+
+    The parts are of U+3000 between white space, all of which was cut off.
+    """
+    said = apart([(rows_of("\t\ufffd", "\ufffd", "\ufffd ", " 😀"), "😀")])
+    assert said.rows == [("😀", -4, [0xF0, 0x9F, 0x98, 0x80])]
+
+
+def test_a_byte_is_no_text_that_a_part_may_not_own() -> None:
+    """Mutant: `owns_any` looks at parts too; "éü" is the second's, and the first byte is lost."""
+    byte = "byte: \\xc3"
+    said = apart([(rows_of(byte, "\ufffdü", byte), "éü")], reason="length")
+    assert said.rows[:2] == [("\\xc3", -1, [0xC3]), ("\\xa9ü", -2, [0xA9, 0xC3, 0xBC])]
