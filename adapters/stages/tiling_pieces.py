@@ -104,3 +104,11 @@ def trim_front(pieces: list[Piece], content: bytes, entries: list[Entry]) -> lis
     while first < owner and CONTROL.fullmatch(entries[pieces[first].row].token):
         first += 1
     return pieces[first:]
+
+
+def has_few_parts(pieces: list[Piece], content: bytes) -> bool:
+    """Say whether the last character has more bytes than parts that tell no text."""
+    start, end = pieces[-1].start, pieces[-1].end
+    last = content[start:end].decode(errors="ignore")[-1:].encode()
+    same = takewhile(lambda x: x.option.is_blank and x.start >= start, pieces[::-1])
+    return len(last) > len(list(same))

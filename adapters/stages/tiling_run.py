@@ -33,6 +33,7 @@ from wellspoken.adapters.stages.tiling_pieces import (
     UNSURE,
     come_early,
     find_waiting,
+    has_few_parts,
     has_text,
     is_unsure,
     may_be_ahead,
@@ -67,6 +68,7 @@ class Run:
         self.searched = 0  # of those that wait, where the last one owns a part of unknown split
         self.untold = False  # entries tell ids instead of texts
         self.parted = False  # the last entry written owns a part of unknown split
+        self.short = False  # of a character that has more bytes than parts
         self.apart = False  # reasoning or a call came since the last covered piece
         self.begun = False  # entries were written
         self.any = False  # entries came
@@ -199,11 +201,9 @@ class Run:
         white space that was stripped has. And they may be of a stop string that is not ASCII.
         """
         undo = self.spelling[1] if self.spelling else None
-        parts = 0
-        while parts < len(self.waiting) and is_part(self.waiting[parts], undo):
-            parts += 1
+        parts = len(list(takewhile(lambda x: is_part(x, undo), self.waiting)))
         behind = self.waiting[parts:]
-        if self.parted and (behind or self.lags or parts > 1):
+        if self.parted and (behind or self.lags or parts > 1 or self.short):
             return parts
         stops = () if cut else self.exchange.stops
         if self.apart or not all(stop[:1].isascii() for stop in stops):
@@ -318,6 +318,7 @@ class Run:
             pieces = pieces[:first]
         undo = self.spelling[1] if self.spelling else None
         self.parted = bool(pieces) and pieces[-1].option.data is None
+        self.short = self.parted and has_few_parts(pieces, content)
         kept = [settle_piece(entries[x.row], x, content, undo, self.notes) for x in pieces]
         self.held, self.waiting = after, entries[end:]
         self.first = max(self.first - end, 0)

@@ -144,3 +144,13 @@ def test_a_byte_is_no_text_that_a_part_may_not_own() -> None:
     byte = "byte: \\xc3"
     said = apart([(rows_of(byte, "\ufffdü", byte), "éü")], reason="length")
     assert said.rows[:2] == [("\\xc3", -1, [0xC3]), ("\\xa9ü", -2, [0xA9, 0xC3, 0xBC])]
+
+
+def test_a_last_part_is_kept_where_its_character_has_fewer_than_bytes() -> None:
+    """Mutant: `has_few_parts` is never true; the last number is lost as the end of the text's.
+
+    Each token's text lacks what is not UTF-8, so the second owns two characters.
+    """
+    said = tile(" 0你好 e\u0301", " 0", "", " e", "", "")
+    assert numbers(said) == [-1, -2, -3, -4, -5]
+    assert len(tile("é", "", "", "").entries) == 2
