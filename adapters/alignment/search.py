@@ -98,7 +98,7 @@ def _cost(reading: Reading, rows: Rows, content: bytes, found: Cover, hints: Hin
     """Return how much worse a cover is for its reading, and for the text that it leaves out."""
     if reading.empty and _has_too_many_parts(found):
         return SURE
-    if hints.lags or not found.pieces:
+    if not found.pieces or (hints.lags and not reading.alternatives):
         return reading.cost
     marks, first, end = hints.marks, found.pieces[0].row, found.pieces[-1].row + 1
     before = list_texts(rows, marks, reversed(range(first)))

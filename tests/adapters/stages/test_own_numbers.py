@@ -228,6 +228,14 @@ def test_whatever_comes_out_has_its_own_number(pieces: list[tuple[str, Json]]) -
     assert are_kept(own, [row["logprob"] for each in rows for row in each]), rows
 
 
+def test_a_token_without_text_is_not_the_one_that_comes_with_the_next_text() -> None:
+    """Mutant: `_cost` prices no text left behind where entries lag; the "\\n" is "q" at -2.05."""
+    rows = [entry("q", -1.01), entry("\n", -1.04, [("\n", -1.04), ("q", -2.05)]), entry("q", -1.06)]
+    parts = [say(text, logprobs=lp(row)) for text, row in zip(("q", "", "q"), rows, strict=True)]
+    said = streamed([role(), *parts, end()], scored(2), waived=["7.chunk"])
+    assert [row["logprob"] for row in said.entries] == [-1.01, -1.06]
+
+
 @pytest.mark.parametrize("got", [[-2.0, -1.0], [-1.0, -1.5], [-9999.0]])
 def test_swapped_and_strange_numbers_are_refused(got: list[float]) -> None:
     assert are_kept([-1.0, -2.0, -3.0], [-1.0, -3.0])
