@@ -96,7 +96,7 @@ def _is_sure(best: Cover, cost: int) -> bool:
 
 def _cost(reading: Reading, rows: Rows, content: bytes, found: Cover, hints: Hints) -> int:
     """Return how much worse a cover is for its reading, and for the text that it leaves out."""
-    if reading.empty and _has_too_many_parts(found):
+    if reading.empty and has_too_many_parts(found):
         return SURE
     if not found.pieces or (hints.lags and not reading.alternatives):
         return reading.cost
@@ -107,7 +107,7 @@ def _cost(reading: Reading, rows: Rows, content: bytes, found: Cover, hints: Hin
     return reading.cost + (LEFT_OUT if lost else 0)
 
 
-def _has_too_many_parts(found: Cover) -> bool:
+def has_too_many_parts(found: Cover) -> bool:
     """Say whether more rows without text stand before a text than it may have parts."""
     parts = 0
     for piece in found.pieces:

@@ -25,7 +25,7 @@ from wellspoken.adapters.alignment.candidates import (
     without_bytes,
 )
 from wellspoken.adapters.alignment.placement import FRONT, PARTIAL, Budget, Cover, Hints
-from wellspoken.adapters.alignment.search import Spelling, find_cover
+from wellspoken.adapters.alignment.search import Spelling, find_cover, has_too_many_parts
 from wellspoken.adapters.events import UNKNOWN, Entry, Event, Logprobs, Reason, Text
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.textless import take_textless
@@ -285,7 +285,7 @@ class Run:
         So it is where others that stand before a first text's own cover it at less cost.
         """
         content, hints = self.held.encode(), self._make_hints()
-        if may_be_ahead(found.pieces, content):
+        if may_be_ahead(found.pieces, content) or has_too_many_parts(found):
             return True
         if (self.begun and not self.apart) or found.cost < FRONT:
             return False

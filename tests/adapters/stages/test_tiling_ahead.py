@@ -202,3 +202,16 @@ def test_parts_before_a_text_that_reaches_over_may_be_of_all_of_it() -> None:
     said = apart([*[([row], told.get(n, "")) for n, row in enumerate(rows)], ([], "🇩🇪")])
     assert numbers(said) == [-n for n in range(1, len(tokens) + 1)]
     assert [said.entries[n]["token"] for n in (5, 8, 13, 15)] == [woman, woman, text, "🇪"]
+
+
+def test_more_parts_than_a_text_has_bytes_may_have_text_that_comes_later() -> None:
+    """Mutant: `_is_doubtful` leaves out `has_too_many_parts`; the first woman has a later entry.
+
+    Text is held back, so what comes with the second woman's entry is the first one.
+    """
+    woman, joiner = "👩", "\u200d"
+    rows = rows_of(*[""] * 7, woman, joiner)
+    said = apart([(rows[:7], ""), (rows[7:8], woman), (rows[8:], joiner + woman + joiner)])
+    assert numbers(said) == [-n for n in range(1, 10)]
+    told = [row["token"] for row in said.entries if row["token"]]
+    assert told == [woman, joiner, woman, joiner] and said.entries[8]["token"] == joiner
