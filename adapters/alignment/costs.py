@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import takewhile
 
 from wellspoken.adapters.alignment.ends import CONTINUING, MOST_BYTES
@@ -23,6 +25,7 @@ from wellspoken.adapters.alignment.placement import (
     Hints,
     Joint,
     Mark,
+    Option,
     Piece,
     Rows,
     Stretch,
@@ -33,7 +36,9 @@ from wellspoken.adapters.alignment.placement import (
 )
 
 _UTF8 = bytes(range(0xF5))  # bytes that a text in UTF-8 has
+_SPACES = bytes([*range(0x21), *range(0x80, 0xC0), 0xC2, 0xE1, 0xE2, 0xE3])  # that white space has
 STOP_ROWS = 16  # rows that a stop string is sought in
+LOST_ROWS = 32  # rows behind a content that are looked at for text that parts of it own
 HELD = 12  # characters of text that is held back, at most as a rule
 
 
@@ -54,8 +59,7 @@ class Costs:
         if not outside:
             return 0
         marks = self.marks[joint.row : first]
-        behind = takewhile(lambda n: not self.marks[n], reversed(range(joint.row, first)))
-        near = [self.rows[n] for n in behind]  # rows that no control token parts from the stretch
+        near = self._list_near(joint.row, first)
         space = self._is_space(near, first)
         blank = space or all(is_space(row) or is_blank(row) for row in near)
         head = self.heads[first]
@@ -78,9 +82,19 @@ class Costs:
             lost = lost or (is_part(near[0]) and not is_part(self.rows[first]))
         return (SPACE if space else FRONT) + head + (MARKED if lost and not shown else 0)
 
+    def _list_near(self, row: int, first: int) -> list[Sequence[Option]]:
+        """Return the rows before one, the nearest first, up to a control token or a text."""
+        near: list[Sequence[Option]] = []
+        for n in takewhile(lambda n: not self.marks[n], range(first - 1, row - 1, -1)):
+            near.append(self.rows[n])
+            option = self.rows[n][0]
+            if (option.data or b"".join(option.texts)).strip(_SPACES):
+                break
+        return near
+
     def _is_space(self, near: Rows, first: int) -> bool:
         """Say whether rows before one are white space, with a character that it ends."""
-        shown = [row[0].data or row[0].texts[0] for row in reversed(near)]
+        shown = [row[0].data or _get_opening(row[0]) for row in reversed(near)]
         whole = b"".join(shown) + (self.rows[first][0].data or b"")
         return all(shown) and measure_space(whole) >= sum(map(len, shown))
 
@@ -99,6 +113,8 @@ class Costs:
         if not self.hints.last:
             return 0
         ahead: Mark = "opens" if self.hints.reasoned and not joint.at else ""
+        if not ahead and "opens" not in self.marks[joint.row : first]:
+            return 0
         parts = spaces = 0
         for n in range(first - 1, joint.row - 1, -1):
             ahead = self.marks[n] or ahead
@@ -133,10 +149,12 @@ class Costs:
         return tail
 
     def price_lost(self, pieces: Sequence[Piece]) -> int:
-        """Return what texts behind the content cost, of which one is in what parts own."""
-        if self.hints.lags or pieces[-1].row + 1 == len(self.rows):
+        """Return what texts just behind the content cost, of which one is in what parts own."""
+        first = pieces[-1].row + 1
+        if self.hints.lags or first == len(self.rows) or all(x.option.data for x in pieces):
             return 0
-        behind = list_texts(self.rows, self.marks, range(pieces[-1].row + 1, len(self.rows)))
+        near = range(first, min(first + LOST_ROWS, len(self.rows)))
+        behind = list_texts(self.rows, self.marks, near)
         return LEFT_OUT if owns_any(pieces, behind, self.content) else 0
 
     def _is_better(self, joint: Joint, first: int) -> bool:
@@ -146,15 +164,17 @@ class Costs:
         """
         if joint.at or not is_part(self.rows[first]):
             return False
-        ahead: Mark = ""
-        for n in range(first - 1, joint.row - 1, -1):
-            ahead = self.marks[n] or ahead
-            text = self.rows[n][0].data or b""
-            text = text[measure_space(text) :] or text
-            if ahead != "closes" and not text.isascii():
-                if self.content.startswith(text):
-                    return True
-        return False
+        before = self._beginnings[: bisect_left(self._beginnings, first)]
+        inside = takewhile(lambda n: n >= joint.row, reversed(before))
+        return any(next(filter(None, self.marks[n:first]), "") != "closes" for n in inside)
+
+    @cached_property
+    def _beginnings(self) -> list[int]:
+        """The rows whose text, not all ASCII, is what the content begins with."""
+        texts = [row[0].data or b"" for row in self.rows]
+        texts = [text if text.isascii() else text[measure_space(text) :] or text for text in texts]
+        begin = self.content.startswith
+        return [n for n, x in enumerate(texts) if not x.isascii() and begin(x)]
 
     def _is_told(self, row: int) -> bool:
         """Say whether the row's own text is what the content begins with."""
@@ -177,6 +197,11 @@ class Costs:
             text += row[0].data or row[0].texts[-1]
         stops = self.hints.stops if text else ()
         return any(text.startswith(stop) or stop.startswith(text) for stop in stops)
+
+
+def _get_opening(option: Option) -> bytes:
+    """Return the text before a part of a character behind which none stands."""
+    return b"" if any(option.texts[1:]) else option.texts[0]
 
 
 def list_texts(rows: Rows, marks: Sequence[Mark], places: Iterable[int]) -> list[bytes]:

@@ -313,7 +313,7 @@ class _Search:
         """Take the ways that go on from this one with a row: offer what arrives, push the rest."""
         row, at = way.joint.row, way.joint.at
         stretch = self._walk(begin, at)
-        if stretch is None:
+        if stretch is None or not self.budget.spend(len(stretch.joints)):
             return
         cost = way.cost + self._price_gap(way.joint, begin)
         cost += SPACE if stretch.cut and begin == row else 0
