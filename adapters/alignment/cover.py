@@ -51,6 +51,7 @@ NARROW = 24  # states kept after a row where all of them are too many
 FEW = 8  # of the states that may be looked at, one in so many is left for those
 MOST_WORK = 8  # of the states left, one in so many may go into pricing one place's gaps
 ROWS = 16  # rows of a gap that take as long to price as one state does to look at
+FOLLOWED = 8  # states that take as long to look at as one stretch of a way does to price
 SURE = 6  # a cover below this is not searched for further
 
 
@@ -313,7 +314,7 @@ class _Search:
         """Take the ways that go on from this one with a row: offer what arrives, push the rest."""
         row, at = way.joint.row, way.joint.at
         stretch = self._walk(begin, at)
-        if stretch is None or not self.budget.spend(len(stretch.joints)):
+        if stretch is None or not self.budget.spend(FOLLOWED):
             return
         cost = way.cost + self._price_gap(way.joint, begin)
         cost += SPACE if stretch.cut and begin == row else 0

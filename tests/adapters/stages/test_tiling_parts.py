@@ -29,6 +29,9 @@ from tests.answers import (
 from tests.linear import linear
 from tests.replay import body as translate
 from tests.replay import stream as translate_pieces
+from wellspoken.adapters.alignment.costs import Costs
+from wellspoken.adapters.alignment.cover import FOLLOWED
+from wellspoken.adapters.stages.tiling import BUDGET
 
 
 def part(data: list[int] | None, value: float = -0.5) -> Json:
@@ -116,6 +119,24 @@ def test_an_answer_that_does_not_fit_takes_bounded_time(name: str) -> None:
     translate(scored(5), 200, "application/json", _slow(20)[name])
     answers = {size: _slow(size)[name] for size in (500, 2_000)}
     linear(lambda size: translate(scored(5), 200, "application/json", answers[size]), 500)
+
+
+def test_texts_left_out_are_priced_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ways over 1,000 entries where four are right; `_follow` that spends nothing prices 167,602.
+
+    A way over the content costs as much to price as several states to look at.
+    """
+    priced, price_lost = [], Costs.price_lost
+
+    def count(costs: Costs, *given: Any) -> int:
+        priced.append(costs)
+        return price_lost(costs, *given)
+
+    monkeypatch.setattr(Costs, "price_lost", count)
+    rows = [bare("\ufffd"), bare("é")] * 500
+    said = body(completion(choice("éé", logprobs=lp(*rows))), scored())
+    assert said.joined == "éé".encode()
+    assert 0 < len(priced) <= BUDGET / FOLLOWED
 
 
 @pytest.mark.no_cover
