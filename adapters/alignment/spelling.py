@@ -71,7 +71,7 @@ SPELLINGS: tuple[tuple[str, Undo], ...] = (
 """(repair, function): bytes of a token spelled so, None for one that is not."""
 
 
-def list_texts(tokens: Sequence[str]) -> Iterator[str]:
+def join_tokens(tokens: Sequence[str]) -> Iterator[str]:
     """Give the text that tokens are together: as they stand, and by each raw spelling."""
     yield "".join(tokens)
     for _, undo in SPELLINGS:

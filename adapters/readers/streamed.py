@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from wellspoken.adapters.alignment.spelling import list_texts
+from wellspoken.adapters.alignment.spelling import join_tokens
 from wellspoken.adapters.events import Entry
 from wellspoken.adapters.repairs.tools import Row
 
@@ -32,7 +32,7 @@ class Streamed(Struct, eq=False):
             return False
         if mark(entries[size - 1]) != self.last:
             return False
-        told = list_texts([entry.token for entry in entries])
+        told = join_tokens([entry.token for entry in entries])
         return not text or _squeeze(text) not in map(_squeeze, told)
 
     def add(self, entries: list[Entry]) -> None:
