@@ -190,7 +190,7 @@ def test_text_whose_split_nothing_tells_is_searched_once(monkeypatch: pytest.Mon
 
 
 def test_parts_before_a_text_that_reaches_over_may_be_of_all_of_it() -> None:
-    """Mutant: `_has_too_many_parts` counts the bytes that have come; the first woman is lost.
+    """Mutant: `has_too_many_parts` counts the bytes that have come; the first woman is lost.
 
     vLLM's entries, beside text that is held back: the last token ends four characters.
     """

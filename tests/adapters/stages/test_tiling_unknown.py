@@ -212,7 +212,7 @@ def test_letters_are_not_read_as_bytes_where_they_are_what_they_say() -> None:
 
 
 def test_more_blank_tokens_than_a_text_has_bytes_are_texts_of_their_own() -> None:
-    """Mutant: `_has_too_many_parts` never; the second 어 would own both, and " x" what it lacks."""
+    """Mutant: `has_too_many_parts` never; the second 어 would own both, and " x" what it lacks."""
     said = apart([(rows_of("", "", "", "어", " x"), "어"), ([], "어 x")])
     assert numbers(said) == [-1, -2, -3, -4, -5]
     assert [row["token"] for row in said.entries[-2:]] == ["어", " x"]
