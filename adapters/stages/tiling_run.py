@@ -196,9 +196,9 @@ class Run:
     def _count_parts(self, cut: bool) -> int:
         """Return how many entries that wait may be parts of a character of which nothing came.
 
-        Behind them stands nothing but what ends the text. Where the answer ended by itself without
-        a control token, a single one does if it tells nothing at all: of several, as many came as
-        white space that was stripped has. And they may be of a stop string that is not ASCII.
+        Behind them stands what ends the text, unless a character before has fewer parts than bytes.
+        Where an answer ended by itself without a control token, a single one that tells nothing
+        does: of several, white space was stripped. And they may be of a stop string, not ASCII.
         """
         undo = self.spelling[1] if self.spelling else None
         parts = len(list(takewhile(lambda x: is_part(x, undo), self.waiting)))

@@ -42,8 +42,7 @@ def test_blank_tokens_before_a_text_that_has_its_own_entry_take_nothing(
     """Mutants, each of which loses a number.
 
     `_option` reads no alternative as empty; `_is_guess` looks at the tokens of entries whose token
-    is not known; `_cost` prices no text left behind where a reading costs nothing; `_is_doubtful`
-    takes it that entries lag.
+    is not known; `Costs.price_lost` is 0; `_is_doubtful` takes it that entries lag.
     """
     tokens = [""] * blank + texts
     own = [([bare(token, -n)], token) for n, token in enumerate(tokens, 1)]
