@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from wellspoken.adapters.alignment.candidates import CONTROL
 from wellspoken.adapters.alignment.spelling import join_tokens
 from wellspoken.adapters.events import Entry
 from wellspoken.adapters.repairs.tools import Row
@@ -32,8 +33,12 @@ class Streamed(Struct, eq=False):
             return False
         if mark(entries[size - 1]) != self.last:
             return False
-        told = join_tokens([entry.token for entry in entries])
-        return not text or _squeeze(text) not in map(_squeeze, told)
+        tokens = [entry.token for entry in entries]
+        told = set(map(_squeeze, join_tokens(tokens)))
+        while tokens and CONTROL.fullmatch(tokens[-1]):  # what ends the text has none
+            tokens.pop()
+            told.update(map(_squeeze, join_tokens(tokens)))
+        return not text or _squeeze(text) not in told
 
     def add(self, entries: list[Entry]) -> None:
         """Count entries that came, which are none of those before."""

@@ -78,6 +78,14 @@ def test_a_chunk_of_raw_spaces_behind_one_is_no_repetition() -> None:
     assert "logprobs_repeated" not in outcome.repairs
 
 
+def test_a_last_chunk_like_the_first_is_no_repetition() -> None:
+    """Mutant: `Streamed.again` reads a control token behind the text as more than the text."""
+    one, two = arrays(["a"], [-1.0]), arrays(["a", "</s>"], [-1.0, -0.5])
+    outcome, choice = streamed(piece("a", one), piece("a", two), piece("", None, "stop"))
+    assert choice["logprobs"]["token_logprobs"] == [-1.0, -1.0]
+    assert "logprobs_repeated" not in outcome.repairs
+
+
 def test_a_native_last_event_like_the_first_is_no_repetition() -> None:
     entry = {"id": 5, "token": "a", "bytes": [97], "logprob": -0.5, "top_logprobs": []}
     event = {"content": "a", "stop": False, "completion_probabilities": [entry]}
