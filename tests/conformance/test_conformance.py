@@ -269,6 +269,18 @@ def test_stop_string_left_in_the_text_is_refused() -> None:
     assert [v.rule for v in check_body(data, request)] == ["stop"]
 
 
+def test_only_a_placeholders_spelling_is_forgiven_who_asks_for_ids() -> None:
+    good = BODIES["scored"]
+    request = replace(good.request, switches=frozenset({"return_tokens_as_token_ids"}))
+
+    def rules(token: str) -> list[str]:
+        answer = copy.deepcopy(good.answer)
+        put(*ENTRIES, 0, "token", value=token)(answer)
+        return [v.rule for v in check_body(json.dumps(answer).encode(), request)]
+
+    assert rules("token_id:7") == [] != rules("token_id: 7")
+
+
 @pytest.mark.parametrize("extensions", ["none", "known", "all"])
 def test_extensions_say_which_keys_pass(extensions: Any) -> None:
     def rules(name: str, **more: Any) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import ClientSession
 
-from tests.conformance import ChoiceFacts, Facts, Request, Row, Violation, check_body, check_stream
+from tests.conformance import ChoiceFacts, Facts, Row, Violation, check_body, check_stream
 from tests.corpus import checked_request
 from tests.fold import chunks_of, comparable, fold
 from tests.live.vllm.server import MODEL
@@ -126,17 +126,8 @@ def drops(given: Given) -> dict[str, int] | None:
     return {"logprobs_outside_content": len(left)} if left else {}
 
 
-def conforms(violations: list[Violation], asked: Request, answer: Answer) -> None:
-    """Fail with what is wrong, and with the answer.
-
-    A client that asked for tokens as ids gets `token_id:N` beside the bytes, where they are known.
-    """
-    if "return_tokens_as_token_ids" in asked.switches:
-        violations = [
-            one
-            for one in violations
-            if one.rule not in ("7.spelling", "7.chunk") or "token_id:" not in one.detail
-        ]
+def conforms(violations: list[Violation], answer: Answer) -> None:
+    """Fail with what is wrong, and with the answer."""
     if violations:
         listed = "\n".join(f"{one.rule} {one.where}: {one.detail}" for one in violations)
         raise AssertionError(f"{listed}\n{answer.data.decode('utf-8', 'replace')[:3000]}")
@@ -207,11 +198,11 @@ class Asking:
         )
         asked = checked_request(payload, keep=keep)
         known = facts(given, raw.json["usage"], scored=scored)
-        conforms(check_body(body.data, asked, known), asked, body)
+        conforms(check_body(body.data, asked, known), body)
         told_usage = raw_stream.chunks[-1]["usage"]
         known = facts(given_stream, told_usage, scored=scored)
         asked = checked_request(usage | payload, keep=keep)
-        conforms(check_stream(stream.data, asked, known), asked, stream)
+        conforms(check_stream(stream.data, asked, known), stream)
         folded = fold(stream.data)
         if [one.text for one in given.values()] == [one.text for one in given_stream.values()]:
             told = asked.include_usage

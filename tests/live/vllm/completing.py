@@ -90,10 +90,10 @@ async def completed(ask: Asking, payload: dict[str, Any], **headers: str) -> Com
             known_as[choice["index"]].ids = before + choice["token_ids"]
     asked = checked_request(payload, keep=keep)
     known = facts(given, raw.json["usage"], scored=scored)
-    conforms(check_completion_body(body.data, asked, known), asked, body)
+    conforms(check_completion_body(body.data, asked, known), body)
     asked = checked_request(payload | usage, keep=keep)
     known = facts(given_stream, raw_stream.chunks[-1]["usage"], scored=scored)
-    conforms(check_completion_stream(stream.data, asked, known), asked, stream)
+    conforms(check_completion_stream(stream.data, asked, known), stream)
     folded = fold_completion(stream.data)
     if [one.text for one in given.values()] == [one.text for one in given_stream.values()]:
         agree(essence(folded), essence(body.json))
