@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import takewhile
+from itertools import groupby, takewhile
 
 from wellspoken.adapters.alignment.ends import CONTINUING, MOST_BYTES
 from wellspoken.adapters.alignment.placement import (
@@ -216,7 +216,8 @@ def list_texts(rows: Rows, marks: Sequence[Mark], places: Iterable[int]) -> list
 
 def owns_any(pieces: Sequence[Piece], texts: Sequence[bytes], content: bytes) -> bool:
     """Say whether one of the texts, which are no parts, is in what parts of characters own."""
-    owned = [content[x.start : x.end] for x in pieces if x.option.data is None]
+    runs = [list(run) for known, run in groupby(pieces, lambda x: x.option.data) if known is None]
+    owned = [content[run[0].start : run[-1].end] for run in runs]
     whole = [text for text in texts if text.decode(errors="ignore")]
     return any(text in data for text in whole for data in owned)
 

@@ -138,6 +138,15 @@ def test_a_part_does_not_own_the_text_that_stands_behind_it() -> None:
     assert said.rows == [("😀", -4, [0xF0, 0x9F, 0x98, 0x80])]
 
 
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts_do_not_own_together_the_text_that_stands_behind_them(parts: int) -> None:
+    """Mutant: `owns_any` looks at each part's own alone; two own the flag, its number is lost."""
+    rows = rows_of(*["\ufffd"] * parts, " ", "🇩🇪", " ")
+    said = apart([*[([row], "") for row in rows[:-2]], ([rows[-2]], "🇩🇪"), ([rows[-1]], " ")])
+    assert numbers(said) == [-parts - 2, -parts - 3]
+    assert said.joined.decode() == "🇩🇪 "
+
+
 def test_a_byte_is_no_text_that_a_part_may_not_own() -> None:
     """Mutant: `owns_any` looks at parts too; "éü" is the second's, and the first byte is lost."""
     byte = "byte: \\xc3"
