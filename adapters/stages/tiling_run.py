@@ -215,10 +215,8 @@ class Run:
 
     def _take(self, out: list[Event], own: int, *, last: bool = False, ends: bool = False) -> None:
         """Write the held text with the entries that cover it; `ends`: nothing follows it."""
-        # The order of what is tried: with the bare text before it first, since an entry may come a
-        # chunk after its text ("Hel" alone, then "lo" with the entry "Hello"); then the text at
-        # hand. That is tried a few times an answer, so that a server whose entries never fit costs
-        # no more than that.
+        # With the bare text before it first, a few times (entries may never fit): one may come a
+        # chunk after its text ("Hel", then "lo" with "Hello").
         near = islice(self.waiting, len(self.held) + AHEAD)
         if any(entry.bytes == NULL and token_id(entry.token) is not None for entry in near):
             text, entries = self.held, self.waiting
@@ -282,16 +280,18 @@ class Run:
     def _is_doubtful(self, found: Cover) -> bool:
         """Say whether entries may run ahead of their text, which what follows it would tell.
 
-        So it is where others that stand before a first text's own cover it at less cost.
+        So it is where others that stand before a first text's own cover it at less cost, or the
+        nearest, a tag such as `<b>`, begins with it.
         """
-        content, hints = self.held.encode(), self._make_hints()
+        content = self.held.encode()
         if may_be_ahead(found.pieces, content) or has_too_many_parts(found):
             return True
-        if (self.begun and not self.apart) or found.cost < FRONT:
-            return False
-        hints = hints._replace(own=-1, lags=True)
-        entries, budget = self.waiting[: found.pieces[0].row], self.budget
-        other, _ = find_cover(entries, content, hints, READINGS, self.spelling, budget)
+        inner = self.begun and not self.apart
+        entries = [] if inner else self.waiting[: found.pieces[0].row]
+        if inner or found.cost < FRONT:
+            return any(x.token.startswith(self.held) for x in entries[-1:])
+        hints = self._make_hints()._replace(own=-1, lags=True)
+        other, _ = find_cover(entries, content, hints, READINGS, self.spelling, self.budget)
         return other is not None and other.cost < found.cost
 
     def _write(self, base: str, found: Cover, out: list[Event], *, ends: bool) -> None:

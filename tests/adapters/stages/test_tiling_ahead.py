@@ -135,6 +135,22 @@ def test_a_control_token_of_which_the_text_may_have_the_beginning_stands_before_
     assert numbers(said) == [-3, -4, -5]
 
 
+def test_a_text_that_a_tag_before_its_own_entry_begins_with_waits() -> None:
+    """Mutant: `_is_doubtful` sees no doubt where the tag may be a control token; it is lost."""
+    ahead = [(rows_of("<b>", "<"), "<"), (rows_of("/b>", start=3), "b></b>")]
+    assert apart(ahead).rows == [
+        ("<b>", -1, [60, 98, 62]),
+        ("<", -2, [60]),
+        ("/b>", -3, [47, 98, 62]),
+    ]
+    behind = [
+        (rows_of("</think>"), ""),
+        (rows_of("<", start=2), "<"),
+        (rows_of("b>", start=3), "b>"),
+    ]
+    assert numbers(apart(behind)) == [-2, -3]
+
+
 def test_a_cover_does_not_begin_behind_known_bytes_of_its_first_character() -> None:
     """Mutant: `_is_inside` looks at parts alone; the first two numbers are lost."""
     said = apart(
