@@ -314,7 +314,7 @@ class _Search:
         """Take the ways that go on from this one with a row: offer what arrives, push the rest."""
         row, at = way.joint.row, way.joint.at
         stretch = self._walk(begin, at)
-        if stretch is None or not self.budget.spend(FOLLOWED):
+        if stretch is None:
             return
         cost = way.cost + self._price_gap(way.joint, begin)
         cost += SPACE if stretch.cut and begin == row else 0
@@ -327,6 +327,8 @@ class _Search:
             stretches = (*way.stretches, (stretch, joint))
             further = _Way(cost, way.penalty + joint.penalty + unsure, joint, stretches)
             if stretch.whole and joint is stretch.joints[0]:
+                if not self.budget.spend(FOLLOWED):
+                    return
                 tail = self.costs.price_tail(stretch, joint, at)
                 tail = max(tail, self.costs.price_lost(further.trace()))
                 self._offer(further._replace(cost=cost + tail))
