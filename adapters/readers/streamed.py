@@ -34,11 +34,11 @@ class Streamed(Struct, eq=False):
         if mark(entries[size - 1]) != self.last:
             return False
         tokens = [entry.token for entry in entries]
-        told = set(map(_squeeze, join_tokens(tokens)))
-        while tokens and CONTROL.fullmatch(tokens[-1]):  # what ends the text has none
-            tokens.pop()
-            told.update(map(_squeeze, join_tokens(tokens)))
-        return not text or _squeeze(text) not in told
+        told = _list_texts(tokens)
+        if not text or text in told:
+            return not text
+        # White space alone may be what a server cut off, or what came before.
+        return text in _list_texts(tokens[size:]) or _squeeze(text) not in set(map(_squeeze, told))
 
     def add(self, entries: list[Entry]) -> None:
         """Count entries that came, which are none of those before."""
@@ -103,6 +103,15 @@ def _new(pieces: list[str], given: str, *, whole: bool) -> str:
     if given.startswith(said):
         return given[len(said) :]
     return "" if whole or _squeeze(given) == _squeeze(said) else given
+
+
+def _list_texts(tokens: list[str]) -> list[str]:
+    """Return the texts that tokens may be together; a control token that ends them has none."""
+    texts = list(join_tokens(tokens))
+    while tokens and CONTROL.fullmatch(tokens[-1]):
+        tokens = tokens[:-1]
+        texts += join_tokens(tokens)
+    return texts
 
 
 def _squeeze(text: str) -> str:

@@ -63,6 +63,15 @@ def test_repeated_arrays_are_read_once() -> None:
     assert outcome.repairs["logprobs_repeated"] == 3
 
 
+def test_repeated_white_space_is_read_once() -> None:
+    """Mutant: `Streamed.again` looks at texts without white space alone; " x" is told twice."""
+    tokens, numbers = ["\n", " x", " x", "</s>"], [-0.5, -0.25, -2.5, -9.5]
+    chunks = [piece(tokens[n], arrays(tokens[: n + 1], numbers[: n + 1])) for n in range(3)]
+    outcome, choice = streamed(*chunks, piece("", arrays(tokens, numbers), "stop"))
+    assert choice["logprobs"]["token_logprobs"] == numbers[:3]
+    assert outcome.repairs["logprobs_repeated"] == 3
+
+
 def test_a_chunk_like_the_one_before_is_no_repetition() -> None:
     same = arrays(["a", "a"], [-0.0, -0.0])
     outcome, choice = streamed(piece("aa", same), piece("aa", same), piece("", None, "stop"))
