@@ -100,8 +100,11 @@ def options(entry: Entry, undo: Undo | None, reading: Reading) -> list[Option]:
         found.append(Option(b""))
     if reading.spaced and found and found[0].data:
         found.append(Option(b" " + found[0].data))
-    if entry.bytes is UNCHOSEN or (reading.alternatives and _may_be_another(entry)):
-        found += [_option(row, undo, n, reading) for n, row in enumerate(entry.top_logprobs)]
+    unchosen = entry.bytes is UNCHOSEN
+    if unchosen or (reading.alternatives and _may_be_another(entry)):
+        # A number that came with a text is none of a token that tells nothing.
+        named = [(n, x) for n, x in enumerate(entry.top_logprobs) if unchosen or x.token]
+        found += [_option(row, undo, n, reading) for n, row in named]
     if reading.alternatives:  # the entry's own spellings first: of two ways the first one stays
         found = [x for each in found for x in (each, *_respelled(each))]
     return found or [Option(None)]  # nothing is known of it but that it stood there

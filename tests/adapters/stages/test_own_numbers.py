@@ -236,6 +236,14 @@ def test_a_token_without_text_is_not_the_one_that_comes_with_the_next_text() -> 
     assert [row["logprob"] for row in said.entries] == [-1.01, -1.06]
 
 
+def test_a_token_left_out_is_no_alternative_that_tells_nothing() -> None:
+    """Mutant: `options` takes an alternative without text for such a token; its own -2 is lost."""
+    told = entry("\n", -2.0, [("\n", -2.0), ("é", -4.0), ("", -5.0)])
+    rows = [entry("q", -1.0), told, entry("q", -3.0)]
+    said = body(completion(choice("qq", logprobs=lp(*rows))), scored(6))
+    assert [row["logprob"] for row in said.entries] in ([-1.0, -3.0], [-1.0, -2.0, -3.0])
+
+
 @pytest.mark.parametrize("got", [[-2.0, -1.0], [-1.0, -1.5], [-9999.0]])
 def test_swapped_and_strange_numbers_are_refused(got: list[float]) -> None:
     assert are_kept([-1.0, -2.0, -3.0], [-1.0, -3.0])
