@@ -6,6 +6,8 @@ whole message so far beside each delta.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -14,6 +16,8 @@ from wellspoken.adapters.alignment.candidates import CONTROL
 from wellspoken.adapters.alignment.spelling import join_tokens
 from wellspoken.adapters.events import Entry
 from wellspoken.adapters.repairs.tools import Row
+
+_CONTROLS = re.compile(f"(?:{CONTROL.pattern})*")
 
 Mark = tuple[str, float, Any]
 """What tells one entry from another: token, logprob, id."""
@@ -33,12 +37,15 @@ class Streamed(Struct, eq=False):
             return False
         if mark(entries[size - 1]) != self.last:
             return False
+        if not text:
+            return True
         tokens = [entry.token for entry in entries]
-        told = _list_texts(tokens)
-        if not text or text in told:
-            return not text
+        told = list(join_tokens(tokens))
+        if _is_one_of(text, told):
+            return False
         # White space alone may be what a server cut off, or what came before.
-        return text in _list_texts(tokens[size:]) or _squeeze(text) not in set(map(_squeeze, told))
+        new = _is_one_of(text, join_tokens(tokens[size:]))
+        return new or not _is_one_of(_squeeze(text), map(_squeeze, told))
 
     def add(self, entries: list[Entry]) -> None:
         """Count entries that came, which are none of those before."""
@@ -105,13 +112,9 @@ def _new(pieces: list[str], given: str, *, whole: bool) -> str:
     return "" if whole or _squeeze(given) == _squeeze(said) else given
 
 
-def _list_texts(tokens: list[str]) -> list[str]:
-    """Return the texts that tokens may be together; a control token that ends them has none."""
-    texts = list(join_tokens(tokens))
-    while tokens and CONTROL.fullmatch(tokens[-1]):
-        tokens = tokens[:-1]
-        texts += join_tokens(tokens)
-    return texts
+def _is_one_of(text: str, told: Iterable[str]) -> bool:
+    """Say whether a text is one of those told, but for control tokens that end them."""
+    return any(x.startswith(text) and _CONTROLS.fullmatch(x, len(text)) for x in told)
 
 
 def _squeeze(text: str) -> str:

@@ -18,6 +18,9 @@ from tests.adapters.completions import (
 )
 from tests.linear import linear
 from tests.replay import body as translate
+from wellspoken.adapters.events import Entry
+from wellspoken.adapters.readers.streamed import Streamed
+from wellspoken.adapters.tokens.table import NULL
 
 
 def test_tokens_without_their_spaces_keep_their_numbers() -> None:
@@ -93,6 +96,19 @@ def test_a_last_chunk_like_the_first_is_no_repetition() -> None:
     outcome, choice = streamed(piece("a", one), piece("a", two), piece("", None, "stop"))
     assert choice["logprobs"]["token_logprobs"] == [-1.0, -1.0]
     assert "logprobs_repeated" not in outcome.repairs
+
+
+@pytest.mark.no_cover
+def test_a_chunk_of_many_tags_takes_linear_time() -> None:
+    """Mutant: `Streamed.again` joins the tokens anew for each control token that ends them."""
+
+    def work(size: int) -> bool:
+        streamed = Streamed()
+        rows = [Entry("<a>", -0.5, NULL, []) for _ in range(size)]
+        streamed.add(rows[:1])
+        return streamed.again(rows, "x")
+
+    assert linear(work, 500)
 
 
 def test_a_native_last_event_like_the_first_is_no_repetition() -> None:
