@@ -269,7 +269,7 @@ def test_stop_string_left_in_the_text_is_refused() -> None:
     assert [v.rule for v in check_body(data, request)] == ["stop"]
 
 
-def test_only_a_placeholders_spelling_is_forgiven_who_asks_for_ids() -> None:
+def test_a_placeholder_beside_bytes_is_right_where_ids_were_asked_for() -> None:
     good = BODIES["scored"]
     request = replace(good.request, switches=frozenset({"return_tokens_as_token_ids"}))
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.vllm.asking import Given, drops, normal, own_bytes
+from tests.conformance import Violation
+from tests.live.vllm.asking import Answer, Given, conforms, drops, normal, own_bytes
 from tests.live.vllm.completing import agree
 from tests.models.tiny_hf import CONTROLS, Tokens
 
@@ -79,3 +80,10 @@ def test_arguments_are_compared_by_what_they_say() -> None:
 
     spaced, tight, other = (normal(body(a), usage=False) for a in ('{"a": 1}', '{"a":1}', "{}"))
     assert spaced == tight != other
+
+
+def test_what_does_not_conform_fails_with_the_answer() -> None:
+    answer = Answer(200, "application/json", "", b"{}")
+    conforms([], answer)
+    with pytest.raises(AssertionError, match=r"7\.k x: 2 of 1\n\{\}"):
+        conforms([Violation("7.k", "x", "2 of 1")], answer)
