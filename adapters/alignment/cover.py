@@ -51,7 +51,7 @@ NARROW = 24  # states kept after a row where all of them are too many
 FEW = 8  # of the states that may be looked at, one in so many is left for those
 MOST_WORK = 8  # of the states left, one in so many may go into pricing one place's gaps
 ROWS = 16  # rows of a gap that take as long to price as one state does to look at
-FOLLOWED = 8  # states that take as long to look at as one stretch of a way does to price
+PRICED = 8  # states that take as long to look at as one way over the content does to price
 SURE = 6  # a cover below this is not searched for further
 
 
@@ -327,7 +327,7 @@ class _Search:
             stretches = (*way.stretches, (stretch, joint))
             further = _Way(cost, way.penalty + joint.penalty + unsure, joint, stretches)
             if stretch.whole and joint is stretch.joints[0]:
-                if not self.budget.spend(FOLLOWED):
+                if not self.budget.spend(PRICED):
                     return
                 tail = self.costs.price_tail(stretch, joint, at)
                 tail = max(tail, self.costs.price_lost(further.trace()))

@@ -38,7 +38,7 @@ from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.tiling_run import Run
 from wellspoken.adapters.tokens.table import NULL
 
-BUDGET = 400_000  # states that all alignments of an answer may look at: seconds, of 4,000 entries
+BUDGET = 400_000  # states that all alignments of an answer may look at: some seconds
 
 
 class EntryCounts(Struct, eq=False):

@@ -197,8 +197,8 @@ class Run:
         """Return how many entries that wait may be parts of a character of which nothing came.
 
         Behind them stands what ends the text, unless a character before has fewer parts than bytes.
-        Where an answer ended by itself without a control token, a single one that tells nothing
-        does: of several, white space was stripped. And they may be of a stop string, not ASCII.
+        Where an answer ended by itself without a control token, one part that tells nothing is what
+        ended it; several may be of white space that was stripped, or of a stop string, not ASCII.
         """
         undo = self.spelling[1] if self.spelling else None
         parts = len(list(takewhile(lambda x: is_part(x, undo), self.waiting)))
@@ -280,16 +280,16 @@ class Run:
     def _is_doubtful(self, found: Cover) -> bool:
         """Say whether entries may run ahead of their text, which what follows it would tell.
 
-        So it is where others that stand before a first text's own cover it at less cost, or the
-        nearest, a tag such as `<b>`, begins with it.
+        So it is where others before a first text's own cover it cheaper, or the last begins so.
         """
         content = self.held.encode()
         if may_be_ahead(found.pieces, content) or has_too_many_parts(found):
             return True
-        inner = self.begun and not self.apart
-        entries = [] if inner else self.waiting[: found.pieces[0].row]
-        if inner or found.cost < FRONT:
-            return any(x.token.startswith(self.held) for x in entries[-1:])
+        entries = self.waiting[: found.pieces[0].row]
+        if not entries or (self.begun and not self.apart):
+            return False
+        if found.cost < FRONT:
+            return entries[-1].token.startswith(self.held)
         hints = self._make_hints()._replace(own=-1, lags=True)
         other, _ = find_cover(entries, content, hints, READINGS, self.spelling, self.budget)
         return other is not None and other.cost < found.cost

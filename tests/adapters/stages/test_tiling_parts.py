@@ -30,7 +30,7 @@ from tests.linear import linear
 from tests.replay import body as translate
 from tests.replay import stream as translate_pieces
 from wellspoken.adapters.alignment.costs import Costs
-from wellspoken.adapters.alignment.cover import FOLLOWED
+from wellspoken.adapters.alignment.cover import PRICED
 from wellspoken.adapters.stages.tiling import BUDGET
 
 
@@ -136,7 +136,7 @@ def test_texts_left_out_are_priced_within_the_budget(monkeypatch: pytest.MonkeyP
     rows = [bare("\ufffd"), bare("é")] * 500
     said = body(completion(choice("éé", logprobs=lp(*rows))), scored())
     assert said.joined == "éé".encode()
-    assert 0 < len(priced) <= BUDGET / FOLLOWED
+    assert 0 < len(priced) <= BUDGET / PRICED
 
 
 @pytest.mark.no_cover
