@@ -77,6 +77,15 @@ def read_models(body: bytes) -> Listed:
     return Listed(found, lengths_of(decoded), frozenset(loaded)) if found else NOTHING_LISTED
 
 
+def holds_list(body: bytes) -> bool:
+    """Say whether a body holds a list of models, if an empty one; some send a bare array."""
+    try:
+        decoded = json.decode(body)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return isinstance(decoded, list) or (isinstance(decoded, dict) and "data" in decoded)
+
+
 def _epoch(value: Any) -> int:
     """Return epoch seconds; 0 for what is no time, such as LiteLLM's null or Ollama's text."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e11:

@@ -139,6 +139,7 @@ def start(file: str | None, flags: dict[str, Any]) -> int:
     from pathlib import Path
 
     from wellspoken.proxy.config import ConfigSource
+    from wellspoken.proxy.config.checks import doubtful_urls
     from wellspoken.proxy.config.layers import doubtful_variables
     from wellspoken.proxy.config.values import ConfigError
 
@@ -148,7 +149,7 @@ def start(file: str | None, flags: dict[str, Any]) -> int:
     except ConfigError as error:
         print(f"wellspoken: {error}", file=sys.stderr)
         return 2
-    for doubt in doubtful_variables(os.environ):
+    for doubt in (*doubtful_variables(os.environ), *doubtful_urls(config.backend)):
         print(f"wellspoken: {doubt.text}", file=sys.stderr)
     if config.server.workers > 1:
         from wellspoken.proxy import workers

@@ -18,6 +18,7 @@ from wellspoken.proxy.config.tables import Auth, Backend, Config, Store
 from wellspoken.proxy.config.values import (
     ConfigError,
     check_reference,
+    find_endpoint,
     is_loopback,
     normal_url,
     parse_listen,
@@ -213,6 +214,18 @@ def _backend(backend: Backend, at: int, several: bool, listen: str) -> Iterator[
             f"{where}: with several backends each needs models = [...] or aliases, "
             "since requests find their backend by the model's name.",
         )
+
+
+def doubtful_urls(backends: Sequence[Backend]) -> Iterator[Problem]:
+    """Give the URLs of which an endpoint is taken off, since they may be meant otherwise."""
+    for at, backend in enumerate(backends):
+        endpoint = find_endpoint(backend.url)
+        if endpoint:
+            yield Problem(
+                ("backend", at, "url"),
+                f"backend[{at}]: url: {endpoint} is an endpoint and was taken off, since a backend "
+                f"is named by its base. Write it like {normal_url(backend.url)}",
+            )
 
 
 def counts_tokens(path: str) -> bool:

@@ -19,10 +19,10 @@ class ConfigError(Exception):
 def normal_url(text: str) -> str:
     """Return a backend's base URL: with scheme, without /v1 and without a final slash.
 
-    `localhost:8000`, `http://host:8000/` and `http://host:8000/v1` all name a server's root. A unix
-    socket is `unix:/path` (or `unix:///path`), whose path is taken as it is. Raises ConfigError for
-    what is neither that nor an http(s) URL, and for one that carries credentials, a query or a
-    fragment.
+    `localhost:8000`, `http://host:8000/` and `http://host:8000/v1` all name a server's root, and so
+    does the URL of an endpoint below it (`find_endpoint`). A unix socket is `unix:/path` (or
+    `unix:///path`), whose path is taken as it is. Raises ConfigError for what is neither that nor
+    an http(s) URL, and for one that carries credentials, a query or a fragment.
     """
     url = text.strip()
     if url[:5].lower() == "unix:":
@@ -50,10 +50,27 @@ def normal_url(text: str) -> str:
     except UnicodeError as error:
         raise ConfigError(f"url: {text!r} has no possible host name. {_URL_HINT}") from error
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    path = _ENDPOINT.sub("", parts.path.rstrip("/")).removesuffix("/v1").rstrip("/")
     return f"{parts.scheme}://{host}{f':{port}' if port is not None else ''}{path}"
 
 
+def find_endpoint(text: str) -> str:
+    """Return the endpoint that a backend's URL ends in, as `/v1/chat/completions`, or "".
+
+    Whoever copies a URL from a server's documentation often has one, and every request below it
+    would be a 404, so `normal_url` takes it off.
+    """
+    url = text.strip()
+    if url[:5].lower() == "unix:":
+        return ""
+    found = _ENDPOINT.search(url.rstrip("/"))
+    return found[0] if found else ""
+
+
+# Without /v1 only chat's is no possible name of a folder that a gateway serves a backend below.
+_ENDPOINT = re.compile(
+    r"(?:/v1/(?:completions|embeddings|models|responses|messages)|(?:/v1)?/chat/completions)$"
+)
 _URL_HINT = "Write it like http://localhost:8000, or unix:/path/api.sock for a unix socket."
 
 

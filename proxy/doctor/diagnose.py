@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wellspoken.proxy.config import Config, load
-from wellspoken.proxy.config.values import normal_url, read_key
+from wellspoken.proxy.config.values import find_endpoint, normal_url, read_key
 from wellspoken.proxy.doctor import probe_requests as requests
 from wellspoken.proxy.doctor.contract import error_words
 from wellspoken.proxy.doctor.probe import (
@@ -69,7 +69,8 @@ async def diagnose(
     """
     began = time.perf_counter()
     url = normal_url(options.url)
-    notes: list[str] = []
+    endpoint = find_endpoint(options.url)
+    notes = [f"{endpoint} is an endpoint and was taken off the URL."] if endpoint else []
     async with _open_sides(options) as (service, backend, proxy):
         on_probe(0, len(options.probes), "first words")
         try:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.endpoints.health import why_unready
 from wellspoken.proxy.lifecycle.build import version
 from wellspoken.proxy.server import Service
+from wellspoken.proxy.state import State
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.listing import list_models
 from wellspoken.proxy.upstream.target import Target
@@ -18,22 +19,25 @@ from wellspoken.proxy.upstream.target import Target
 if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
 
+STORE_SECONDS: Final = 5.0
+"""How long the banner waits for a database to open before it says that this is under way."""
+
 
 async def banner(service: Service, host: str, port: int) -> str:
     """Return what is said at the start, at most 12 lines, with a request to copy."""
     shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{port}"
     lines = [f"wellspoken {version()} listens on {base}"]
-    targets = service.state.router.targets
-    known = [target.detector.wait_known() for target in targets if target.detector]
-    reason, *_ = await asyncio.gather(why_unready(service.state), *known)
-    lines += [_line(target) for target in service.state.router.targets[:4]]
-    if len(service.state.router.targets) > 4:
-        lines.append(f"  and {len(service.state.router.targets) - 4} more backends")
+    state, targets = service.state, service.state.router.targets
+    away = await _find_out(state)
+    reason = await why_unready(state)
+    lines += [_line(target) for target in targets[:4]]
+    if len(targets) > 4:
+        lines.append(f"  and {len(targets) - 4} more backends")
     if reason:
         lines.append(f"  not ready yet: {' '.join(reason.split())}")
-    names = list(await _list_models(service)) if not reason else []
-    names += [name for target in service.state.router.targets for name in target.names]
+    names = list(await _list_models(service)) if not away else []
+    names += [name for target in targets for name in target.names]
     body = json.dumps(
         {
             "model": names[0] if names else "MODEL",
@@ -42,7 +46,7 @@ async def banner(service: Service, host: str, port: int) -> str:
             "top_logprobs": 2,
         }
     ).replace("'", "'\\''")
-    key = ['    -H "Authorization: Bearer $OPENAI_API_KEY" \\'] if len(service.state.keys) else []
+    key = ['    -H "Authorization: Bearer $OPENAI_API_KEY" \\'] if len(state.keys) else []
     lines += [
         f"  health {base}/readyz, metrics {base}/metrics; OPENAI_BASE_URL={base}/v1",
         "Try:",
@@ -51,6 +55,20 @@ async def banner(service: Service, host: str, port: int) -> str:
         f"    -d '{body}'",
     ]
     return "\n".join(lines)
+
+
+async def _find_out(state: State) -> str:
+    """Find out what each backend is and whether the store opens; return why none is there, or "".
+
+    All of it is under way just now, so all of it is waited for at once.
+    """
+    detectors = [target.detector for target in state.router.targets]
+    waits = [detector.wait_known() for detector in detectors if detector is not None]
+    away = asyncio.create_task(state.readiness.reason())
+    if state.store is not None:
+        waits.append(state.store.wait_tried(STORE_SECONDS))
+    await asyncio.gather(away, *waits)
+    return away.result()
 
 
 async def _list_models(service: Service) -> Iterable[str]:

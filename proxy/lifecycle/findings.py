@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from msgspec import UNSET
 
 from wellspoken.proxy.config import Examined
+from wellspoken.proxy.config.checks import doubtful_urls
 from wellspoken.proxy.config.layers import doubtful_variables
 from wellspoken.proxy.config.problems import Origin, Problem, is_covered, path_text
 from wellspoken.proxy.lifecycle.colour import Colour
@@ -35,6 +36,8 @@ def findings(examined: Examined, *, outside: bool) -> list[Finding]:
         known, config = list(errors), examined.config
         found = [*misnamed(config), *(missing(config) if outside else ())]
         errors += [each for each in found if not is_covered(each, known)]
+        if not any(problem.path[:1] == ("backend",) for problem in known):
+            warnings += doubtful_urls(config.backend)
     if outside and examined.layers.readable:
         warnings += [each for each in doubts(examined.config) if not is_covered(each, known)]
     listed = [

@@ -128,6 +128,10 @@ class CompletionStore:
         self.start()
         await self._tried.wait()
 
+    async def wait_tried(self, seconds: float) -> None:
+        """Wait until it is known whether the database opens, at most so long."""
+        await wait_until_set(self._tried, seconds)
+
     async def close(self, hurry: asyncio.Event | None = None) -> None:
         """Write what waits, for at most 30 s, or 3 s once `hurry` is set, and let go of everything.
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from wellspoken.adapters.requests.shapes import Model
-from wellspoken.adapters.servers.model_list import NOTHING_LISTED, Listed, read_models
+from wellspoken.adapters.servers.model_list import NOTHING_LISTED, Listed, holds_list, read_models
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.context_lengths import LARGE
 from wellspoken.proxy.upstream.failures import UpstreamError
@@ -31,7 +31,7 @@ async def list_models(
 
     `tells`: whether a backend's models are to have their context lengths, which not every list has.
     An engine that is not there has those that it had. Where a sole backend has neither, raises
-    UpstreamError, and RequestError 503 for an engine.
+    UpstreamError, also for an answer that is no list, and RequestError 503 for an engine.
     """
     targets = router.targets
     sole = len(targets) == 1
@@ -91,6 +91,8 @@ async def _ask_models(target: Target, sole: bool, tell: bool) -> Listed:
             raise
         return known
     found = await read_list(body) if status == 200 else NOTHING_LISTED
+    if nameless and not found.models and (status != 200 or not holds_list(body)):
+        raise _no_list(upstream, target.backend.models_path, status)
     found = found.add(_length_of_engine(target))
     if tell and not found.complete:
         if target.detector is not None:
@@ -99,6 +101,22 @@ async def _ask_models(target: Target, sole: bool, tell: bool) -> Listed:
     if target.engine is not None and found.models:
         target.listed = found
     return found if found.models or not known.models else known
+
+
+def _no_list(upstream: Upstream, path: str, status: int) -> UpstreamError:
+    """Return the error for a backend of which no model is known, and that tells none."""
+    advice = "Its log says more."
+    if status in (401, 403):
+        advice = 'Give the proxy a key that it takes: key = "env:NAME" (--upstream-key env:NAME).'
+    elif status < 500:
+        advice = "Check the URL, or name its models in the configuration: models = [...]."
+    what = "a body that is no list of models" if status == 200 else f"status {status}"
+    error = UpstreamError(
+        "protocol", f"The {upstream.peer.name} answered GET {path} with {what}. {advice}"
+    )
+    if status in (429, 503):  # it may be there in a moment, which a client should see
+        error.fault.status = status
+    return error
 
 
 async def _find_lengths(target: Target, upstream: Upstream, found: Listed) -> Mapping[str, int]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target
 
 PROBE_PATH = "/health"  # vLLM, llama.cpp, TGI, SGLang; elsewhere a 404, which is a sign of life too
 PROBE_SECONDS = 2.0  # how long a probe's result holds
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+"""One of these is what a server that lists no models is there for."""
+ABSENT = frozenset({404, 405, 501})  # what web servers answer to a POST
+LIST_BYTES = 4 * 1024 * 1024  # of an answer
 
 
 class Readiness:
@@ -77,4 +82,57 @@ async def _probe(target: Target) -> str:
         return str(error)
     if status >= 500:
         return f"The {target.upstream.peer.name} answers {status} to GET {PROBE_PATH}."
-    return ""
+    return await _why_strange(target, target.upstream)
+
+
+async def _why_strange(target: Target, upstream: Upstream) -> str:
+    """Return why what answers is no LLM server, or "". Who is known to be one is not asked again,
+    nor is one whose kind was recognised or configured.
+    """
+    if target.detector is not None:
+        await target.detector.wait_known()
+    found = target.detected
+    if found is None or found.server or target.acquainted == target.server:
+        return ""
+    asked = target.server
+    why = await _describe_stranger(upstream, target.backend.models_path)
+    if not why:
+        target.acquainted = asked
+    return why
+
+
+async def _describe_stranger(upstream: Upstream, models_path: str) -> str:
+    """Return what was found at the address instead of an LLM server; "" for one, or no answer.
+
+    A server without a list of models is asked for nothing (`{}`) at the endpoints themselves, so
+    that nothing is generated: an LLM server refuses that, with anything but a 404. One that wants a
+    key or fails is taken for an LLM server, since it cannot be told.
+    """
+    found = []
+    try:
+        status, json, server = await _ask(upstream, "GET", models_path)
+        if json or status in (401, 403, 429) or (status >= 500 and status != 501):
+            return ""
+        found.append(f"GET {models_path} with {status}")
+        for path in ENDPOINTS:
+            status, json, _ = await _ask(upstream, "POST", path)
+            if json or not (status < 400 or status in ABSENT):
+                return ""
+            found.append(f"POST {path} with {status}")
+    except UpstreamError:
+        return ""
+    who = f"a server that calls itself {server!r}" if server else "what is there"
+    return (
+        f"No LLM server answers at {upstream.url}: {who} answers {', '.join(found)}. Check host "
+        "and port, and whether the server's endpoints begin with a path before /v1."
+    )
+
+
+async def _ask(upstream: Upstream, method: str, path: str) -> tuple[int, bool, str]:
+    """Return the status, whether it is a 2xx with JSON, and how the server calls itself."""
+    limit = upstream.timeouts.probe
+    body = b"{}" if method == "POST" else b""
+    answer = await upstream.open(method, path, body, first=limit, between=limit)
+    data = await answer.read(LIST_BYTES)
+    json = 200 <= answer.status < 300 and data.lstrip()[:1] in (b"{", b"[")
+    return answer.status, json, answer.headers.get("Server", "")[:40]

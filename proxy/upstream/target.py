@@ -81,7 +81,8 @@ class Target:
     `engine` runs the backend where the proxy does that itself: `upstream` is None while it is not
     there. `look` has it found out whether the engine still answers, and while it is, `doubt` is
     under way. `listed`: what an engine was last seen to list. `lengths`: the context lengths that
-    its server tells beside a list, and `served` the model that its list begins with.
+    its server tells beside a list, and `served` the model that its list begins with. `acquainted`:
+    the `server` that was last seen to be an LLM server although nothing tells which.
     `tokens` belongs to this backend alone, since a token's bytes depend on its vocabulary.
     """
 
@@ -101,6 +102,7 @@ class Target:
     listed: Listed = NOTHING_LISTED
     lengths: ContextLengths = field(default_factory=ContextLengths)
     served: Memory[str] = field(default_factory=lambda: Memory(""))
+    acquainted: tuple[object, ...] = ()
     _systems: Memory[SystemForm] = field(default_factory=lambda: Memory("pass"))
     _refusals: Refusals = field(default_factory=Refusals)
     _sizes: Memory[Mapping[str, int]] = field(default_factory=lambda: Memory({}))

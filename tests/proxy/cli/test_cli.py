@@ -240,6 +240,16 @@ def test_a_host_may_have_any_name(configs: list[Config], word: str) -> None:
     assert configs[0].backend[0].url == word
 
 
+def test_an_endpoint_that_is_taken_off_is_told(
+    configs: list[Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["http://localhost:8000/v1/chat/completions"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("wellspoken: backend[0]: url: /v1/chat/completions is an endpoint")
+    assert main(["http://localhost:8000/v1"]) == 0
+    assert not capsys.readouterr().err
+
+
 def test_a_variable_that_nothing_reads_is_told(
     configs: list[Config], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,6 +192,15 @@ def test_a_variable_that_nothing_reads(
     assert said.startswith(text if meant else "w.toml: good. ")
 
 
+def test_an_endpoint_that_is_taken_off_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    url = "http://localhost:8000/v1/chat/completions"
+    Path("w.toml").write_text(f'[[backend]]\nurl = "{url}"\n')
+    code, text = checked(capsys, "w.toml")
+    assert code == 0
+    assert "w.toml:2:7: warning: backend[0]: url: /v1/chat/completions is an endpoint" in text
+    assert "Write it like http://localhost:8000\n" in text
+
+
 def test_a_taken_port_is_only_a_warning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,38 @@ async def test_a_backend_without_models_still_has_the_configured_ones(
     assert await proxy.get("/v1/models") == (200, {"object": "list", "data": [entry("mine")]})
 
 
+@pytest.mark.parametrize(
+    ("script", "status", "words"),
+    [
+        (whole({"error": "boom"}, status=500), 502, "with status 500. Its log says more."),
+        (whole({"error": "Loading model"}, status=503), 503, "with status 503."),
+        (whole({"detail": "no key"}, status=401), 502, "--upstream-key env:NAME"),
+        (whole({"detail": "Not Found"}, status=404), 502, "models = [...]"),
+        (whole(b"<html>", content_type="text/html"), 502, "with a body that is no list of models"),
+        (whole({"error": "odd"}), 502, "with a body that is no list of models"),
+    ],
+)
+async def test_a_list_that_fails_is_an_error(
+    upstream: Upstream, start_proxy: StartProxy, script: list[Step], status: int, words: str
+) -> None:
+    upstream.scripts = [script]
+    proxy = await start_proxy(upstream)
+    for path in ("/v1/models", "/v1/models/any"):
+        answered, answer = await proxy.get(path)
+        assert answered == status
+        assert words in answer["error"]["message"]
+        assert f"backend at {upstream.url} answered GET /v1/models" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("body", [{"object": "list", "data": []}, []])
+async def test_a_list_of_no_models_is_none(
+    upstream: Upstream, start_proxy: StartProxy, body: dict[str, Any] | list[Any]
+) -> None:
+    upstream.scripts = [whole(body)]
+    proxy = await start_proxy(upstream)
+    assert await proxy.get("/v1/models") == (200, {"object": "list", "data": []})
+
+
 async def test_one_model(upstream: Upstream, start_proxy: StartProxy) -> None:
     upstream.script("/v1/models", whole(MODELS))
     proxy = await start_proxy(upstream, models=["org/name with space"])

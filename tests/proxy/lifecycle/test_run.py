@@ -11,6 +11,7 @@ import socket
 import subprocess
 import termios
 import threading
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -85,6 +86,40 @@ async def test_it_starts_in_front_of_a_backend_whose_list_of_models_fails(
     running = Running(config_for(upstream))
     await running.url()
     assert '"model": "MODEL"' in await running.said
+    running.signal()
+    assert await running.task == 0
+
+
+async def test_the_banner_waits_for_the_store(upstream: Upstream, tmp_path: Path) -> None:
+    """It said "being opened" of each healthy one, and had no model's name: the mutant does."""
+    upstream.script("/health", whole({}))
+    upstream.script("/v1/models", whole({"data": [{"id": "tiny"}]}))
+    flags = {
+        "server": {"listen": "127.0.0.1:0"},
+        "backend": [{"url": upstream.url, "adapter": "openai"}],
+        "store": {"path": str(tmp_path / "store.db")},
+    }
+    running = Running(load(None, flags, {}))
+    await running.url()
+    assert "not ready" not in await running.said
+    assert '"model": "tiny"' in await running.said
+    running.signal()
+    assert await running.task == 0
+
+
+async def test_a_store_that_fails_hides_no_model(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.script("/health", whole({}))
+    upstream.script("/v1/models", whole({"data": [{"id": "tiny"}]}))
+    (tmp_path / "store.db").write_bytes(b"this is no database" * 100)
+    flags = {
+        "server": {"listen": "127.0.0.1:0"},
+        "backend": [{"url": upstream.url, "adapter": "openai"}],
+        "store": {"path": str(tmp_path / "store.db")},
+    }
+    running = Running(load(None, flags, {}))
+    await running.url()
+    assert "not ready yet: The store of completions fails: " in await running.said
+    assert '"model": "tiny"' in await running.said
     running.signal()
     assert await running.task == 0
 
