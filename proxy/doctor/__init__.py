@@ -6,6 +6,7 @@
     probes*.py         the probes: requests (probe_requests.py), and judges made of rules
     sender.py          one side, the backend itself or the proxy in front of it
     diagnose.py        all probes on both sides
+    summary.py         what an examination comes to, in one line, and what to do about it
     printing.py        JSON, Markdown, a terminal
 
 A judge sees one side's responses and does not know whose they are, so that a repaired one is one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any, Final, TextIO
 from msgspec import json
 
 from wellspoken.proxy.doctor.probe import OUTCOMES, Report, Result, Verdict, plain
+from wellspoken.proxy.doctor.summary import advise, summarize, write_badge
 
 SCHEMA: Final = 1
 """The version of what `as_json` gives; keys are only added as long as it stays."""
@@ -56,16 +58,14 @@ def describe(verdict: Verdict) -> str:
     return {"lacks": "cannot: ", "unclear": "not known: "}.get(verdict.state, "") + verdict.said
 
 
-def summary(report: Report) -> str:
-    """Return the counts in one sentence."""
-    counts = [f"{report.count(outcome)} {outcome}" for outcome in OUTCOMES if report.count(outcome)]
-    number = len(report.results)
-    noun = "probe" if number == 1 else "probes"
-    return f"{number} {noun} in {report.seconds:.1f} s: {', '.join(counts)}."
+MEANINGS: Final = (
+    "`pass`: the server does as OpenAI says. `repaired`: the proxy makes it so. `fails`: the proxy "
+    "cannot. `skipped`: the server lacks it and says so, or it cannot be told."
+)
 
 
 def as_markdown(report: Report) -> str:
-    """Return the report as a document with one table."""
+    """Return the report as a document with one table, each row of which says all by itself."""
     lines = [f"# wellspoken doctor {_cell(report.url)}", ""]
     if report.error:
         return "\n".join([*lines, _cell(report.error), ""])
@@ -79,17 +79,28 @@ def as_markdown(report: Report) -> str:
     ]
     for result in report.results:
         cells = [result.probe.name, result.outcome, result.probe.contract, describe(result.backend)]
-        repairs = f" ({', '.join(result.repairs)})" if result.repairs else ""
-        cells.append(describe(result.proxy) + repairs)
-        lines.append(f"| {' | '.join(map(_cell, cells))} |")
-    return "\n".join([*lines, "", summary(report), ""])
+        cells = [*map(_cell, cells), _cell(describe(result.proxy)) + _list_repairs(result)]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", MEANINGS]
+    if advice := advise(report):
+        lines += ["", _cell(advice)]
+    return "\n".join([*lines, "", summarize(report), "", write_badge(report), ""])
+
+
+def _list_repairs(result: Result) -> str:
+    """Return what made an answer conform; an answer that did may have been repaired elsewhere."""
+    if result.outcome != "repaired" or not result.repairs:
+        return ""
+    return f", by {', '.join(f'`{name}`' for name in result.repairs)}"
+
+
+# Marks that mean something to Markdown; an underscore between letters means nothing.
+_MARKS: Final = re.compile(r"[\\|<*`\[\]]|(?<![^\W_])_|_(?![^\W_])")
 
 
 def _cell(text: str) -> str:
     """Return a text that a table's cell can hold as it is, also where a server wrote it."""
-    for mark in ("\\", "|", "<", "*", "`", "_", "[", "]"):
-        text = text.replace(mark, "\\" + mark)
-    return plain(text, 2000)
+    return plain(_MARKS.sub(r"\\\g<0>", text), 2000)
 
 
 WIDTH: Final = 100  # columns, of what is no terminal
@@ -110,7 +121,7 @@ def as_table(report: Report, width: int, *, colour: bool = False) -> str:
     if report.error:
         return "\n".join(_wrap(report.error, width)) + "\n"
     peer = f"model {plain(report.model)}: {plain(report.backend)}"
-    head = f"wellspoken doctor {report.url}, {peer}"
+    head = f"wellspoken doctor {report.url}, {peer} ({report.seconds:.1f} s)"
     lines = _wrap(head, width)
     for note in report.notes:
         lines += _wrap(note, width)
@@ -118,23 +129,15 @@ def as_table(report: Report, width: int, *, colour: bool = False) -> str:
     left = max(len(result.probe.name) for result in report.results) + 2
     for result in report.results:
         lines += _lines(result, left, width, colour)
-    names = dict.fromkeys(name for result in report.results for name in result.repairs)
+    mended = [result for result in report.results if result.outcome == "repaired"]
+    names = dict.fromkeys(name for result in mended for name in result.repairs)
     repairs = f"Repairs: {', '.join(names)}." if names else ""
     lines.append("")
-    for text in (repairs, summary(report), _advise(report)):
+    for text in (repairs, advise(report)):
+        lines += _wrap(text, width)
+    for text in (summarize(report), "For an issue of that server:", write_badge(report)):
         lines += _wrap(text, width)
     return "\n".join(lines) + "\n"
-
-
-def _advise(report: Report) -> str:
-    failed = [result for result in report.results if result.outcome == "fails"]
-    if any(result.backend.state == "ok" for result in failed):
-        return "Where the backend conforms and the proxy fails, the proxy is at fault: report it."
-    if failed:
-        return "What fails does so behind the proxy too: the server has to be changed."
-    if report.count("repaired"):
-        return f"The proxy repairs all of it: wellspoken {report.url}"
-    return ""
 
 
 def _lines(result: Result, left: int, width: int, colour: bool) -> Iterator[str]:
@@ -163,6 +166,7 @@ def _describe_sides(result: Result) -> Iterator[str]:
         return
     if result.outcome == "skipped" and result.backend.said == result.proxy.said:
         yield describe(result.proxy)
+        yield f"OpenAI: {result.probe.contract}"
         return
     yield f"backend: {describe(result.backend)}"
     yield f"OpenAI: {result.probe.contract}"
