@@ -20,10 +20,16 @@ import msgspec
 import pytest
 
 from wellspoken.proxy.cli.main import main
-from wellspoken.proxy.doctor.printing import ProbeProgress, as_json, as_markdown, as_table, width_of
 from wellspoken.proxy.doctor.probe import Report, Result, Verdict
 from wellspoken.proxy.doctor.probes import PROBES, select_probes
-from wellspoken.proxy.doctor.summary import summarize, write_badge
+from wellspoken.proxy.doctor.reports.printing import (
+    ProbeProgress,
+    as_json,
+    as_markdown,
+    as_table,
+    width_of,
+)
+from wellspoken.proxy.doctor.reports.summary import summarize, write_badge
 from wellspoken.proxy.lifecycle.colour import Colour
 
 GOOD = Verdict("ok", "", 200)
@@ -380,13 +386,13 @@ def test_the_help_has_examples_that_parse(
     assert ended.value.code == 0
     said = capsys.readouterr().out
     examples = re.findall(r"^  wellspoken doctor (.+)$", said, re.MULTILINE)
-    assert len(examples) == 5
+    assert len(examples) == 6
     seen: list[Callable[..., Any]] = []
     monkeypatch.setattr("wellspoken.proxy.cli.doctor._run", lambda options: seen.append(options))
     for example in examples:
         words = example.partition(" > ")[0].replace("'", "").split()
         main(["doctor", *words])
-    assert len(seen) == 4  # --list requests nothing
+    assert len(seen) == 5  # --list requests nothing
 
 
 def test_the_package_is_small_files() -> None:

@@ -11,8 +11,8 @@ from typing import Any, Final, TextIO
 
 from msgspec import json
 
-from wellspoken.proxy.doctor.probe import OUTCOMES, Report, Result, Verdict, plain
-from wellspoken.proxy.doctor.summary import advise, summarize, write_badge
+from wellspoken.proxy.doctor.probe import OUTCOMES, Outcome, Report, Result, Verdict, plain
+from wellspoken.proxy.doctor.reports.summary import advise, summarize, write_badge
 
 SCHEMA: Final = 1
 """The version of what `as_json` gives; keys are only added as long as it stays."""
@@ -20,7 +20,12 @@ SCHEMA: Final = 1
 
 def as_json(report: Report) -> bytes:
     """Return the report as one JSON object, with a final newline."""
-    found: dict[str, Any] = {
+    return json.format(json.encode(encode_report(report)), indent=2) + b"\n"
+
+
+def encode_report(report: Report) -> dict[str, Any]:
+    """Return the report as the object that `as_json` writes."""
+    return {
         "schema": SCHEMA,
         "wellspoken": report.version,
         "url": report.url,
@@ -32,7 +37,6 @@ def as_json(report: Report) -> bytes:
         "summary": {outcome: report.count(outcome) for outcome in OUTCOMES},
         "probes": [_probe(result) for result in report.results],
     }
-    return json.format(json.encode(found), indent=2) + b"\n"
 
 
 def _probe(result: Result) -> dict[str, Any]:
@@ -66,24 +70,27 @@ MEANINGS: Final = (
 
 def as_markdown(report: Report) -> str:
     """Return the report as a document with one table, each row of which says all by itself."""
-    lines = [f"# wellspoken doctor {_cell(report.url)}", ""]
+    lines = [f"# wellspoken doctor {escape_cell(report.url)}", ""]
     if report.error:
-        return "\n".join([*lines, _cell(report.error), ""])
+        return "\n".join([*lines, escape_cell(report.error), ""])
     lines += [
-        f"Model `{_cell(report.model)}`. Backend: {_cell(report.backend)}. "
+        f"Model `{escape_cell(report.model)}`. Backend: {escape_cell(report.backend)}. "
         f"wellspoken {report.version}.",
-        *(f"\n{_cell(note)}" for note in report.notes),
+        *(f"\n{escape_cell(note)}" for note in report.notes),
         "",
         "| probe | result | OpenAI | the backend | through the proxy |",
         "|---|---|---|---|---|",
     ]
     for result in report.results:
         cells = [result.probe.name, result.outcome, result.probe.contract, describe(result.backend)]
-        cells = [*map(_cell, cells), _cell(describe(result.proxy)) + _list_repairs(result)]
+        cells = [
+            *map(escape_cell, cells),
+            escape_cell(describe(result.proxy)) + _list_repairs(result),
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", MEANINGS]
     if advice := advise(report):
-        lines += ["", _cell(advice)]
+        lines += ["", escape_cell(advice)]
     return "\n".join([*lines, "", summarize(report), "", write_badge(report), ""])
 
 
@@ -98,7 +105,7 @@ def _list_repairs(result: Result) -> str:
 _MARKS: Final = re.compile(r"[\\|<*`\[\]]|(?<![^\W_])_|_(?![^\W_])")
 
 
-def _cell(text: str) -> str:
+def escape_cell(text: str) -> str:
     """Return a text that a table's cell can hold as it is, also where a server wrote it."""
     return plain(_MARKS.sub(r"\\\g<0>", text), 2000)
 
@@ -106,7 +113,7 @@ def _cell(text: str) -> str:
 WIDTH: Final = 100  # columns, of what is no terminal
 NARROWEST, WIDEST = 40, 160
 _COLOURS: Final = {"pass": "32", "repaired": "36", "fails": "31;1", "skipped": "33"}
-_RESULT: Final = 10  # columns of the results
+RESULT: Final = 10  # columns of the results
 
 
 def width_of(file: TextIO) -> int:
@@ -119,12 +126,12 @@ def width_of(file: TextIO) -> int:
 def as_table(report: Report, width: int, *, colour: bool = False) -> str:
     """Return the report as lines of at most `width` columns, as far as its words allow."""
     if report.error:
-        return "\n".join(_wrap(report.error, width)) + "\n"
+        return "\n".join(wrap(report.error, width)) + "\n"
     peer = f"model {plain(report.model)}: {plain(report.backend)}"
     head = f"wellspoken doctor {report.url}, {peer} ({report.seconds:.1f} s)"
-    lines = _wrap(head, width)
+    lines = wrap(head, width)
     for note in report.notes:
-        lines += _wrap(note, width)
+        lines += wrap(note, width)
     lines.append("")
     left = max(len(result.probe.name) for result in report.results) + 2
     for result in report.results:
@@ -134,29 +141,33 @@ def as_table(report: Report, width: int, *, colour: bool = False) -> str:
     repairs = f"Repairs: {', '.join(names)}." if names else ""
     lines.append("")
     for text in (repairs, advise(report)):
-        lines += _wrap(text, width)
+        lines += wrap(text, width)
     for text in (summarize(report), "For an issue of that server:", write_badge(report)):
-        lines += _wrap(text, width)
+        lines += wrap(text, width)
     return "\n".join(lines) + "\n"
 
 
 def _lines(result: Result, left: int, width: int, colour: bool) -> Iterator[str]:
     """Yield a probe's lines: its name and result, and beside them what there is to say."""
     name = result.probe.name.ljust(left)
-    shown = result.outcome.ljust(_RESULT)
-    if colour:
-        shown = f"\x1b[{_COLOURS[result.outcome]}m{shown}\x1b[0m"
-    beside = left + _RESULT
+    shown = paint(result.outcome, colour=colour)
+    beside = left + RESULT
     narrow = width - beside < 40
     indent = 4 if narrow else beside
     parts = [
         line
         for text in _describe_sides(result)
-        for line in _wrap(text, max(width - indent, 20), subsequent_indent="  ")
+        for line in wrap(text, max(width - indent, 20), subsequent_indent="  ")
     ]
     yield f"{name}{shown}{'' if narrow else parts.pop(0)}".rstrip()
     for part in parts:
         yield " " * indent + part
+
+
+def paint(outcome: Outcome, *, colour: bool) -> str:
+    """Return a result's word, `RESULT` columns wide."""
+    shown = outcome.ljust(RESULT)
+    return f"\x1b[{_COLOURS[outcome]}m{shown}\x1b[0m" if colour else shown
 
 
 def _describe_sides(result: Result) -> Iterator[str]:
@@ -173,7 +184,8 @@ def _describe_sides(result: Result) -> Iterator[str]:
     yield f"proxy: {describe(result.proxy)}"
 
 
-def _wrap(text: str, width: int, subsequent_indent: str = "") -> list[str]:
+def wrap(text: str, width: int, subsequent_indent: str = "") -> list[str]:
+    """Return a text as lines of at most `width` columns, as far as its words allow."""
     wrapper = textwrap.TextWrapper(width, "", subsequent_indent, break_on_hyphens=False)
     return wrapper.wrap(text)
 
