@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wellspoken.proxy.cli.options import add_options, bare_parser
 
 if TYPE_CHECKING:
-    from wellspoken.proxy.doctor.diagnose import DoctorOptions
+    from wellspoken.proxy.doctor.probe import Probe, Report
+    from wellspoken.proxy.doctor.reports.comparison import Comparison
 
 _HELP: Final = """\
 examples:
@@ -18,12 +19,15 @@ examples:
   wellspoken doctor localhost:8080 --model tiny --markdown > report.md
   wellspoken doctor https://llm.example --key env:LLM_KEY --json
   wellspoken doctor unix:/run/llm/api.sock --only 'stream*' --skip stream-n
+  wellspoken doctor --compare localhost:8000 localhost:8080
   wellspoken doctor --list
 
-Asks a running server some fifty short questions, itself and with the proxy in front, and says of
-each: pass (it does as OpenAI says), repaired (the proxy makes it so), fails (the proxy cannot),
-skipped (the server lacks it and says so, or it cannot be told). Costs about a thousand tokens.
-Exit code: 0, 1 if something fails, 2 if the server cannot be reached, or for wrong usage.
+Asks a running server some fifty short questions, itself and with the proxy in
+front, and says of each: pass (it does as OpenAI says), repaired (the proxy
+makes it so), fails (the proxy cannot), skipped (the server lacks it and says
+so, or it cannot be told). Costs about a thousand tokens. Exit code: 0, 1 if
+something fails (with --compare: if the results differ), 2 if a server cannot
+be examined, or for wrong usage.
 """
 _MORE: Final = "; repeat, or separate by commas; stream* is all that begin so"
 _OPTIONS: Final = {
@@ -38,6 +42,10 @@ _OPTIONS: Final = {
     "--skip NAME...": f"leave this one out{_MORE}",
     "--list": "name the probes, and end",
 }
+_COMPARE: Final = (
+    "two servers side by side, each a URL, or a .json file that --json wrote; the other options "
+    "are for both"
+)
 _FORMS: Final = {
     "--json": "one JSON object on stdout",
     "--markdown": "a Markdown document on stdout",
@@ -53,6 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = bare_parser("wellspoken doctor", "wellspoken doctor URL [options]", _HELP)
     add_options(parser, _OPTIONS, {"SECONDS": _parse_seconds})
+    parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help=_COMPARE)
     parser.set_defaults(timeout=30.0, only=[], skip=[])
     add_options(parser.add_mutually_exclusive_group(), _FORMS)
     return parser
@@ -84,28 +93,22 @@ def _split_names(given: Sequence[str]) -> list[str]:
 
 def _run(options: argparse.Namespace) -> int:
     from wellspoken.proxy.config.values import ConfigError
-    from wellspoken.proxy.doctor.diagnose import DoctorOptions
     from wellspoken.proxy.doctor.probes import select_probes
+    from wellspoken.proxy.doctor.reports import printing
 
-    if options.url is None:
+    if options.compare and options.url is not None:
+        return _fail("--compare names both servers. Leave the other URL out")
+    if not options.compare and options.url is None:
         return _fail("no URL. Write it like: wellspoken doctor http://localhost:8000")
     try:
         probes = select_probes(_split_names(options.only), _split_names(options.skip))
-    except ValueError as error:
-        return _fail(str(error))
-    chosen = DoctorOptions(
-        url=options.url,
-        probes=probes,
-        adapter=options.adapter,
-        key=options.key,
-        model=options.model,
-        tokenizer=options.tokenizer,
-        limit=options.timeout,
-    )
-    try:
-        return _diagnose(chosen, "json" if options.json else "markdown" if options.markdown else "")
+        if options.compare:
+            return _compare(options, probes)
+        return _print_found(printing, _diagnose(options, options.url, probes), options)
     except ConfigError as error:
         return _fail(str(error).removeprefix("backend[0].").removeprefix("backend[0]: "))
+    except ValueError as error:
+        return _fail(str(error))
 
 
 def _fail(text: str) -> int:
@@ -113,33 +116,72 @@ def _fail(text: str) -> int:
     return 2
 
 
-def _diagnose(chosen: DoctorOptions, form: str) -> int:
-    """Run the probes, print what came of them, and return the exit code. Raises ConfigError."""
+def _diagnose(options: argparse.Namespace, url: str, probes: Sequence[Probe]) -> Report:
+    """Run the probes, and return what came of them. Raises ConfigError."""
     import asyncio
     import logging
 
-    from wellspoken.proxy.doctor import printing
-    from wellspoken.proxy.doctor.diagnose import diagnose
-    from wellspoken.proxy.lifecycle.colour import Colour
+    from wellspoken.proxy.doctor.diagnose import DoctorOptions, diagnose
+    from wellspoken.proxy.doctor.reports.printing import ProbeProgress
 
+    chosen = DoctorOptions(
+        url=url,
+        probes=probes,
+        adapter=options.adapter,
+        key=options.key,
+        model=options.model,
+        tokenizer=options.tokenizer,
+        limit=options.timeout,
+    )
     log = logging.getLogger("wellspoken")
     level = log.level
     log.setLevel(logging.ERROR)  # what the proxy would log of the backend, the report says
-    progress = printing.ProbeProgress(sys.stderr)
+    progress = ProbeProgress(sys.stderr)
     try:
-        report = asyncio.run(diagnose(chosen, progress.draw))
+        return asyncio.run(diagnose(chosen, progress.draw))
     finally:
         log.setLevel(level)
         progress.clear()
-    if form == "json":
-        text = printing.as_json(report).decode()
-    elif form == "markdown":
-        text = printing.as_markdown(report)
-    elif report.error:
-        return _fail(report.error)
+
+
+def _compare(options: argparse.Namespace, probes: Sequence[Probe]) -> int:
+    """Print two reports side by side; a name that ends in .json is a file that holds one.
+
+    Raises ConfigError, and ValueError for a file that holds none.
+    """
+    from pathlib import Path
+
+    from wellspoken.proxy.doctor.reports import comparison
+    from wellspoken.proxy.doctor.reports.saved import read_report
+
+    names = {probe.name for probe in probes}
+    saved = {  # before a server is asked, which takes longer
+        given: read_report(Path(given), names)
+        for given in options.compare
+        if given.endswith(".json") and "://" not in given
+    }
+    first, second = (
+        saved[given] if given in saved else _diagnose(options, given, probes)
+        for given in options.compare
+    )
+    return _print_found(comparison, comparison.Comparison(first, second), options)
+
+
+def _print_found(forms: Any, found: Report | Comparison, options: argparse.Namespace) -> int:
+    """Print what was found in the form that was asked for, and return the exit code.
+
+    `forms`: the module whose `as_json`, `as_markdown` and `as_table` are this one's.
+    """
+    from wellspoken.proxy.doctor.reports.printing import width_of
+    from wellspoken.proxy.lifecycle.colour import Colour
+
+    if options.json:
+        text = forms.as_json(found).decode()
+    elif options.markdown:
+        text = forms.as_markdown(found)
+    elif found.error:
+        return _fail(found.error)
     else:
-        text = printing.as_table(
-            report, printing.width_of(sys.stdout), colour=Colour.of(sys.stdout).on
-        )
+        text = forms.as_table(found, width_of(sys.stdout), colour=Colour.of(sys.stdout).on)
     print(text, end="", flush=True)
-    return report.code
+    return found.code

@@ -6,7 +6,11 @@
     probes*.py         the probes: requests (probe_requests.py), and judges made of rules
     sender.py          one side, the backend itself or the proxy in front of it
     diagnose.py        all probes on both sides
-    printing.py        JSON, Markdown, a terminal
+    reports/
+      summary.py       what an examination comes to, in one line, and what to do about it
+      printing.py      JSON, Markdown, a terminal
+      saved.py         a report that was written as JSON, read again
+      comparison.py    two reports side by side
 
 A judge sees one side's responses and does not know whose they are, so that a repaired one is one
 that the same judge refuses from the backend and accepts from the proxy. The rules share no code

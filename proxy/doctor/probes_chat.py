@@ -33,7 +33,11 @@ def models(responses: Responses, context: ProbeContext) -> Faults:
         raise Wrong(f"data is {quote(body.get('data'))}, no list of models")
 
 
-@probe("model", "GET /v1/models/ID is one such object.", requests.model)
+@probe(
+    "model",
+    "GET /v1/models/ID is one object with id, object, created and owned_by.",
+    requests.model,
+)
 def model(responses: Responses, context: ProbeContext) -> Faults:
     body = contract.read_body(responses[0], basic=True)
     yield from contract.find_faults(body, Model, "the model")
@@ -130,7 +134,11 @@ def logprobs(responses: Responses, context: ProbeContext) -> Faults:
         yield "no entry, although there is text"
 
 
-@probe("logprobs-bytes", "The bytes of all entries, joined, are the content.", requests.logprobs)
+@probe(
+    "logprobs-bytes",
+    "The bytes of all logprobs entries, joined, are the content.",
+    requests.logprobs,
+)
 def logprobs_bytes(responses: Responses, context: ProbeContext) -> Faults:
     choice = contract.first_choice(responses[0])
     return rules_logprobs.check_tiling(choice, contract.content_of(choice))
@@ -138,7 +146,7 @@ def logprobs_bytes(responses: Responses, context: ProbeContext) -> Faults:
 
 @probe(
     "top-logprobs",
-    "At most top_logprobs alternatives, the likeliest first, with the sampled token's value.",
+    "An entry has at most top_logprobs alternatives, likeliest first, with its own token's value.",
     requests.logprobs,
 )
 def top_logprobs(responses: Responses, context: ProbeContext) -> Faults:
@@ -179,7 +187,9 @@ def stop(responses: Responses, context: ProbeContext) -> Faults:
 
 
 @probe(
-    "stop-logprobs", "So do its logprobs: no entry is lost or left over.", requests.stop_logprobs
+    "stop-logprobs",
+    "logprobs end before a stop string with the text: no entry is lost or left over.",
+    requests.stop_logprobs,
 )
 def stop_logprobs(responses: Responses, context: ProbeContext) -> Faults:
     choice = contract.first_choice(responses[0])
@@ -211,7 +221,7 @@ max_tokens = Probe(
 )
 max_completion_tokens = Probe(
     "max-completion-tokens",
-    "max_completion_tokens does the same.",
+    "max_completion_tokens cuts the answer, for the reason length.",
     requests.asking(max_completion_tokens=requests.FEW),
     check_limit,
 )

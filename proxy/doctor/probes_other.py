@@ -61,7 +61,10 @@ def _no_messages(context: ProbeContext) -> list[ProbeRequest]:
 
 
 error_json = Probe(
-    "error-json", "What is not JSON is 400, with OpenAI's error.", _bad_json, require_error(400)
+    "error-json",
+    "A body that is not JSON is 400, with OpenAI's error.",
+    _bad_json,
+    require_error(400),
 )
 error_messages = Probe(
     "error-messages",
@@ -77,7 +80,7 @@ error_temperature = Probe(
 )
 error_stream = Probe(
     "error-stream",
-    "So it is where a stream was asked for, before any event.",
+    "temperature 3 is 400 where a stream is asked for too, before any event.",
     requests.asking(temperature=3, max_tokens=1, stream=True),
     require_error(400, "temperature"),
 )
@@ -114,7 +117,7 @@ def completions(responses: Responses, context: ProbeContext) -> Faults:
 
 @probe(
     "completions-logprobs",
-    "Its logprobs are four arrays; text_offset counts from the prompt's start.",
+    "A text_completion's logprobs are four arrays; text_offset counts from the prompt's start.",
     lambda context: [requests.completion(context, logprobs=2)],
 )
 def completions_logprobs(responses: Responses, context: ProbeContext) -> Faults:
@@ -124,7 +127,7 @@ def completions_logprobs(responses: Responses, context: ProbeContext) -> Faults:
 
 @probe(
     "completions-echo",
-    "echo repeats the prompt, with its tokens' logprobs, the first one null.",
+    "echo repeats a text_completion's prompt, with its tokens' logprobs, the first one null.",
     lambda context: [requests.completion(context, logprobs=1, echo=True, max_tokens=1)],
 )
 def completions_echo(responses: Responses, context: ProbeContext) -> Faults:
@@ -141,7 +144,7 @@ def completions_echo(responses: Responses, context: ProbeContext) -> Faults:
 
 @probe(
     "completions-stream",
-    "A streamed completion has the same keys, one finish_reason, and [DONE].",
+    "A streamed text_completion has OpenAI's keys and no others, one finish_reason, and [DONE].",
     lambda context: [requests.completion(context, stream=True)],
 )
 def completions_stream(responses: Responses, context: ProbeContext) -> Faults:

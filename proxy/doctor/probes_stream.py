@@ -51,7 +51,7 @@ def chunks(responses: Responses, context: ProbeContext) -> Faults:
     yield from contract.check_created(found[0], context)
 
 
-@probe("stream-role", "The role comes once, before any text.", requests.stream)
+@probe("stream-role", "The role comes once in a stream, before any text.", requests.stream)
 def role(responses: Responses, context: ProbeContext) -> Faults:
     found = rules_stream.read_chunks(responses[0], basic=True)
     seen: set[str] = set()
@@ -72,7 +72,7 @@ def role(responses: Responses, context: ProbeContext) -> Faults:
 
 @probe(
     "stream-finish",
-    "finish_reason comes once, on an empty delta, and is null before.",
+    "finish_reason comes once in a stream, on an empty delta, and is null before.",
     requests.stream,
 )
 def finish(responses: Responses, context: ProbeContext) -> Faults:
@@ -90,7 +90,7 @@ def no_usage(responses: Responses, context: ProbeContext) -> Faults:
 
 @probe(
     "stream-usage",
-    "include_usage gives one last chunk with usage and no choices, null before.",
+    "include_usage gives one last chunk with usage and no choices; usage is null before.",
     requests.asking(stream=True, stream_options={"include_usage": True}),
 )
 def with_usage(responses: Responses, context: ProbeContext) -> Faults:
@@ -105,7 +105,9 @@ def with_usage(responses: Responses, context: ProbeContext) -> Faults:
         yield "earlier chunks have no usage, which should be null"
 
 
-@probe("stream-characters", "A character of several tokens arrives whole.", requests.stream)
+@probe(
+    "stream-characters", "A character of several tokens arrives whole in a stream.", requests.stream
+)
 def characters(responses: Responses, context: ProbeContext) -> Faults:
     text = rules_stream.join_text(rules_stream.read_chunks(responses[0], basic=True))
     if "\ufffd" in text and "\ufffd" not in context.text:
@@ -116,7 +118,7 @@ def characters(responses: Responses, context: ProbeContext) -> Faults:
 
 @probe(
     "stream-logprobs",
-    "Each chunk has the entries of its own text.",
+    "Each chunk has the logprobs entries of its own text.",
     requests.asking(stream=True, **requests.SCORED),
 )
 def stream_logprobs(responses: Responses, context: ProbeContext) -> Faults:

@@ -20,9 +20,16 @@ import msgspec
 import pytest
 
 from wellspoken.proxy.cli.main import main
-from wellspoken.proxy.doctor.printing import ProbeProgress, as_json, as_markdown, as_table, width_of
 from wellspoken.proxy.doctor.probe import Report, Result, Verdict
 from wellspoken.proxy.doctor.probes import PROBES, select_probes
+from wellspoken.proxy.doctor.reports.printing import (
+    ProbeProgress,
+    as_json,
+    as_markdown,
+    as_table,
+    width_of,
+)
+from wellspoken.proxy.doctor.reports.summary import summarize, write_badge
 from wellspoken.proxy.lifecycle.colour import Colour
 
 GOOD = Verdict("ok", "", 200)
@@ -122,7 +129,8 @@ def test_the_markdown_is_one_table_whatever_a_server_writes() -> None:
     assert len(rows) == 4
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
     assert not re.search(r"(?<!\\)<script|(?<!\\)\[d", text)
-    assert "2 probes in 1.5 s: 1 repaired, 1 fails." in text
+    assert "\nOf 2, 0 right, 1 mended, 1 cannot be mended.\n" in text
+    assert "the server has to be changed" in text and "`skipped`: " in text
     assert as_markdown(Report("u", "1", error="Gone.")).endswith("\nGone.\n")
 
 
@@ -135,7 +143,7 @@ def test_a_table_fits_its_width(width: int, colour: bool) -> None:
     assert max(map(len, bare.splitlines())) <= width
     assert (bare != text) == colour
     words = " ".join(bare.split())
-    assert "1 pass, 1 repaired, 1 fails" in words
+    assert "Of 3, 1 right, 1 mended, 1 cannot be mended." in words
     assert bare.count("which should be null") or "should be null" in words
 
 
@@ -146,7 +154,9 @@ def test_a_table_tells_all_three_sides_of_what_does_not_pass() -> None:
     assert lines[at + 1].strip() == f"OpenAI: {PROBES[1].contract}"
     assert lines[at + 2].strip() == "proxy: conforms"
     assert "Repairs: created_not_epoch." in lines
-    assert lines[-1].startswith("What fails does so behind the proxy too")
+    assert lines[-4].startswith("What fails does so behind the proxy too")
+    assert lines[-3] == "Of 4, 1 right, 1 mended, 1 cannot be mended, 1 cannot be told."
+    assert lines[-1] == write_badge(ALL)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +169,48 @@ def test_a_table_tells_all_three_sides_of_what_does_not_pass() -> None:
     ],
 )
 def test_a_table_ends_with_what_to_do(pairs: list[tuple[Verdict, Verdict]], words: str) -> None:
-    last = as_table(report(*pairs), 100).splitlines()[-1]
-    assert words in last
-    assert words or last.endswith("1 pass.")
+    lines = as_table(report(*pairs), 100).splitlines()
+    assert words in lines[-4]
+    assert words or lines[-4] == ""
+
+
+def test_a_verdict_is_one_line_whose_counts_add_up() -> None:
+    """Rejects a verdict that counts what is skipped among what is right, or leaves it out."""
+    assert summarize(report((GOOD, GOOD), (BROKEN, GOOD))) == "Of 2, 1 right, 1 mended."
+    total, *counts = map(int, re.findall(r"\d+", summarize(ALL)))
+    assert total == sum(counts) == 4
+
+
+def test_a_badge_is_code_spans_that_name_no_address_whatever_a_server_says() -> None:
+    """Rejects one with the URL or the model's path, and one whose spans a server can end."""
+    private = {"model": "/home/me/m.gguf", "backend": "x` <b>\n`y | z, from its Server header"}
+    badge = write_badge(report((GOOD, GOOD), (LACKING, LACKING), **private))
+    assert badge == (
+        "`wellspoken doctor 1.2` `x' <b> 'y | z` `1/2 right` `0 mended` `1 cannot be told`"
+    )
+
+
+def test_what_openai_says_can_be_read_without_the_line_before() -> None:
+    """Rejects "So do its logprobs" and "does the same", which mean nothing after --only."""
+    pointing = re.compile(r"^(So|Its|It|They|Their) |\b(the same|such)\b")
+    assert [probe.contract for probe in PROBES if pointing.search(probe.contract)] == []
+    assert len({probe.contract for probe in PROBES}) == len(PROBES)
+
+
+def test_a_row_names_the_repairs_of_what_was_repaired_alone() -> None:
+    """Rejects "pass ... (created_not_epoch)", and escapes in a name that is read as it stands."""
+    rows = {line.split(" | ")[1]: line for line in as_markdown(ALL).splitlines() if " | " in line}
+    assert rows["repaired"].endswith("| conforms, by `created_not_epoch` |")
+    assert [name for name, row in rows.items() if "created_not_epoch" in row] == ["repaired"]
+    marks = as_markdown(report((Verdict("broken", "__a__ b_c *d*", 200), GOOD)))
+    assert r"\_\_a\_\_ b_c \*d\*" in marks
+    assert "Repairs:" not in as_table(report((GOOD, GOOD)), 100)
+
+
+def test_a_skipped_probe_says_what_was_asked() -> None:
+    """Rejects a line that only says what a server cannot."""
+    text = as_table(report((LACKING, LACKING)), 160)
+    assert f"cannot: {LACKING.said}" in text and PROBES[0].contract in text
 
 
 class Screen(io.StringIO):
@@ -337,13 +386,13 @@ def test_the_help_has_examples_that_parse(
     assert ended.value.code == 0
     said = capsys.readouterr().out
     examples = re.findall(r"^  wellspoken doctor (.+)$", said, re.MULTILINE)
-    assert len(examples) == 5
+    assert len(examples) == 6
     seen: list[Callable[..., Any]] = []
     monkeypatch.setattr("wellspoken.proxy.cli.doctor._run", lambda options: seen.append(options))
     for example in examples:
         words = example.partition(" > ")[0].replace("'", "").split()
         main(["doctor", *words])
-    assert len(seen) == 4  # --list requests nothing
+    assert len(seen) == 5  # --list requests nothing
 
 
 def test_the_package_is_small_files() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from typing import Any, Final, TextIO
 
 from msgspec import json
 
-from wellspoken.proxy.doctor.probe import OUTCOMES, Report, Result, Verdict, plain
+from wellspoken.proxy.doctor.probe import OUTCOMES, Outcome, Report, Result, Verdict, plain
+from wellspoken.proxy.doctor.reports.summary import advise, summarize, write_badge
 
 SCHEMA: Final = 1
 """The version of what `as_json` gives; keys are only added as long as it stays."""
@@ -18,7 +20,12 @@ SCHEMA: Final = 1
 
 def as_json(report: Report) -> bytes:
     """Return the report as one JSON object, with a final newline."""
-    found: dict[str, Any] = {
+    return json.format(json.encode(encode_report(report)), indent=2) + b"\n"
+
+
+def encode_report(report: Report) -> dict[str, Any]:
+    """Return the report as the object that `as_json` writes."""
+    return {
         "schema": SCHEMA,
         "wellspoken": report.version,
         "url": report.url,
@@ -30,7 +37,6 @@ def as_json(report: Report) -> bytes:
         "summary": {outcome: report.count(outcome) for outcome in OUTCOMES},
         "probes": [_probe(result) for result in report.results],
     }
-    return json.format(json.encode(found), indent=2) + b"\n"
 
 
 def _probe(result: Result) -> dict[str, Any]:
@@ -56,46 +62,58 @@ def describe(verdict: Verdict) -> str:
     return {"lacks": "cannot: ", "unclear": "not known: "}.get(verdict.state, "") + verdict.said
 
 
-def summary(report: Report) -> str:
-    """Return the counts in one sentence."""
-    counts = [f"{report.count(outcome)} {outcome}" for outcome in OUTCOMES if report.count(outcome)]
-    number = len(report.results)
-    noun = "probe" if number == 1 else "probes"
-    return f"{number} {noun} in {report.seconds:.1f} s: {', '.join(counts)}."
+MEANINGS: Final = (
+    "`pass`: the server does as OpenAI says. `repaired`: the proxy makes it so. `fails`: the proxy "
+    "cannot. `skipped`: the server lacks it and says so, or it cannot be told."
+)
 
 
 def as_markdown(report: Report) -> str:
-    """Return the report as a document with one table."""
-    lines = [f"# wellspoken doctor {_cell(report.url)}", ""]
+    """Return the report as a document with one table, each row of which says all by itself."""
+    lines = [f"# wellspoken doctor {escape_cell(report.url)}", ""]
     if report.error:
-        return "\n".join([*lines, _cell(report.error), ""])
+        return "\n".join([*lines, escape_cell(report.error), ""])
     lines += [
-        f"Model `{_cell(report.model)}`. Backend: {_cell(report.backend)}. "
+        f"Model `{escape_cell(report.model)}`. Backend: {escape_cell(report.backend)}. "
         f"wellspoken {report.version}.",
-        *(f"\n{_cell(note)}" for note in report.notes),
+        *(f"\n{escape_cell(note)}" for note in report.notes),
         "",
         "| probe | result | OpenAI | the backend | through the proxy |",
         "|---|---|---|---|---|",
     ]
     for result in report.results:
         cells = [result.probe.name, result.outcome, result.probe.contract, describe(result.backend)]
-        repairs = f" ({', '.join(result.repairs)})" if result.repairs else ""
-        cells.append(describe(result.proxy) + repairs)
-        lines.append(f"| {' | '.join(map(_cell, cells))} |")
-    return "\n".join([*lines, "", summary(report), ""])
+        cells = [
+            *map(escape_cell, cells),
+            escape_cell(describe(result.proxy)) + _list_repairs(result),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", MEANINGS]
+    if advice := advise(report):
+        lines += ["", escape_cell(advice)]
+    return "\n".join([*lines, "", summarize(report), "", write_badge(report), ""])
 
 
-def _cell(text: str) -> str:
+def _list_repairs(result: Result) -> str:
+    """Return what made an answer conform; an answer that did may have been repaired elsewhere."""
+    if result.outcome != "repaired" or not result.repairs:
+        return ""
+    return f", by {', '.join(f'`{name}`' for name in result.repairs)}"
+
+
+# Marks that mean something to Markdown; an underscore between letters means nothing.
+_MARKS: Final = re.compile(r"[\\|<*`\[\]]|(?<![^\W_])_|_(?![^\W_])")
+
+
+def escape_cell(text: str) -> str:
     """Return a text that a table's cell can hold as it is, also where a server wrote it."""
-    for mark in ("\\", "|", "<", "*", "`", "_", "[", "]"):
-        text = text.replace(mark, "\\" + mark)
-    return plain(text, 2000)
+    return plain(_MARKS.sub(r"\\\g<0>", text), 2000)
 
 
 WIDTH: Final = 100  # columns, of what is no terminal
 NARROWEST, WIDEST = 40, 160
 _COLOURS: Final = {"pass": "32", "repaired": "36", "fails": "31;1", "skipped": "33"}
-_RESULT: Final = 10  # columns of the results
+RESULT: Final = 10  # columns of the results
 
 
 def width_of(file: TextIO) -> int:
@@ -108,52 +126,48 @@ def width_of(file: TextIO) -> int:
 def as_table(report: Report, width: int, *, colour: bool = False) -> str:
     """Return the report as lines of at most `width` columns, as far as its words allow."""
     if report.error:
-        return "\n".join(_wrap(report.error, width)) + "\n"
+        return "\n".join(wrap(report.error, width)) + "\n"
     peer = f"model {plain(report.model)}: {plain(report.backend)}"
-    head = f"wellspoken doctor {report.url}, {peer}"
-    lines = _wrap(head, width)
+    head = f"wellspoken doctor {report.url}, {peer} ({report.seconds:.1f} s)"
+    lines = wrap(head, width)
     for note in report.notes:
-        lines += _wrap(note, width)
+        lines += wrap(note, width)
     lines.append("")
     left = max(len(result.probe.name) for result in report.results) + 2
     for result in report.results:
         lines += _lines(result, left, width, colour)
-    names = dict.fromkeys(name for result in report.results for name in result.repairs)
+    mended = [result for result in report.results if result.outcome == "repaired"]
+    names = dict.fromkeys(name for result in mended for name in result.repairs)
     repairs = f"Repairs: {', '.join(names)}." if names else ""
     lines.append("")
-    for text in (repairs, summary(report), _advise(report)):
-        lines += _wrap(text, width)
+    for text in (repairs, advise(report)):
+        lines += wrap(text, width)
+    for text in (summarize(report), "For an issue of that server:", write_badge(report)):
+        lines += wrap(text, width)
     return "\n".join(lines) + "\n"
-
-
-def _advise(report: Report) -> str:
-    failed = [result for result in report.results if result.outcome == "fails"]
-    if any(result.backend.state == "ok" for result in failed):
-        return "Where the backend conforms and the proxy fails, the proxy is at fault: report it."
-    if failed:
-        return "What fails does so behind the proxy too: the server has to be changed."
-    if report.count("repaired"):
-        return f"The proxy repairs all of it: wellspoken {report.url}"
-    return ""
 
 
 def _lines(result: Result, left: int, width: int, colour: bool) -> Iterator[str]:
     """Yield a probe's lines: its name and result, and beside them what there is to say."""
     name = result.probe.name.ljust(left)
-    shown = result.outcome.ljust(_RESULT)
-    if colour:
-        shown = f"\x1b[{_COLOURS[result.outcome]}m{shown}\x1b[0m"
-    beside = left + _RESULT
+    shown = paint(result.outcome, colour=colour)
+    beside = left + RESULT
     narrow = width - beside < 40
     indent = 4 if narrow else beside
     parts = [
         line
         for text in _describe_sides(result)
-        for line in _wrap(text, max(width - indent, 20), subsequent_indent="  ")
+        for line in wrap(text, max(width - indent, 20), subsequent_indent="  ")
     ]
     yield f"{name}{shown}{'' if narrow else parts.pop(0)}".rstrip()
     for part in parts:
         yield " " * indent + part
+
+
+def paint(outcome: Outcome, *, colour: bool) -> str:
+    """Return a result's word, `RESULT` columns wide."""
+    shown = outcome.ljust(RESULT)
+    return f"\x1b[{_COLOURS[outcome]}m{shown}\x1b[0m" if colour else shown
 
 
 def _describe_sides(result: Result) -> Iterator[str]:
@@ -163,13 +177,15 @@ def _describe_sides(result: Result) -> Iterator[str]:
         return
     if result.outcome == "skipped" and result.backend.said == result.proxy.said:
         yield describe(result.proxy)
+        yield f"OpenAI: {result.probe.contract}"
         return
     yield f"backend: {describe(result.backend)}"
     yield f"OpenAI: {result.probe.contract}"
     yield f"proxy: {describe(result.proxy)}"
 
 
-def _wrap(text: str, width: int, subsequent_indent: str = "") -> list[str]:
+def wrap(text: str, width: int, subsequent_indent: str = "") -> list[str]:
+    """Return a text as lines of at most `width` columns, as far as its words allow."""
     wrapper = textwrap.TextWrapper(width, "", subsequent_indent, break_on_hyphens=False)
     return wrapper.wrap(text)
 

@@ -1,0 +1,1 @@
+"""What came of the probes, for whoever reads it: one report, a saved one, two side by side."""

@@ -1,0 +1,46 @@
+"""What an examination comes to: a line of counts, one for an issue of the server, what to do."""
+
+from __future__ import annotations
+
+from wellspoken.proxy.doctor.probe import Report, plain
+
+
+def summarize(report: Report) -> str:
+    """Return the counts in one line, as in "Of 46, 21 right, 22 mended, 3 cannot be told."."""
+    return f"Of {len(report.results)}, {', '.join(_count(report))}."
+
+
+def write_badge(report: Report) -> str:
+    """Return the counts in Markdown that forges show like a row of badges.
+
+    They are code spans alone, which need no image of another host. Neither the address nor the
+    model is there, since an issue may be read by everybody.
+    """
+    right, *others = _count(report)
+    share = right.replace(" ", f"/{len(report.results)} ", 1)
+    server = plain(report.backend.partition(", from ")[0], 80).replace("`", "'")
+    known = [server] if server else []
+    parts = [f"wellspoken doctor {report.version}", *known, share, *others]
+    return " ".join(f"`{part}`" for part in parts)
+
+
+def _count(report: Report) -> list[str]:
+    """Return what came out how often, the bad ends only where there are some."""
+    counts = [f"{report.count('pass')} right", f"{report.count('repaired')} mended"]
+    if failed := report.count("fails"):
+        counts.append(f"{failed} cannot be mended")
+    if skipped := report.count("skipped"):
+        counts.append(f"{skipped} cannot be told")
+    return counts
+
+
+def advise(report: Report) -> str:
+    """Return what to do about it, "" for nothing; "it" and "all" are the probes that were run."""
+    failed = [result for result in report.results if result.outcome == "fails"]
+    if any(result.backend.state == "ok" for result in failed):
+        return "Where the backend conforms and the proxy fails, the proxy is at fault: report it."
+    if failed:
+        return "What fails does so behind the proxy too: the server has to be changed."
+    if report.count("repaired"):
+        return f"The proxy repairs all of it: wellspoken {report.url}"
+    return ""
