@@ -193,7 +193,9 @@ async def test_a_command_that_ends(
         text=True,
         timeout=SECONDS,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    # What a model says to one question asked twice may differ, which a comparison tells by 1.
+    fine = (0, 1) if "--compare" in command.words else (0,)
+    assert done.returncode in fine, done.stdout + done.stderr
     written = re.search(r"> (\S+)$", line)
     if written is not None:
         made = (folder / written[1]).read_text()

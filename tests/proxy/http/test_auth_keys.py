@@ -158,6 +158,7 @@ async def test_sighup_reads_keys_again_and_open_streams_go_on(
     file.chmod(stat.S_IRUSR | stat.S_IWUSR)
     gate = Gate()
     upstream.script("/health", whole({}))
+    upstream.script("/v1/models", whole({"object": "list", "data": []}))
     upstream.script(CHAT, stream(*EVENTS[:2], gate, *EVENTS[2:], DONE))
     running = served(upstream, f"file:{file}")
     url = await running.url()
