@@ -22,8 +22,10 @@ from wellspoken.proxy.endpoints.capabilities import capabilities
 from wellspoken.proxy.endpoints.chat import chat
 from wellspoken.proxy.endpoints.completions import completions
 from wellspoken.proxy.endpoints.embeddings import embeddings
+from wellspoken.proxy.endpoints.preflight import preflight
 from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.http.connection import Listener
+from wellspoken.proxy.http.cors import Origins, is_preflight
 from wellspoken.proxy.http.requests import refuse
 from wellspoken.proxy.http.sockets import BACKLOG
 from wellspoken.proxy.metrics.service import Metrics
@@ -71,6 +73,7 @@ EXISTING = (
 )
 """What the error for any other path lists, beside what passes through."""
 
+_PREFLIGHT = Route("OPTIONS", "preflight", preflight, needs_key=False)
 _MODEL = Route("GET", "model", models.model)
 _PAGE_FILE = Route("GET", "ui", ui.page, needs_key=False)
 _PAGE_READS = Route("GET", "ui", ui.page)
@@ -92,6 +95,7 @@ class Service:
             expose=metrics.expose,
             loop=asyncio.get_running_loop(),
             log=logging.getLogger("wellspoken"),
+            origins=_origins(config),
         )
         self.hooks = Hooks([RequestCounter(metrics)])
         # Asked at a scrape, rather than set twice by each request.
@@ -124,6 +128,7 @@ class Service:
             name: scorer for name, scorer in state.scoring.items() if keep and name in known
         }
         state.config = config
+        state.origins = _origins(config)
         state.router = Router(targets)
         state.keys = keys
         state.readiness = Readiness(targets)  # what a probe under way finds is no longer asked
@@ -241,6 +246,9 @@ class Service:
         or 405 for everything that is not there.
         """
         path, method = call.path, call.request.method
+        if method == "OPTIONS" and is_preflight(call.request.headers):
+            call.routing.route = _PREFLIGHT.label
+            return _PREFLIGHT  # to which a browser adds no key
         found = ROUTES.get(path)
         routes: tuple[Route, ...] = (found,) if found is not None else ()
         if found is None or method != found.method:
@@ -330,6 +338,10 @@ def _connection(config: Config) -> dict[str, float]:
         "max_field_size": limits.header,
         "keepalive_timeout": timeouts.client_keep_alive,
     }
+
+
+def _origins(config: Config) -> Origins | None:
+    return Origins(config.server.cors) if config.server.cors else None
 
 
 def _hosts(config: Config) -> frozenset[str] | None:

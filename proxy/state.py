@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from wellspoken.proxy.config import Config
 from wellspoken.proxy.http.auth import Keys
+from wellspoken.proxy.http.cors import Origins
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.upstream.readiness import Readiness
 from wellspoken.proxy.upstream.target import Router
@@ -40,7 +41,8 @@ class State:
     """The present state of one service; what a reload replaces is replaced in one step of the loop.
 
     `expose` gives the metrics in Prometheus' text format. `scoring`: a backend's name -> what
-    is known of its scoring of prompts. `stopping`: what is still open is cut off.
+    is known of its scoring of prompts. `stopping`: what is still open is cut off. `origins`: whose
+    web pages may use the service, None where no page's.
     """
 
     config: Config
@@ -57,3 +59,4 @@ class State:
     inflight: int = 0
     draining: bool = False
     stopping: bool = False
+    origins: Origins | None = None

@@ -53,6 +53,7 @@ def check_rules(config: Config) -> Iterator[Problem]:
         yield from _auth(config.auth, host)
     except ConfigError as error:
         yield Problem(("server", "listen"), str(error))
+    yield from _cors(config)
     yield from _store(config.store)
     several = len(config.backend) + (config.engine is not UNSET) > 1
     if config.engine is not UNSET:
@@ -127,6 +128,39 @@ def _auth(auth: Auth | Literal["none"], host: str) -> Iterator[Problem]:
             f"listen: {host} is reached from other machines, and no keys say who may use the "
             "proxy. Name keys (--key env:NAME, or keys under [auth]), or listen on 127.0.0.1, or "
             'let everybody in (--auth none, or auth = "none" at the top of the file).',
+        )
+
+
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+
+
+def _cors(config: Config) -> Iterator[Problem]:
+    """Refuse what no browser sends as an origin, and every page where a key is needed."""
+    origins = config.server.cors
+    if "*" in origins and isinstance(config.auth, Auth) and config.auth.keys:
+        yield Problem(
+            ("server", "cors"),
+            'server.cors: "*" is for a proxy that needs no key, and this one has keys. List the '
+            'origins of the web pages that may use it: cors = ["https://chat.example"].',
+        )
+    if isinstance(origins, str):
+        if origins != "*":
+            text = f'server.cors: {origins!r} is no list. Write a list: cors = ["{origins}"]'
+            yield Problem(("server", "cors"), text)
+        return
+    for at, given in enumerate(origins):
+        # What a browser sends has no path, no default port and no capitals.
+        origin = re.sub(
+            r"(?<=^http:)(//[^/]+?):80$|(?<=^https:)(//[^/]+?):443$",
+            r"\1\2",
+            "/".join(given.strip().lower().split("/")[:3]),
+        )
+        if given == "*" or (given == origin and _ORIGIN.fullmatch(origin)):
+            continue
+        near = f"Write {origin}" if _ORIGIN.fullmatch(origin) else "Write it like https://a.example"
+        yield Problem(
+            ("server", "cors", at),
+            f"server.cors[{at}]: a browser sends no origin {given!r}. {near}.",
         )
 
 

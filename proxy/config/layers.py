@@ -29,7 +29,9 @@ _SECTIONS: Final = ("server", "timeouts", "limits", "store", "log", "traces", "e
 """The tables that variables exist for."""
 
 _TABLES: Final = frozenset({"caps", "environment"})  # keys that no variable can hold
-_WITH_COMMAS: Final = frozenset({"hosts", "inherit", "keep", "endpoints", "forward_headers"})
+_WITH_COMMAS: Final = frozenset(
+    {"cors", "hosts", "inherit", "keep", "endpoints", "forward_headers"}
+)
 # What Kubernetes sets by itself in every pod for a service of this name.
 _CLUSTERS: Final = re.compile(r"WELLSPOKEN_(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?", re.ASCII)
 _IN_A_VARIABLE: Final = {"bool": "true or false", "int": "a whole number", "float": "a number"}

@@ -24,6 +24,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     listen: str = "127.0.0.1:8010"
     hosts: tuple[str, ...] = ()
+    cors: tuple[str, ...] | str = ()
     drain_delay: Seconds = 0.0
     drain_timeout: Seconds = 300.0
     workers: Annotated[int, Meta(ge=1, le=256)] = 1

@@ -181,6 +181,8 @@ class Call(Struct, frozen=True, eq=False):
         """Return the header lines of an answer that begins now."""
         results = self.results
         lines = identifying(self.id, perf_counter() - self.began) + results.stripped
+        if self.state.origins is not None:
+            lines += self.state.origins.lines(self.request.headers)
         if results.warning:
             warning = f"x-wellspoken-warning: not stored: {results.warning}\r\n"
             lines += warning.encode("ascii", "replace")
