@@ -22,6 +22,7 @@ from wellspoken.proxy.endpoints.capabilities import capabilities
 from wellspoken.proxy.endpoints.chat import chat
 from wellspoken.proxy.endpoints.completions import completions
 from wellspoken.proxy.endpoints.embeddings import embeddings
+from wellspoken.proxy.endpoints.overview import overview
 from wellspoken.proxy.endpoints.preflight import preflight
 from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.http.connection import Listener
@@ -68,11 +69,12 @@ EXISTING = (
     "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{id}, "
     "GET /v1/chat/completions, GET, POST and DELETE /v1/chat/completions/{id}, "
     "GET /v1/chat/completions/{id}/messages, "
-    "GET /livez, GET /readyz, GET /health, GET /metrics, GET /backend/metrics, "
+    "GET /, GET /livez, GET /readyz, GET /health, GET /metrics, GET /backend/metrics, "
     "GET /openapi.json, GET /v1/capabilities"
 )
 """What the error for any other path lists, beside what passes through."""
 
+_OVERVIEW = Route("GET", "overview", overview, needs_key=False)
 _PREFLIGHT = Route("OPTIONS", "preflight", preflight, needs_key=False)
 _MODEL = Route("GET", "model", models.model)
 _PAGE_FILE = Route("GET", "ui", ui.page, needs_key=False)
@@ -279,7 +281,7 @@ class Service:
             return Route("GET" if gets else "POST", passthrough.label(path), handler, asks=True)
         if method in ("GET", "HEAD") and ui.target_of(self.state.router) is not None:
             return _PAGE_FILE if ui.is_file(path) else _PAGE_READS
-        return None
+        return _OVERVIEW if path == "/" else None
 
 
 def _explain(call: Call, error: Exception) -> Response:

@@ -60,3 +60,13 @@ class State:
     draining: bool = False
     stopping: bool = False
     origins: Origins | None = None
+
+    async def why_unready(self) -> str:
+        """Return why requests should not come, or "": while the proxy drains, while it cannot store
+        what it was asked to, and while no backend is there.
+        """
+        if self.draining:
+            return "the proxy is shutting down"
+        if self.store is not None and self.store.trouble:
+            return f"The store of completions fails: {self.store.trouble}"
+        return await self.readiness.reason()

@@ -10,7 +10,6 @@ import msgspec
 from wellspoken.proxy.http.responses import Reply
 from wellspoken.proxy.metrics.service import CONTENT_TYPE
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.state import State
 
 _encode = msgspec.json.Encoder().encode
 
@@ -22,21 +21,10 @@ async def livez(call: Call) -> Reply:
 
 async def readyz(call: Call) -> Reply:
     """Say whether requests would be answered, and if not, why."""
-    reason = await why_unready(call.state)
+    reason = await call.state.why_unready()
     if reason:
         return call.reply(503, _encode({"status": "unavailable", "reason": reason}))
     return call.reply(200, b'{"status":"ok"}')
-
-
-async def why_unready(state: State) -> str:
-    """Return why requests should not come, or "": while the proxy drains, while it cannot store
-    what it was asked to, and while no backend is there.
-    """
-    if state.draining:
-        return "the proxy is shutting down"
-    if state.store is not None and state.store.trouble:
-        return f"The store of completions fails: {state.store.trouble}"
-    return await state.readiness.reason()
 
 
 async def metrics(call: Call) -> Reply:

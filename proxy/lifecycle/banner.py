@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.proxy.endpoints.health import why_unready
 from wellspoken.proxy.lifecycle.build import version
 from wellspoken.proxy.server import Service
 from wellspoken.proxy.state import State
@@ -30,7 +29,7 @@ async def banner(service: Service, host: str, port: int) -> str:
     lines = [f"wellspoken {version()} listens on {base}"]
     state, targets = service.state, service.state.router.targets
     away = await _find_out(state)
-    reason = await why_unready(state)
+    reason = await state.why_unready()
     lines += [_line(target) for target in targets[:4]]
     if len(targets) > 4:
         lines.append(f"  and {len(targets) - 4} more backends")

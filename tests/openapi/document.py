@@ -34,6 +34,7 @@ from tests.openapi.requests import REF, Schema, simple
 from tests.openapi.text import EXTENDED, STATUSES, TITLES
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.adapters.servers.registry import BACKENDS
+from wellspoken.proxy.endpoints.overview import Overview
 from wellspoken.proxy.http.responses import VERSION
 from wellspoken.proxy.relay.headers import WAIT
 
@@ -67,7 +68,7 @@ _OPEN: Final = (
 _ANSWERS: Final = (
     answers.Capabilities, answers.ChatCompletion, answers.ChatCompletionChunk, answers.Completion,
     answers.CompletionChunk, answers.CreateEmbeddingResponse, answers.ErrorResponse,
-    answers.ModelList, answers.Ready, answers.Unready, *stored_paths.ANSWERS,
+    answers.ModelList, Overview, answers.Ready, answers.Unready, *stored_paths.ANSWERS,
 )  # fmt: skip
 
 
@@ -293,7 +294,16 @@ def _read_paths() -> dict[str, Any]:
     numbers = response("The metrics.", {"text/plain": {"schema": {"type": "string"}}})
     own = response("This document.", {"application/json": {"schema": {"type": "object"}}})
     alive = response("It runs.", json_content("Ready"))
+    front = response("What this proxy is.", json_content("Overview"))
+    front["content"]["text/html"] = {"schema": {"type": "string"}}
     return {
+        "/": get_operation(
+            "overview",
+            "service",
+            "Say what this proxy is: a page in a browser; a backend's own page with ui = true.",
+            front,
+            "400",
+        ),
         "/v1/models": get_operation("listModels", "openai", "List the models.", models, *backends),
         "/v1/models/{model}": one,
         "/v1/capabilities": get_operation(

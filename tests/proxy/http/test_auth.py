@@ -27,7 +27,7 @@ from wellspoken.proxy.server import ROUTES, Service
 KEY = "sk-canary-7f3a1be05c"
 OTHER = "sk-canary-of-another"
 MINE = {"Authorization": f"Bearer {KEY}"}
-OPEN = {"/livez", "/readyz", "/health", "/metrics", "/backend/metrics", "/openapi.json"}
+OPEN = {"/", "/livez", "/readyz", "/health", "/metrics", "/backend/metrics", "/openapi.json"}
 Guarded = Callable[..., Awaitable[Proxy]]
 
 
@@ -143,7 +143,7 @@ async def test_every_route_needs_a_key_but_those_that_machines_look_at(
             assert status == 401, path
             assert await status_of(proxy, "PATCH", path) == 401
             assert await status_of(proxy, method, path, MINE) != 401, path
-    assert OPEN < set(known)
+    assert OPEN < {*known, "/"}
 
 
 async def test_a_refusal_does_not_wait_for_the_body(upstream: Upstream, guarded: Guarded) -> None:

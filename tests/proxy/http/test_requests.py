@@ -237,7 +237,7 @@ async def test_a_wrong_method_is_405(
         assert envelope(await response.text())["code"] == "method_not_supported"
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/files", "/slots", "/v1/chat/completions/"])
+@pytest.mark.parametrize("path", ["//", "/v1", "/v1/files", "/slots", "/v1/chat/completions/"])
 async def test_an_unknown_path_is_404_and_says_what_exists(
     upstream: Upstream, start_proxy: StartProxy, path: str
 ) -> None:

@@ -1,0 +1,149 @@
+"""GET /: what this proxy is, for whoever opens its address: a page in a browser, else JSON.
+
+No script and nothing from elsewhere. It needs no key, so where keys are needed it names models and
+servers only to who sends one.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from html import escape
+from importlib.metadata import version
+from typing import Final, Literal
+
+from msgspec import UNSET, Struct, UnsetType, json
+
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.proxy.http.responses import Reply
+from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.listing import list_models
+from wellspoken.proxy.upstream.target import Target
+
+_encode = json.Encoder().encode
+MOST: Final = 100  # models on the page; JSON has them all
+LINKS: Final = {
+    "/v1/models": "the models, as OpenAI lists them",
+    "/v1/capabilities": "what becomes of each parameter, model by model",
+    "/readyz": "whether requests would be answered",
+    "/metrics": "metrics for Prometheus",
+    "/backend/metrics": "the server's own metrics",
+    "/openapi.json": "every endpoint, as OpenAPI",
+}
+"""Where to go from here. What is below /v1 needs a key where keys are needed."""
+
+
+class Overview(Struct, kw_only=True):
+    """What a proxy is and how it is.
+
+    `models` and `servers`: absent where they are for those with a key. `reason`: why it is not
+    ready.
+    """
+
+    name: Literal["wellspoken"] = "wellspoken"
+    version: str
+    status: Literal["ok", "unavailable"]
+    reason: str | UnsetType = UNSET
+    needs_key: bool
+    models: list[str] | UnsetType = UNSET
+    servers: list[str] | UnsetType = UNSET
+    links: dict[str, str]
+
+
+async def overview(call: Call) -> Reply:
+    """Describe this proxy, 200 also while it is not ready: /readyz is for who has to know."""
+    found = await _describe(call)
+    if not _wants_page(call.request.headers.getall("Accept", ())):
+        return call.reply(200, _encode(found), _LINES)
+    page = _make_page(found).encode()
+    return call.reply(200, page, _LINES, content_type=b"text/html; charset=utf-8")
+
+
+async def _describe(call: Call) -> Overview:
+    state = call.state
+    reason = await state.why_unready()
+    found = Overview(
+        version=_version(),
+        status="unavailable" if reason else "ok",
+        reason=reason or UNSET,
+        needs_key=len(state.keys) > 0,
+        links=LINKS,
+    )
+    try:
+        state.keys.owner(call.request.headers)
+    except RequestError:
+        return found
+    found.servers = [_server(target) for target in state.router.targets]
+    try:
+        found.models = list(await list_models(state.router))
+    except (UpstreamError, RequestError):
+        found.models = []  # `reason` says why, or the list alone fails
+    return found
+
+
+@cache
+def _version() -> str:
+    return version("wellspoken")
+
+
+def _server(target: Target) -> str:
+    what = target.detector.described if target.detector is not None else target.backend.title
+    return f"{target.name}: {what}"
+
+
+def _wants_page(accepts: Sequence[str]) -> bool:
+    """Say whether HTML is asked for by its name, which programs do not do."""
+    kinds = (each.partition(";")[0].strip().lower() for each in ",".join(accepts).split(","))
+    return "text/html" in kinds
+
+
+_STYLE: Final = (
+    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:44rem;"
+    "margin:2rem auto;padding:0 1rem}h1{font-size:1.4rem;margin-bottom:0}h2{font-size:1rem;"
+    "margin:1.5rem 0 .25rem}ul{margin:0;padding-left:1.2rem}code{font-size:.9em}"
+    ".ok{color:#1a7f37}.unavailable{color:#cf222e}"
+)
+# Nothing runs and nothing is loaded, whatever a model's name may hold; the style is the page's own.
+_LINES: Final = (
+    "Cache-Control: no-store\r\nVary: Accept\r\nX-Content-Type-Options: nosniff\r\n"
+    "Referrer-Policy: no-referrer\r\nContent-Security-Policy: default-src 'none'; style-src "
+    f"'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'\r\n"
+).encode("ascii")
+
+
+def _make_page(found: Overview) -> str:
+    """Return the page; every text in it is escaped."""
+    status = "ready" if found.status == "ok" else f"not ready: {found.reason}"
+    key = " Clients need a key of this proxy." if found.needs_key else ""
+    parts = [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><title>wellspoken</title>'
+        f"<style>{_STYLE}</style></head><body>",
+        f"<h1>wellspoken {escape(found.version)}</h1>",
+        "<p>A reverse proxy that makes an LLM server speak OpenAI's contract exactly. OpenAI "
+        f"clients use this address with <code>/v1</code> behind it as base URL.{key}</p>",
+        f'<p>It is <strong class="{found.status}">{escape(status)}</strong>.</p>',
+        _make_list("Servers", found.servers),
+        _make_list("Models", found.models),
+        "<h2>Links</h2><ul>",
+        *(
+            f'<li><a href="{path}"><code>{path}</code></a>: {escape(text)}</li>'
+            for path, text in found.links.items()
+        ),
+        "</ul></body></html>\n",
+    ]
+    return "\n".join(filter(None, parts))
+
+
+def _make_list(title: str, names: list[str] | UnsetType) -> str:
+    if isinstance(names, UnsetType):
+        return ""
+    items = [f"<li><code>{escape(name)}</code></li>" for name in names[:MOST]]
+    if len(names) > MOST:
+        items.append(f"<li>and {len(names) - MOST} more</li>")
+    shown = f"<ul>{''.join(items)}</ul>" if items else "<p>none that is known</p>"
+    return f"<h2>{title}</h2>\n{shown}"
