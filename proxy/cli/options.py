@@ -145,10 +145,18 @@ def start(file: str | None, flags: dict[str, Any]) -> int:
 
     source = ConfigSource(Path(file) if file is not None else None, flags)
     try:
-        config = source.load()
+        examined = source.examine()
     except ConfigError as error:
         print(f"wellspoken: {error}", file=sys.stderr)
         return 2
+    if examined.problems:
+        for problem in examined.problems:
+            print(f"wellspoken: {examined.describe(problem)}", file=sys.stderr)
+        if file is not None:
+            text = f"to look again without starting anything: wellspoken check {file}"
+            print(f"wellspoken: {text}", file=sys.stderr)
+        return 2
+    config = examined.config
     for doubt in (*doubtful_variables(os.environ), *doubtful_urls(config.backend)):
         print(f"wellspoken: {doubt.text}", file=sys.stderr)
     if config.server.workers > 1:

@@ -37,6 +37,12 @@ class Examined(NamedTuple):
             return problem.origin
         return self.layers.origin(problem.path, at_key=problem.at_key)
 
+    def describe(self, problem: Problem) -> str:
+        """Return what is wrong, behind its place unless the text names that itself."""
+        origin = self.origin(problem)
+        named = origin.kind in ("flag", "default") or origin.is_named_in(problem.text)
+        return problem.text if named else f"{origin}: {problem.text}"
+
 
 def load(
     file: Path | None,
@@ -47,13 +53,13 @@ def load(
 
     `flags` is shaped like the file, `{"server": {"listen": ...}, "backend": [...]}`; lists replace.
     Raises ConfigError for the first problem; its message says where it is (file:line:column, or the
-    variable), names the key and says what to do.
+    variable), names the key and says what to do. Of others it says how many there are.
     """
     examined = examine(file, flags, environ)
-    for problem in examined.problems:
-        origin = examined.origin(problem)
-        named = origin.kind in ("flag", "default") or origin.is_named_in(problem.text)
-        raise ConfigError(problem.text if named else f"{origin}: {problem.text}")
+    if examined.problems:
+        first, *others = map(examined.describe, examined.problems)
+        more = f" And {len(others)} more: wellspoken check {file or ''}".rstrip() if others else ""
+        raise ConfigError(first + more)
     return examined.config
 
 
@@ -92,6 +98,10 @@ class ConfigSource(NamedTuple):
     def load(self) -> Config:
         """Return the configuration as it is now; it reads a file. Raises ConfigError."""
         return load(self.file, self.flags, self.environ)
+
+    def examine(self) -> Examined:
+        """Return what `load` would, and everything that is wrong with it. Raises ConfigError."""
+        return examine(self.file, self.flags, self.environ)
 
 
 def check(config: Config) -> None:

@@ -8,20 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from wellspoken.engine.vllm.vllm_arguments import forbidden, model_names_in
-from wellspoken.proxy.config.durations import seconds
 from wellspoken.proxy.config.problems import Problem
 from wellspoken.proxy.config.tables import Engine
-
-DURATIONS: Final = (
-    "start_timeout",
-    "grace",
-    "wait",
-    "idle_unload",
-    "health_interval",
-    "health_timeout",
-    "stall_timeout",
-)
-"""Keys that hold seconds, and may be written as "15m"."""
 
 # Keys that one kind alone has, and what to write for the other one.
 LLAMACPP: Final = {
@@ -46,8 +34,7 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 def engine_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
     """Give what is wrong with the table [engine] as it was given.
 
-    That is: no kind or model, a key that the other kind of engine has, whatever its value, and a
-    text that is no length of time.
+    That is: no kind or model, and a key that the other kind of engine has, whatever its value.
     """
     kind = raw.get("kind")
     if not (isinstance(kind, str) and kind in MODELS):
@@ -69,16 +56,6 @@ def engine_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
             if key in alien:
                 text = f'only kind = "{other}" has this. For {name} {alien[key]}.'
                 yield _problem(key, text, at_key=True)
-    for key in DURATIONS:
-        try:
-            to_seconds(key, raw.get(key))
-        except ValueError as error:
-            yield _problem(key, str(error))
-
-
-def to_seconds(key: str, value: Any) -> Any:
-    """Return seconds for what a text says of a length of time. Raises ValueError."""
-    return seconds(value) if key in DURATIONS and isinstance(value, str) else value
 
 
 def _problem(key: str, text: str, *, at_key: bool = False) -> Problem:

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from wellspoken.proxy.config.durations import PATTERN
-from wellspoken.proxy.config.engine_keys import DURATIONS
 from wellspoken.proxy.config.tables import Config
+from wellspoken.proxy.config.types import hints_of, tables_in
+from wellspoken.proxy.config.units import unit_of
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -21,13 +21,20 @@ def schema() -> dict[str, Any]:
     says.
     """
     made = _without_null(msgspec.json.schema(Config))
-    tables = made["$defs"]
-    for name in DURATIONS:
-        number = tables["Engine"]["properties"][name]
-        default = number.pop("default")
-        text = {"type": "string", "pattern": f"^{PATTERN}$"}
-        tables["Engine"]["properties"][name] = {"anyOf": [number, text], "default": default}
+    for hint in hints_of(Config).values():
+        for kind in tables_in(hint):
+            _add_units(made["$defs"][kind.__name__]["properties"], hints_of(kind))
     return {"$schema": DIALECT, "title": "wellspoken.toml", **made}
+
+
+def _add_units(properties: dict[str, Any], hints: dict[str, Any]) -> None:
+    """Let texts stand for lengths of time and sizes, beside numbers."""
+    for name, hint in hints.items():
+        if (unit := unit_of(hint)) is not None:
+            number = properties[name]
+            default = number.pop("default")
+            text = {"type": "string", "pattern": unit.pattern}
+            properties[name] = {"anyOf": [number, text], "default": default}
 
 
 def _without_null(part: Any) -> Any:

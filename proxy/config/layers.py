@@ -13,12 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from wellspoken.proxy.config.durations import seconds
-from wellspoken.proxy.config.engine_keys import DURATIONS
 from wellspoken.proxy.config.places import Path, Place, places, position
 from wellspoken.proxy.config.problems import Origin, Problem, nearest
 from wellspoken.proxy.config.tables import REMOVED, Config
 from wellspoken.proxy.config.types import choice, hints_of, tables_in
+from wellspoken.proxy.config.units import unit_of
 from wellspoken.proxy.config.values import ConfigError
 
 LARGEST: Final = 64 * 1024 * 1024
@@ -34,7 +33,7 @@ _WITH_COMMAS: Final = frozenset(
 )
 # What Kubernetes sets by itself in every pod for a service of this name.
 _CLUSTERS: Final = re.compile(r"WELLSPOKEN_(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?", re.ASCII)
-_IN_A_VARIABLE: Final = {"bool": "true or false", "int": "a whole number", "float": "a number"}
+_IN_A_VARIABLE: Final = {"bool": "true or false", "int": "a whole number"}
 _FLAGS: Final = {
     ("backend", "url"): "URL",
     ("backend", "key"): "--upstream-key",
@@ -165,7 +164,7 @@ class Layers:
                 continue
             origin = Origin("variable", variable)
             try:
-                value = msgspec.convert(_decode(section, key, text), hint, strict=False)
+                value = msgspec.convert(_decode(section, key, text, hint), hint, strict=False)
             except (msgspec.ValidationError, ValueError) as error:
                 what = _to_write(str(error), text, hint)
                 text = f"{variable}={text!r}: {what} Or unset it."
@@ -232,13 +231,14 @@ def _variables() -> Iterator[tuple[str, str, str, Any]]:
                 yield ENV_PREFIX + middle + key.upper(), section, key, hint
 
 
-def _decode(section: str, key: str, text: str) -> Any:
+def _decode(section: str, key: str, text: str, hint: Any) -> Any:
     """Return what a variable's text means for this key. Raises ValueError."""
     if key in _WITH_COMMAS:
         return [part.strip() for part in text.split(",") if part.strip()]
     if section == "engine" and key == "arguments":
         return shlex.split(text)
-    return seconds(text) if section == "engine" and key in DURATIONS else text
+    unit = unit_of(hint)
+    return unit.read(text) if unit is not None else text
 
 
 def _to_write(said: str, text: str, hint: Any) -> str:
@@ -246,6 +246,8 @@ def _to_write(said: str, text: str, hint: Any) -> str:
     for expected, how in _IN_A_VARIABLE.items():
         if said == f"Expected `{expected}`, got `str`":
             return f"Write {how}."
+    if " Write " in said:
+        return said
     return choice(text, hint) or f"{said.rstrip('.')}. Correct it."
 
 

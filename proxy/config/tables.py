@@ -1,4 +1,7 @@
-"""The tables of a configuration file and their types; config.example.toml explains each key."""
+"""The tables of a configuration file and their types; config.example.toml explains each key.
+
+A file and variables may write a time as "15m", a size as "64MB" (config/units.py).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ from wellspoken.adapters.exchange import Extensions, Recovered
 from wellspoken.adapters.requests.caps import Caps
 from wellspoken.adapters.requests.vendor import Policy
 from wellspoken.adapters.servers.parameters import PastReasoning
+from wellspoken.proxy.config.units import DURATION, SIZE
 
 # At most some 30 years: an infinite time cannot be handed on as a number of seconds.
-Seconds = Annotated[float, Meta(ge=0, le=1e9)]
-Positive = Annotated[float, Meta(gt=0, le=1e9)]
-Size = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9, extra={"unit": DURATION})]
+Positive = Annotated[float, Meta(gt=0, le=1e9, extra={"unit": DURATION})]
+Size = Annotated[int, Meta(ge=1, extra={"unit": SIZE})]
+Count = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 NameOrPath = Annotated[str, Meta(min_length=1, max_length=4096)]  # a name, or a path
 
@@ -69,9 +74,9 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     header: Size = 64 * 1024
     body: Size = 32 * 1024 * 1024
     response: Size = 64 * 1024 * 1024
-    inflight: Size = 1000
-    scored_tokens: Size = 4096
-    scoring: Size = 2
+    inflight: Count = 1000
+    scored_tokens: Count = 4096
+    scoring: Count = 2
 
 
 Endpoints = Annotated[tuple[Name, ...], Meta(max_length=64)]
@@ -118,8 +123,8 @@ class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A local inference engine that the proxy starts itself and stands in front of.
 
-    Times in seconds; a file may write them as "15m" or "1h30m". `start_timeout` 0: what the kind of
-    engine takes. What one kind alone has is refused with the other (config/engine_keys.py).
+    Times in seconds. `start_timeout` 0: what the kind of engine takes. What one kind alone has is
+    refused with the other (config/engine_keys.py).
     """
 
     kind: Literal["llamacpp", "vllm"]
@@ -146,9 +151,9 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     idle_unload: Seconds = 0.0
     health_interval: Seconds = 10.0
     health_timeout: Positive = 5.0
-    health_failures: Size = 6
+    health_failures: Count = 6
     stall_timeout: Seconds = 300.0
-    restarts: Size = 5
+    restarts: Count = 5
     # as any backend
     tokenizer: str | None = None
     tokenizer_download: bool = False
@@ -185,7 +190,7 @@ class Store(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     spool: str | None = None
     spool_size: Size = 1024 * 1024 * 1024
     max_age: Seconds = 0.0
-    max_size: Annotated[int, Meta(ge=0)] = 0
+    max_size: Annotated[int, Meta(ge=0, extra={"unit": SIZE})] = 0
 
     @property
     def configured(self) -> bool:

@@ -12,10 +12,11 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 import msgspec
 from msgspec import Struct, structs
 
-from wellspoken.proxy.config.engine_keys import engine_problems, to_seconds
+from wellspoken.proxy.config.engine_keys import engine_problems
 from wellspoken.proxy.config.places import Path
 from wellspoken.proxy.config.problems import Problem, nearest, path_text, suggestion
 from wellspoken.proxy.config.tables import REMOVED, Backend, Config, Engine
+from wellspoken.proxy.config.units import unit_of
 
 _WRONG: Final = object()
 # What stands in for a [[backend]] whose url is wrong, while the rest is looked at.
@@ -38,7 +39,7 @@ _BARE_KEY: Final = (
 def convert_all(raw: Mapping[str, Any]) -> tuple[Config, list[Problem]]:
     """Return the configuration that is left without what is wrong, and all of that.
 
-    Lengths of time in [engine] become seconds.
+    Lengths of time become seconds, sizes bytes.
     """
     problems: list[Problem] = []
     return msgspec.convert(_struct(dict(raw), Config, (), problems), Config), problems
@@ -69,7 +70,7 @@ def _struct(raw: dict[str, Any], kind: type[Struct], path: Path, problems: list[
         found = list(engine_problems(known))
         problems += found
         bad = {problem.path[1] for problem in found}
-        known = {key: to_seconds(key, value) for key, value in known.items() if key not in bad}
+        known = {key: value for key, value in known.items() if key not in bad}
         if not {"kind", "model"} <= known.keys():
             return _WRONG
     clean = {}
@@ -94,6 +95,17 @@ def _value(value: Any, hint: Any, path: Path, problems: list[Problem]) -> Any:
     if kinds and isinstance(value, list) and get_origin(hint) is tuple:
         items = [_value(item, kinds[0], (*path, at), problems) for at, item in enumerate(value)]
         return [_STAND_IN if item is _WRONG else item for item in items]
+    if get_origin(hint) is tuple and isinstance(value, dict) and kinds:
+        text = f"{path_text(path)}: there may be several. Write [[{path[-1]}]], in two brackets."
+        problems.append(Problem(path, text, at_key=True))
+        # Looked at all the same, so that everything that is wrong is said at once.
+        return [_struct(value, kinds[0], path, problems)]
+    if isinstance(value, str) and (unit := unit_of(hint)) is not None:
+        try:
+            value = unit.read(value)
+        except ValueError as error:
+            problems.append(Problem(path, f"{path_text(path)}: {error}"))
+            return _WRONG
     try:
         msgspec.convert(value, hint)
     except msgspec.ValidationError as error:

@@ -8,10 +8,11 @@ from typing import Literal, NamedTuple
 
 from msgspec import UNSET
 
-from wellspoken.proxy.config import Examined
+from wellspoken.proxy.config import Config, ConfigSource, Examined
 from wellspoken.proxy.config.checks import doubtful_urls
-from wellspoken.proxy.config.layers import doubtful_variables
+from wellspoken.proxy.config.layers import Layers, doubtful_variables
 from wellspoken.proxy.config.problems import Origin, Problem, is_covered, path_text
+from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.lifecycle.colour import Colour
 
 
@@ -45,6 +46,29 @@ def findings(examined: Examined, *, outside: bool) -> list[Finding]:
         for at, problem in enumerate([*errors, *warnings])
     ]
     return sorted(listed, key=lambda found: (not found.origin.line, *found.origin[2:]))
+
+
+def why_unusable(config: Config, source: ConfigSource | None, error: ConfigError) -> list[str]:
+    """Return everything that keeps the proxy from starting, of which `error` came first.
+
+    It asks for keys, tokenizers and models once more. Without a `source`, as in a worker, no places
+    are known.
+    """
+    if source is None:
+        examined = Examined(config, [], Layers(None, {}, {}))
+    else:
+        try:
+            examined = source.examine()
+        except ConfigError:  # the file has gone since
+            return [str(error)]
+    found = [each for each in findings(examined, outside=True) if each.severity == "error"]
+    lines = [examined.describe(each.problem) for each in found]
+    _, _, end = str(error).rstrip(".").rpartition(": ")  # before it stands how the key is named
+    if not any(end in line for line in lines):
+        lines.insert(0, str(error))
+    if source is not None and source.file is not None:
+        lines.append(f"to look again without starting anything: wellspoken check {source.file}")
+    return lines
 
 
 def in_words(examined: Examined, found: list[Finding], colour: Colour) -> str:

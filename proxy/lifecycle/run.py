@@ -106,7 +106,10 @@ async def serve(
         hosted = _engine_of(config, service, progress)
         traces = tracing.begin(config.traces, service.hooks)
     except ConfigError as error:
-        log.error("%s", error)
+        from wellspoken.proxy.lifecycle.findings import why_unusable
+
+        for line in why_unusable(config, source, error):
+            log.error("%s", line)
         return 2
     if output is not None:
         logs.observe(service.hooks, output)

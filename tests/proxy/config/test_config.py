@@ -78,11 +78,12 @@ def test_the_example_names_every_key(kind: type[msgspec.Struct]) -> None:
 
 def test_the_example_shows_the_defaults() -> None:
     raw = tomllib.loads(EXAMPLE.read_text())
+    config = load(EXAMPLE, environ={})
     sections = (Server, Timeouts, Limits, Auth, Store, Log, Traces)
     for section, kind in ((each.__name__.lower(), each) for each in sections):
-        assert msgspec.convert(raw[section], kind) == kind(), section
-    assert msgspec.convert(raw["backend"][0]["caps"], Caps) == Caps()
-    assert raw["backend"][0]["vendor"] == Backend(url="").vendor
+        assert raw[section] and getattr(config, section) == kind(), section
+    assert config.backend[0].caps == Caps()
+    assert config.backend[0].vendor == Backend(url="").vendor
 
 
 def test_the_example_names_the_keys_that_are_kept_back() -> None:
@@ -128,6 +129,10 @@ def test_layers(tmp_path: Path) -> None:
         ("[timeouts]\nconnect = 0\n", "timeouts.connect"),
         ("[limits]\nbody = 'big'\n", "limits.body"),
         ("backend = 1\n", "backend"),
+        (
+            "[backend]\nurl = 'localhost:9'\n",
+            "wellspoken.toml:1:2: backend: there may be several. Write [[backend]],",
+        ),
         ("[[backend]]\nname = 'x'\n", "url"),
         ("", "no backend"),
         ("[[backend]]\nurl = 'x'\nkey = 'sk-secret'\n", "backend[0]: key: write env:NAME"),
@@ -168,6 +173,16 @@ def test_errors_name_the_key(tmp_path: Path, text: str, words: str) -> None:
     message = str(caught.value)
     assert words in message
     assert "sk-secret" not in message and "pw" not in message
+
+
+def test_of_several_errors_the_first_is_told_and_how_many_there_are(tmp_path: Path) -> None:
+    file = write(tmp_path, "[backend]\nurl = 'ftp://x'\nadaptr = 1\n[server]\nlistn = 1\n")
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ={})
+    assert str(caught.value) == (
+        f"{file}:1:2: backend: there may be several. Write [[backend]], in two brackets. "
+        f"And 3 more: wellspoken check {file}"
+    )
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

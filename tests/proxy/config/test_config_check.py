@@ -157,7 +157,7 @@ def test_variables_and_flags_count(
     monkeypatch.setenv("WELLSPOKEN_LISTEN", "nowhere")
     code, said = checked(capsys, "w.toml")
     assert code == 1
-    assert "\nerror: WELLSPOKEN_TIMEOUTS_PROBE='never': Write a number." in f"\n{said}"
+    assert "WELLSPOKEN_TIMEOUTS_PROBE='never': 'never' is no length of time. Write it" in said
     assert "WELLSPOKEN_LISTEN: error: listen: 'nowhere' is no address" in said
     code, said = checked(capsys, "w.toml", "--listen", "8010x")
     assert "--listen: error: listen: '8010x' is no address" in said
@@ -324,7 +324,8 @@ def test_what_has_no_end_is_not_read_to_its_end(capsys: pytest.CaptureFixture[st
         ("WELLSPOKEN_AUTH", "sk-canary", "WELLSPOKEN_AUTH: error: auth: "),
         ("WELLSPOKEN_LOG_LEVEL", "INFO", "'INFO': Did you mean \"info\"? Or unset it."),
         ("WELLSPOKEN_WATCH", "", "WELLSPOKEN_WATCH='': Write true or false. Or unset it."),
-        ("WELLSPOKEN_TIMEOUTS_PROBE", "5s", "'5s': Write a number. Or unset it."),
+        ("WELLSPOKEN_TIMEOUTS_PROBE", "5x", "Write it like 90s, 15m or 1h30m. Or unset it."),
+        ("WELLSPOKEN_LIMITS_INFLIGHT", "5x", "'5x': Write a whole number. Or unset it."),
     ],
 )
 def test_what_a_variable_may_hold_is_told(

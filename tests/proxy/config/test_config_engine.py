@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from wellspoken.proxy.config import load
-from wellspoken.proxy.config.durations import seconds
 from wellspoken.proxy.config.engine_keys import LLAMACPP, VLLM, names_of_models
 from wellspoken.proxy.config.tables import Engine
 from wellspoken.proxy.config.values import ConfigError
@@ -50,36 +49,6 @@ def test_a_key_of_vllm_is_refused_with_llamacpp(key: str) -> None:
     said = refused(GGUF, **{key: getattr(engine(HUB), key)})
     assert said.startswith(f'engine.{key}: only kind = "vllm" has this. For llama.cpp ')
     engine(HUB, **{key: getattr(engine(HUB), key)})
-
-
-@pytest.mark.parametrize(
-    ("text", "length"),
-    [
-        ("15m", 900.0),
-        ("90s", 90.0),
-        ("1h30m", 5400.0),
-        ("500ms", 0.5),
-        ("2d", 172800.0),
-        ("1.5h", 5400.0),
-        (" 15M ", 900.0),
-        ("45", 45.0),
-        ("0", 0.0),
-    ],
-)
-def test_lengths_of_time(text: str, length: float) -> None:
-    assert seconds(text) == length
-    assert engine(GGUF, idle_unload=text, stall_timeout=text).idle_unload == length
-    assert engine(GGUF, {"WELLSPOKEN_ENGINE_IDLE_UNLOAD": text}).idle_unload == length
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "15 m", "m", "15x", "-1", "1m1m", "1m-", "nan", "1e3", "\u0661s"],
-)
-def test_what_is_no_length_of_time(text: str) -> None:
-    with pytest.raises(ValueError, match="Write it like 90s, 15m or 1h30m"):
-        seconds(text)
-    assert refused(GGUF, grace=text).startswith("engine.grace: ")
 
 
 def test_numbers_keep_their_bounds() -> None:

@@ -308,3 +308,38 @@ async def test_a_configuration_that_cannot_be_used_ends_it(
     flags = {"backend": [{"url": "x", "adapter": "nothing"}]}
     assert await Running(load(None, flags, {})).task == 2
     assert "unknown adapter 'nothing'" in caplog.text
+
+
+async def test_everything_that_a_configuration_lacks_is_said_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "w.toml"
+    file.write_text(
+        "[[backend]]\nurl = 'http://x'\nadapter = 'nothing'\n"
+        "key = 'env:WELLSPOKEN_NO_KEY'\ntokenizer = 'nowhere.json'\n"
+    )
+    source = ConfigSource(file, environ={})
+    config = source.load()
+    assert await serve(config, lambda text: None, source=source) == 2
+    places = [(f"{file}:3:11", "adapter"), (f"{file}:4:7", "key"), (f"{file}:5:13", "tokenizer")]
+    said = [record.message for record in caplog.records]
+    assert [line.split(": ")[:2] for line in said[:-1]] == [
+        [place, f"backend[0].{key}"] for place, key in places
+    ]
+    assert said[-1].endswith(f"wellspoken check {file}")
+    # A worker knows the configuration alone, and no file.
+    caplog.clear()
+    assert await serve(config, lambda text: None) == 2
+    assert [record.message.split(": ")[0] for record in caplog.records] == [
+        f"backend[0].{key}" for _, key in places
+    ]
+
+
+async def test_what_is_wrong_beside_the_configuration_is_said_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OpenTelemetry's variables are looked at only where spans begin."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "carrier-pigeon")
+    flags = {"backend": [{"url": "x"}], "traces": {"enabled": True}}
+    assert await serve(load(None, flags, {}), lambda text: None) == 2
+    assert "carrier-pigeon" in caplog.text
