@@ -132,5 +132,7 @@ def target_of(part: Backend | Engine, found: Outside, timeouts: Timeouts) -> Tar
     target = Target(part.name, adapter, upstream, models=part.models, settings=settings)
     if part.adapter.strip().lower() == "auto":
         log = logging.getLogger("wellspoken")
-        target.detector = Detector(target.name, upstream, target.recognise, log)
+        target.detector = Detector(
+            target.name, upstream, target.recognise, target.learn_labels, log
+        )
     return target

@@ -22,6 +22,7 @@ from wellspoken.proxy.config import Config, ConfigSource
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.lifecycle.banner import banner
 from wellspoken.proxy.lifecycle.build import build
+from wellspoken.proxy.lifecycle.labels import LabelLearner
 from wellspoken.proxy.lifecycle.progress import EngineProgress, log_on_stderr, print_out
 from wellspoken.proxy.lifecycle.reload import Reloader
 from wellspoken.proxy.lifecycle.signals import Signals
@@ -99,17 +100,13 @@ async def serve(
     when the port cannot be had, or nothing but an engine that can never start, 2 for a
     configuration that cannot be used. Why is logged.
     """
-    log = logging.getLogger("wellspoken")
     progress = progress if progress is not None else EngineProgress(sys.stderr)
     try:
         service = build(config)
         hosted = _engine_of(config, service, progress)
         traces = tracing.begin(config.traces, service.hooks)
     except ConfigError as error:
-        from wellspoken.proxy.lifecycle.findings import why_unusable
-
-        for line in why_unusable(config, source, error):
-            log.error("%s", line)
+        _log_unusable(config, source, error)
         return 2
     if output is not None:
         logs.observe(service.hooks, output)
@@ -150,6 +147,7 @@ class _Life:
     reloader: Reloader
     watcher: Watcher
     link: WorkerLink | None
+    labels: LabelLearner = field(default_factory=LabelLearner)
     work: list[asyncio.Task[Any]] = field(default_factory=list)
 
     async def live(
@@ -157,6 +155,7 @@ class _Life:
     ) -> int:
         """Serve until a signal has come and the drain is over; return the exit code."""
         state, signals = self.service.state, self.signals
+        self.service.hooks.observers.append(self.labels)
         try:
             if self.link is not None:
                 self.link.attach(self.service, signals, self.reloader)
@@ -216,6 +215,7 @@ class _Life:
         """End all, clients first, so that nothing is asked of what has gone."""
         await self.watcher.stop()
         await self.reloader.close()
+        await self.labels.close()
         await self.service.stop()
         now, store = self.signals.second, self.service.state.store
         ends = [self.hosted.supervisor.stop(now)] if self.hosted is not None else []
@@ -229,6 +229,14 @@ class _Life:
         for result in await asyncio.gather(*self.work, return_exceptions=True):
             if isinstance(result, Exception):
                 raise result
+
+
+def _log_unusable(config: Config, source: ConfigSource | None, error: ConfigError) -> None:
+    """Log all that keeps a configuration from being used; what looks for it is loaded only now."""
+    from wellspoken.proxy.lifecycle.findings import why_unusable
+
+    for line in why_unusable(config, source, error):
+        logging.getLogger("wellspoken").error("%s", line)
 
 
 def _engine_of(config: Config, service: Service, progress: EngineProgress) -> Hosted | None:

@@ -1,6 +1,7 @@
 """The metrics of one proxy, in a registry of its own, with labels that no client can multiply.
 
-A model's name is a label only where the configuration names it; every other is `_other`.
+A model's name is a label only where the configuration names it or a sole backend lists it; every
+other is `_other`.
 """
 
 from __future__ import annotations
@@ -59,20 +60,20 @@ class Metrics:
         self._text = TextFormat()
         self.requests = self._counter(
             "requests{route,backend,model,code,stream}",
-            "Requests answered, by route, backend, configured model, HTTP status and kind.",
+            "Requests answered, by route, backend, model, HTTP status and kind.",
         )
         self.duration = self._histogram(
-            "request_duration_seconds{backend,stream}",
+            "request_duration_seconds{backend,model,stream}",
             "Time from a request's head to the last byte of its answer.",
             _DURATION,
         )
         self.first_token = self._histogram(
-            "time_to_first_token_seconds{backend}",
+            "time_to_first_token_seconds{backend,model}",
             "Time from a request's head to the first byte of its streamed answer.",
             _FIRST_TOKEN,
         )
         self.gaps = self._histogram(
-            "inter_token_seconds{backend}",
+            "inter_token_seconds{backend,model}",
             "Time between two pieces of a streamed answer, as they leave.",
             _BETWEEN_TOKENS,
         )

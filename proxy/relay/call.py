@@ -24,6 +24,7 @@ from wellspoken.proxy.http.responses import (
     TappedStream,
     identifying,
 )
+from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.relay.headers import NO_RETRY, fault_in, retry_headers
 from wellspoken.proxy.relay.plan import BackendRequest
 from wellspoken.proxy.relay.records import Results, Routing, Timing
@@ -120,8 +121,12 @@ class Call(Struct, frozen=True, eq=False):
         if target.upstream is not None:
             routing.hide = target.upstream.hide
         routing.model = model
-        routing.label = self.state.router.label(model)
         routing.streams = streams
+        self.label_model(model)
+
+    def label_model(self, model: str) -> None:
+        """Note what metrics call the request's model; again once a name may have been learned."""
+        self.routing.label = self.state.router.label(model)
 
     async def read_body(self) -> bytes:
         """Return the body of the request; then the call waits for a backend. Raises RequestError.
@@ -145,13 +150,16 @@ class Call(Struct, frozen=True, eq=False):
             await target.ready()
         finally:
             self.timing.end_wait(began)
+        if self.routing.label == OTHER:  # what was just found out may have told the name
+            self.label_model(self.routing.model)
 
     def note_first_piece(self) -> None:
         """Note that bytes of a streamed answer have left; the first ones count."""
         if not self.results.streamed:
             self.results.streamed = True
             waited = (self.timing.first or perf_counter()) - self.began
-            self.state.metrics.first_token.series[self.routing.backend,].observe(waited)
+            routing = self.routing
+            self.state.metrics.first_token.series[routing.backend, routing.label].observe(waited)
 
     def count_answer(self, exchange: Exchange) -> None:
         """Count what the answer needed."""

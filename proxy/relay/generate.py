@@ -78,6 +78,7 @@ async def generate(call: Call, generation: Generation[Wanted]) -> Reply | EventS
         return await send_untouched(call, target, request)
     if not wanted.model and (target.names or endpoint.dialect == "llamacpp"):
         exchange = replace(exchange, model=await name_model(target))  # no native event tells it
+        call.label_model(exchange.model)
     if target.away:
         generation.refuse(target.backend, wanted)
 

@@ -70,7 +70,9 @@ class RequestCounter:
         if series is None:
             series = self._series[key] = (
                 metrics.requests.labels(*key),
-                metrics.duration.labels(routing.backend, streams) if routing.backend else None,
+                metrics.duration.labels(routing.backend, routing.label, streams)
+                if routing.backend
+                else None,
             )
         series[0].inc()
         if series[1] is not None:

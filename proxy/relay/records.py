@@ -80,7 +80,7 @@ class Timing(Struct, eq=False):
         self.worked += now - began
         if leaves:
             if self.gaps is None:
-                self.gaps = self.metrics.gaps.series[self.routing.backend,]
+                self.gaps = self.metrics.gaps.series[self.routing.backend, self.routing.label]
                 self.first = now
             else:
                 self.gaps.observe(now - self.last)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from wellspoken.adapters.servers.backend import Backend
 from wellspoken.adapters.servers.detection import (
+    MODELS,
     NOTHING,
     ROUNDS,
     Found,
@@ -21,6 +22,7 @@ from wellspoken.adapters.servers.detection import (
     Signs,
     recognise,
 )
+from wellspoken.adapters.servers.model_list import read_models
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UNREACHABLE, UpstreamError
 
@@ -34,6 +36,8 @@ LIMIT = 1024 * 1024  # bytes of an answer; llama.cpp's /props holds a whole chat
 class Detector:
     """Finds out what one backend is, tells `recognise`, and remembers why in `found`.
 
+    `learn_labels` is told the names that it lists.
+
     `found` is None until the backend has answered once. `settled`: no request need wait. At most
     one asking is under way at any time; `start` also asks in the background until one succeeds.
     """
@@ -41,6 +45,7 @@ class Detector:
     _name: str
     _upstream: Upstream
     _recognise: Callable[[Backend], None]
+    _learn_labels: Callable[[Iterable[str]], None]
     _log: logging.Logger
     found: Found | None = None
     settled: bool = False
@@ -148,6 +153,7 @@ class Detector:
                 self._recognise(found.backend)
                 self._log.info("backend %s: %s", self._name, found.described)
             self.found = found
+        self._learn_labels(read_models(signs.text(MODELS).encode()).models)
         if signs.up:
             self.settled = True
         if sure:

@@ -91,6 +91,7 @@ async def _ask_models(target: Target, sole: bool, tell: bool) -> Listed:
             raise
         return known
     found = await read_list(body) if status == 200 else NOTHING_LISTED
+    target.learn_labels(found.models)
     if nameless and not found.models and (status != 200 or not holds_list(body)):
         raise _no_list(upstream, target.backend.models_path, status)
     found = found.add(_length_of_engine(target))
@@ -165,14 +166,23 @@ async def name_model(target: Target) -> str:
     upstream = target.upstream
     if upstream is None:
         return target.name
-    path = target.backend.models_path
-    name = await target.served.recall(lambda: target.server, lambda: _first_listed(upstream, path))
+    name = await target.served.recall(
+        lambda: target.server, lambda: _first_listed(target, upstream)
+    )
     return name or target.name
 
 
-async def _first_listed(upstream: Upstream, path: str) -> str | None:
+async def _first_listed(target: Target, upstream: Upstream) -> str | None:
     try:
-        status, body = await upstream.get(path, LIMIT)
+        status, body = await upstream.get(target.backend.models_path, LIMIT)
     except UpstreamError:
         return None
-    return next(iter((await read_list(body)).models), None) if status == 200 else None
+    models = (await read_list(body)).models if status == 200 else {}
+    target.learn_labels(models)
+    return next(iter(models), None)
+
+
+async def learn_labels(target: Target) -> None:
+    """Have metrics tell the models of a target apart that its server lists now, if it does."""
+    if target.upstream is not None:
+        await _first_listed(target, target.upstream)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
 
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
 
 _LISTED = 20  # model names that an error message lists at most
+LABELLED: Final = 256
+"""Listed names that metrics tell apart, in a target's life: a list may be another each time."""
+LONGEST: Final = 200
+"""Characters of such a name, as of one that is configured."""
 
 
 class TargetSettings(Struct, frozen=True, kw_only=True):
@@ -84,6 +88,7 @@ class Target:
     its server tells beside a list, and `served` the model that its list begins with. `acquainted`:
     the `server` that was last seen to be an LLM server although nothing tells which.
     `tokens` belongs to this backend alone, since a token's bytes depend on its vocabulary.
+    `labels`: the names that its server was seen to list, at most LABELLED.
     """
 
     name: str
@@ -103,6 +108,7 @@ class Target:
     lengths: ContextLengths = field(default_factory=ContextLengths)
     served: Memory[str] = field(default_factory=lambda: Memory(""))
     acquainted: tuple[object, ...] = ()
+    labels: set[str] = field(default_factory=set)
     _systems: Memory[SystemForm] = field(default_factory=lambda: Memory("pass"))
     _refusals: Refusals = field(default_factory=Refusals)
     _sizes: Memory[Mapping[str, int]] = field(default_factory=lambda: Memory({}))
@@ -170,6 +176,15 @@ class Target:
         """Take over the models that an engine lists."""
         self.models = tuple(models)
         self.renamed()
+
+    def learn_labels(self, listed: Iterable[str]) -> None:
+        """Remember names that its server lists, so that metrics tell its models apart.
+
+        Ollama lists a model with a tag, and knows it without that, too.
+        """
+        for name in listed:
+            if len(self.labels) < LABELLED and 0 < len(name) <= LONGEST:
+                self.labels |= {name, name.removesuffix(":latest")}
 
     @property
     def passes(self) -> tuple[str, ...]:
@@ -271,11 +286,11 @@ def no_endpoint(target: Target, path: str) -> RequestError:
 class Router:
     """Model name -> target. With one target every name passes, else only known ones."""
 
-    __slots__ = ("_by_name", "_only", "bounds", "targets")
+    __slots__ = ("_by_name", "bounds", "only", "targets")
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self.targets = tuple(targets)
-        self._only = self.targets[0] if len(self.targets) == 1 else None
+        self.only = self.targets[0] if len(self.targets) == 1 else None
         self._by_name: dict[str, Target] = {}
         self.bounds: Bounds = "openai"  # what every request meets before its backend is known
         for target in self.targets:
@@ -291,8 +306,8 @@ class Router:
 
     def find(self, model: str) -> Target:
         """Return the target of `model`. Raises RequestError 404 model_not_found."""
-        if self._only is not None:
-            return self._only
+        if self.only is not None:
+            return self.only
         target = self._by_name.get(model)
         if target is None:
             raise self.unknown(model)
@@ -311,8 +326,9 @@ class Router:
         )
 
     def label(self, model: str) -> str:
-        """Return the model as a metric label: itself if configured, else `_other`."""
-        return model if model in self._by_name else OTHER
+        """Return the model as a metric label: itself if configured or listed, else `_other`."""
+        listed = self.only is not None and model in self.only.labels
+        return model if listed or model in self._by_name else OTHER
 
 
 def start_detectors(targets: Iterable[Target]) -> None:

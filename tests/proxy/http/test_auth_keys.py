@@ -190,7 +190,7 @@ async def test_keys_that_cannot_be_read_end_it(
     upstream: Upstream, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await served(upstream, "env:NO_SUCH_KEY").task == 2
-    assert "auth.keys: the variable NO_SUCH_KEY is not set" in caplog.text
+    assert "auth.keys[0]: the variable NO_SUCH_KEY is not set" in caplog.text
 
 
 @pytest.mark.parametrize(

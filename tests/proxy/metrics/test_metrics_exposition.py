@@ -103,9 +103,9 @@ def full() -> Metrics:
     store = StoreMetrics(metrics.registry)
     EngineMetrics(metrics.registry).watch("engine", cast(Supervisor, Engine()))
     for at in range(200):
-        metrics.gaps.labels("b").observe(0.0005 * 1.07**at)
-        metrics.duration.labels("b", "true").observe(0.001 * at**2)
-        metrics.first_token.labels("b").observe(0.001 * at)
+        metrics.gaps.labels("b", "m").observe(0.0005 * 1.07**at)
+        metrics.duration.labels("b", "m", "true").observe(0.001 * at**2)
+        metrics.first_token.labels("b", "m").observe(0.001 * at)
         metrics.overhead.labels("request").observe(0.0001 * at)
         store.wrote(at, 0.001 * at)
     metrics.requests.labels("models", "", "_other", 200, "false").inc()
@@ -114,12 +114,13 @@ def full() -> Metrics:
 
 TEXT = exposed(full()).decode()
 GAPS = "wellspoken_inter_token_seconds"
+B = 'backend="b",model="m"'
 
 
 def test_it_is_well_formed() -> None:
     assert faults(TEXT) == []
     assert faults(exposed(Metrics("1")).decode()) == []
-    assert f'{GAPS}_count{{backend="b"}} 200.0\n' in TEXT
+    assert f'{GAPS}_count{{backend="b",model="m"}} 200.0\n' in TEXT
     families = {family.name for family in text_string_to_metric_families(TEXT)}
     assert len(families) == TEXT.count("# TYPE ")
 
@@ -130,15 +131,23 @@ def test_it_is_well_formed() -> None:
         (f"# TYPE {GAPS} histogram\n", "", f"no TYPE of {GAPS}_bucket"),
         (f"# HELP {GAPS} ", f"# HELP {GAPS}s ", f"TYPE of {GAPS}"),
         ("requests_total counter", "requests_total gauge", "TYPE of wellspoken_requests_total"),
-        (f'{GAPS}_bucket{{backend="b",le="+Inf"}} 200.0\n', "", f"{GAPS}: bounds"),
-        (f'{GAPS}_count{{backend="b"}} 200.0', f'{GAPS}_count{{backend="b"}} 199.0', "last bucket"),
+        (f'{GAPS}_bucket{{backend="b",le="+Inf",model="m"}} 200.0\n', "", f"{GAPS}: bounds"),
         (
-            f'{GAPS}_bucket{{backend="b",le="0.005"}} 3',
-            f'{GAPS}_bucket{{backend="b",le="0.005"}} 9',
+            f'{GAPS}_count{{backend="b",model="m"}} 200.0',
+            f'{GAPS}_count{{backend="b",model="m"}} 199.0',
+            "last bucket",
+        ),
+        (
+            f'{GAPS}_bucket{{backend="b",le="0.005",model="m"}} 3',
+            f'{GAPS}_bucket{{backend="b",le="0.005",model="m"}} 9',
             "cumulative",
         ),
-        (f'{GAPS}_sum{{backend="b"}} ', f'{GAPS}_sum{{backend="b"}} -', "sum is less"),
-        ('backend="b"} 200.0', 'backend="c"} 200.0', "series without"),
+        (
+            f'{GAPS}_sum{{backend="b",model="m"}} ',
+            f'{GAPS}_sum{{backend="b",model="m"}} -',
+            "sum is less",
+        ),
+        ('backend="b",model="m"} 200.0', 'backend="c",model="m"} 200.0', "series without"),
         ('place="spool"} 0.0', 'place="queue"} 0.0', "twice"),
         ('place="spool"} 0.0', 'place="spool"} NaN', "not a number"),
         ('place="spool"', 'place="sp\\"ool"', "line"),
@@ -155,7 +164,7 @@ async def test_it_is_as_prometheus_client_writes_it() -> None:
     for value in (0.1 + 0.2, 1e5, 123456.75, 1e22, 3e-7, 0.0, 99999.99):
         for label in ("plain", 'a "quoted"\nname\\', "é\u2028{}"):
             metrics.tokens.labels(label, label, "prompt").inc(value)
-            metrics.duration.labels(label, "true").observe(value)
+            metrics.duration.labels(label, label, "true").observe(value)
     assert exposed(metrics) == generate_latest(metrics.registry) == await metrics.expose()
     registry, own = CollectorRegistry(), CollectorRegistry()
     counter = prometheus_client.Counter("a", "A.", ["b"], registry=registry)
@@ -178,7 +187,7 @@ def test_a_bound_is_in_its_bucket() -> None:
     """le means less or equal; so do the histograms of prometheus_client."""
     metrics = Metrics("1")
     for seconds in (0.0, 0.001, 0.0010001, 80.0, 80.1):
-        metrics.gaps.labels("b").observe(seconds)
+        metrics.gaps.labels("b", "m").observe(seconds)
     buckets = {
         sample.labels["le"]: sample.value
         for family in text_string_to_metric_families(exposed(metrics).decode())

@@ -24,7 +24,7 @@ WORK = 0.05
 WORDS = 6
 EXACT = 0.001  # seconds: a thousand looks at the clock
 
-INTER = 'wellspoken_inter_token_seconds_{}{{backend="{}"}}'
+INTER = 'wellspoken_inter_token_seconds_{}{{backend="{}",model="_other"}}'
 OVERHEAD = 'wellspoken_overhead_seconds_{}{{phase="{}"}}'
 
 
@@ -104,7 +104,8 @@ async def test_gaps_are_those_that_a_client_sees(
     total = scraped[INTER.format("sum", "default")]
     assert total == pytest.approx(WORDS * GAP, abs=EXACT)
     assert total == pytest.approx(seen[-1] - seen[0], abs=EXACT)
-    assert scraped['wellspoken_inter_token_seconds_bucket{backend="default",le="0.01"}'] == 0
+    bucket = 'wellspoken_inter_token_seconds_bucket{backend="default",le="0.01",model="_other"}'
+    assert scraped[bucket] == 0
 
 
 async def test_a_first_token_is_when_the_client_sees_it(
@@ -115,10 +116,11 @@ async def test_a_first_token_is_when_the_client_sees_it(
     began = clock()
     seen = await arrivals(proxy, clock)
     scraped = await proxy.metrics()
-    waited = scraped['wellspoken_time_to_first_token_seconds_sum{backend="default"}']
+    labels = 'backend="default",model="_other"'
+    waited = scraped[f"wellspoken_time_to_first_token_seconds_sum{{{labels}}}"]
     assert waited == pytest.approx(0.2 + GAP, abs=EXACT)
     assert waited == pytest.approx(seen[0] - began, abs=EXACT)
-    took = scraped['wellspoken_request_duration_seconds_sum{backend="default",stream="true"}']
+    took = scraped[f'wellspoken_request_duration_seconds_sum{{{labels},stream="true"}}']
     assert took == pytest.approx(0.2 + WORDS * GAP, abs=EXACT)
     assert took == pytest.approx(seen[-1] - began, abs=EXACT)
 
@@ -234,7 +236,7 @@ async def test_waiting_for_an_engine_is_no_overhead(
             assert response.status == 200
         request, _ = await overhead(running.proxy)
         took = (await running.proxy.metrics())[
-            'wellspoken_request_duration_seconds_sum{backend="engine",stream="false"}'
+            'wellspoken_request_duration_seconds_sum{backend="engine",model="_other",stream="false"}'
         ]
     assert request < EXACT and took == pytest.approx(0.3, abs=EXACT)
 

@@ -203,8 +203,8 @@ async def test_one_scrape_is_the_sum_and_outlives_killed_workers(upstream: Upstr
             assert requests(samples) == 60
             assert samples["wellspoken_config_last_reload_success"] == 1
             assert samples["wellspoken_inflight_requests"] == 1  # the scrape itself
-        counts = 'wellspoken_request_duration_seconds_count{backend="default",stream="false"}'
-        assert samples[counts] == 60
+        counts = 'seconds_count{backend="default",model="_other",stream="false"}'
+        assert samples[f"wellspoken_request_duration_{counts}"] == 60
         assert samples[RESTARTS] == 0
         assert [v for k, v in samples.items() if k.startswith("wellspoken_build_info")] == [1]
 

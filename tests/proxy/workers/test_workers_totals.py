@@ -23,8 +23,8 @@ def counting(seed: int) -> Metrics:
     metrics.requests.labels("metrics", "", 'a "quoted"\nname', 200, "false").inc()
     for backend in chance.sample(["b", "c", "d"], 2):
         for _ in range(20):
-            metrics.duration.labels(backend, "true").observe(chance.expovariate(1))
-            metrics.gaps.labels(backend).observe(chance.expovariate(30))
+            metrics.duration.labels(backend, "m", "true").observe(chance.expovariate(1))
+            metrics.gaps.labels(backend, "m").observe(chance.expovariate(30))
     metrics.inflight.set_function(lambda: float(seed))
     store = StoreMetrics(metrics.registry)
     store.watch_queue(lambda: 10.0 * seed, lambda: 100.0 * seed)
