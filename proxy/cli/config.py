@@ -7,7 +7,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from wellspoken.proxy.cli.options import Parser, add_options, bare_parser, nearest_command
+from wellspoken.proxy.cli.options import (
+    Parser,
+    add_options,
+    bare_parser,
+    nearest_command,
+    package_folder,
+)
 from wellspoken.proxy.cli.serve import flags_of, serve_options, split_arguments
 from wellspoken.proxy.lifecycle.colour import Colour
 
@@ -27,6 +33,7 @@ Exit code: 0, 1 if something is wrong, 2 if the file cannot be read or for wrong
 """
 _CONFIG: Final = """\
 examples:
+  wellspoken config example > wellspoken.toml      a file to start from, with every key
   wellspoken config show wellspoken.toml           each value, and what gave it
   wellspoken config show --json wellspoken.toml
   wellspoken config show --listen 0.0.0.0:8010 --auth none wellspoken.toml
@@ -34,7 +41,8 @@ examples:
 
 show prints the configuration in force as a file, without secrets; a comment says what gave each
 value: a flag, a variable, a line of the file, or the default. schema prints the JSON Schema of such
-a file. What is wrong with a configuration, wellspoken check says.
+a file, example one that explains every key (config.example.toml). What is wrong with a
+configuration, wellspoken check says.
 Exit code: 0, 1 if the configuration cannot be used, 2 for wrong usage.
 """
 _FILE_ONLY: Final = {
@@ -51,16 +59,16 @@ def main(arguments: Sequence[str]) -> int:
         rest = list(arguments[1:])
         rest.remove("show")
         return _show(rest)
-    parser = bare_parser("wellspoken config", "wellspoken config show|schema ...", _CONFIG)
-    if word == "schema":
+    parser = bare_parser("wellspoken config", "wellspoken config show|schema|example ...", _CONFIG)
+    if word in _PRINTED:
         parser.add_argument("word", help=argparse.SUPPRESS)
         parser.parse_args(arguments[1:])
-        return _schema()
+        return _PRINTED[word]()
     if not word:
         parser.parse_args(arguments[1:])
         parser.print_help()
         return 2
-    near = nearest_command(word, ("show", "schema"))
+    near = nearest_command(word, ("show", *_PRINTED))
     parser.error(f"{word} is no command of config. " + (f"Did you mean {near}?" if near else ""))
 
 
@@ -138,3 +146,11 @@ def _schema() -> int:
 
     print(json.dumps(schema(), indent=1, ensure_ascii=False))
     return 0
+
+
+def _print_example() -> int:
+    print((package_folder() / "config.example.toml").read_text("utf-8"), end="")
+    return 0
+
+
+_PRINTED: Final = {"schema": _schema, "example": _print_example}

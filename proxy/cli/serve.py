@@ -84,7 +84,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[s
 def serve_options(prog: str, usage: str, description: str) -> Parser:
     """Return a parser with the options of `serve`, which other commands look at as well."""
     parser = serving_parser(prog, usage, description)
-    add_options(parser, {"--config FILE": "a TOML file, see config.example.toml"})
+    add_options(parser, {"--config FILE": "a TOML file; wellspoken config example prints one"})
     add_options(parser.add_argument_group("an engine of its own"), _ANY_ENGINE)
     add_options(parser.add_argument_group("llamacpp"), _LLAMACPP)
     return parser

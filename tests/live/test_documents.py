@@ -198,7 +198,8 @@ async def test_a_command_that_ends(
     written = re.search(r"> (\S+)$", line)
     if written is not None:
         made = (folder / written[1]).read_text()
-        assert json.loads(made.splitlines()[0] if written[1].endswith(".jsonl") else made)
+        first = made.splitlines()[0] if written[1].endswith(".jsonl") else made
+        assert (tomllib if written[1].endswith(".toml") else json).loads(first)
 
 
 async def _filled(proxy: str) -> None:

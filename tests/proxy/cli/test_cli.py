@@ -318,6 +318,17 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("wellspoken 0.")
 
 
+def test_the_example_is_printed_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "example"]) == 0
+    assert capsys.readouterr().out == (ROOT / "config.example.toml").read_text()
+
+
+def test_the_package_is_the_command() -> None:
+    words = [sys.executable, "-m", "wellspoken", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "wellspoken"), done.stderr
+
+
 @pytest.mark.parametrize("arguments", [*HELPS, ["doctor", "--help"], ["convert", "--help"]])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     """The target is 150 ms; what costs the time is imports, which do not depend on the machine."""
