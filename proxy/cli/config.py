@@ -33,15 +33,16 @@ Exit code: 0, 1 if something is wrong, 2 if the file cannot be read or for wrong
 """
 _CONFIG: Final = """\
 examples:
-  wellspoken config example > wellspoken.toml      a file to start from, with every key
+  wellspoken config example > wellspoken.toml      a file to start from
   wellspoken config show wellspoken.toml           each value, and what gave it
   wellspoken config show --json wellspoken.toml
   wellspoken config show --listen 0.0.0.0:8010 --auth none wellspoken.toml
   wellspoken config schema > wellspoken.schema.json
 
-show prints the configuration in force as a file, without secrets; a comment says what gave each
-value: a flag, a variable, a line of the file, or the default. schema prints the JSON Schema of such
-a file, example one that explains every key (config.example.toml). What is wrong with a
+show prints the configuration in force as a file, without secrets; a comment
+says what gave each value: a flag, a variable, a line of the file, or the
+default. schema prints the JSON Schema of such a file; example prints
+config.example.toml, which explains every key. What is wrong with a
 configuration, wellspoken check says.
 Exit code: 0, 1 if the configuration cannot be used, 2 for wrong usage.
 """
@@ -59,16 +60,16 @@ def main(arguments: Sequence[str]) -> int:
         rest = list(arguments[1:])
         rest.remove("show")
         return _show(rest)
-    parser = bare_parser("wellspoken config", "wellspoken config show|schema|example ...", _CONFIG)
-    if word in _PRINTED:
+    parser = parser_of("config")
+    if word in PRINTED:
         parser.add_argument("word", help=argparse.SUPPRESS)
         parser.parse_args(arguments[1:])
-        return _PRINTED[word]()
+        return PRINTED[word]()
     if not word:
         parser.parse_args(arguments[1:])
         parser.print_help()
         return 2
-    near = nearest_command(word, ("show", *_PRINTED))
+    near = nearest_command(word, ("show", *PRINTED))
     parser.error(f"{word} is no command of config. " + (f"Did you mean {near}?" if near else ""))
 
 
@@ -96,16 +97,21 @@ def _examine(parser: Parser, arguments: Sequence[str]) -> tuple[Any, Examined | 
     return options, found
 
 
-def _parser(prog: str, usage: str, text: str) -> Parser:
-    parser = serve_options(prog, usage, text)
+def parser_of(command: str) -> Parser:
+    """Return the parser of `check`, of `config show`, or of `config`'s other words."""
+    prog = f"wellspoken {command}"
+    if command == "config":
+        return bare_parser(prog, f"{prog} show|schema|example ...", _CONFIG)
+    text = _CHECK if command == "check" else _CONFIG
+    parser = serve_options(prog, f"{prog} [options] [FILE]", text)
     add_options(parser, {"[FILE]": "a TOML file, as --config", "--json": "for programs"})
+    if command == "check":
+        add_options(parser, _FILE_ONLY)
     return parser
 
 
 def _check(arguments: Sequence[str]) -> int:
-    parser = _parser("wellspoken check", "wellspoken check [options] [FILE]", _CHECK)
-    add_options(parser, _FILE_ONLY)
-    options, examined = _examine(parser, arguments)
+    options, examined = _examine(parser_of("check"), arguments)
     if examined is None:
         return 2
     from wellspoken.proxy.lifecycle.findings import findings, in_json, in_words
@@ -120,9 +126,7 @@ def _check(arguments: Sequence[str]) -> int:
 
 
 def _show(arguments: Sequence[str]) -> int:
-    usage = "wellspoken config show [options] [FILE]"
-    parser = _parser("wellspoken config show", usage, _CONFIG)
-    options, examined = _examine(parser, arguments)
+    options, examined = _examine(parser_of("config show"), arguments)
     if examined is None:
         return 2
     if examined.problems:
@@ -153,4 +157,5 @@ def _print_example() -> int:
     return 0
 
 
-_PRINTED: Final = {"schema": _schema, "example": _print_example}
+PRINTED: Final = {"schema": _schema, "example": _print_example}
+"""What `config` prints without looking at a configuration."""

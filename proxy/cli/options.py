@@ -22,8 +22,10 @@ COMMANDS: Final = {
     "convert": "transfer",
     "export": "transfer",
     "import": "transfer",
+    "version": "version",
+    "completion": "completion",
 }
-"""Each command's module, whose `main` takes it with what stands after it."""
+"""Each command's module: its `main` takes it with what stands after it, its `parser_of` parses."""
 
 _SERVING: Final = {
     "--listen HOST:PORT": "where to listen (default 127.0.0.1:8010)",

@@ -63,14 +63,19 @@ _ENGINE: Final = ("model", "alias", "idle_unload", "start_timeout", *_IN_VLLM)
 def main(arguments: Sequence[str]) -> int:
     """Run `serve`, the first argument; return the exit code."""
     ours, theirs = split_arguments(arguments[1:])
-    usage = "wellspoken serve [options] [-- FLAGS OF VLLM SERVE]"
-    parser = serve_options("wellspoken serve", usage, _HELP)
+    parser = parser_of("serve")
     options, unknown = parser.parse_known_args(ours)
     problem = _unknown(parser, options.engine, unknown) if unknown else _mistaken(options, theirs)
     if problem:
         print(f"wellspoken: {problem}", file=sys.stderr)
         return 2
     return start(options.config, flags_of(options, theirs))
+
+
+def parser_of(command: str) -> Parser:
+    """Return the parser of `serve`."""
+    usage = f"wellspoken {command} [options] [-- FLAGS OF VLLM SERVE]"
+    return serve_options(f"wellspoken {command}", usage, _HELP)
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:

@@ -52,7 +52,7 @@ ELSEWHERE = {
     "text-generation-launcher": "needs a GPU",
     "vllm": "make live-vllm",
 }
-OWN = ("check", "config", "convert", "doctor", "export", "import")
+OWN = ("check", "config", "convert", "doctor", "export", "import", "version")
 SERVER = re.compile(r"(http://)?localhost:(8000|8080|11434|30000)\b")
 LISTEN = re.compile(r"\b(127\.0\.0\.1|0\.0\.0\.0):8010\b")
 
