@@ -167,7 +167,7 @@ clean: ## remove what was built, .venv included
 # The strict editable install is a tree of links: a changed file is seen, a new or removed one needs
 # the install again.
 .venv/.tree: FORCE | .venv/bin/python
-	@find $(PACKAGES) -type f ! -name '*.pyc' | sort > $@.new
+	@find $(PACKAGES) deploy config.example.toml __main__.py -type f ! -name '*.pyc' | sort > $@.new
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
 .venv/.installed: .venv/.dependencies .venv/.tree pyproject.toml

@@ -1,4 +1,4 @@
-"""The wheel holds the tree, the pins are whole, and the import rules hold and can fail."""
+"""What is built holds the tree, the pins are whole, and the import rules hold and can fail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import tomllib
+import venv
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,13 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("adapters", "engine", "proxy")
+SHIPPED = ("adapters/", "engine/", "proxy/", "deploy/", "config.example.toml", "__main__.py")
+NOT_SHIPPED = (  # since only a checkout can use them
+    "deploy/Containerfile.dockerignore",
+    "deploy/pins.py",
+    "deploy/prometheus/alerts_day_test.yml",
+    "deploy/prometheus/alerts_test.yml",
+)
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info")
 
 
@@ -33,36 +43,104 @@ def copy_packages(to: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", to)
 
 
+def list_tree() -> list[str]:
+    """Return the files of the checkout that are committed, or would be."""
+    words = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """A wheel built from a copy of the tree, with the pinned setuptools."""
-    tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
-    copy_packages(tree)
-    for name in ("README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
-    build = "import sys; from setuptools import build_meta as it; it.build_wheel(sys.argv[1])"
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    """A wheel, a source distribution, built of a copy by the pinned setuptools; what it said."""
+    tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("built")
+    for name in list_tree():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name)
+    build = (
+        "import sys; from setuptools import build_meta as it\n"
+        "_, out = sys.argv; it.build_sdist(out); it.build_wheel(out)"
+    )
     argv = [sys.executable, "-c", build, str(out)]  # as pip does without a build of its own
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=tree)
+    # What setuptools says when it may not compile, which a wheel is not for, is no news.
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=tree, env=environment)
     assert done.returncode == 0, done.stderr
-    return zipfile.ZipFile(next(out.glob("*.whl")))
+    (wheel,), (source,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    return wheel, source, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(built: tuple[Path, Path, str]) -> zipfile.ZipFile:
+    return zipfile.ZipFile(built[0])
+
+
+def test_nothing_is_wrong_with_what_is_built(built: tuple[Path, Path, str]) -> None:
+    found = re.findall(r"(?i).*(?:warn|deprecat|\*\*\*\*).*", built[2])
+    assert found == []
 
 
 def test_the_wheel_holds_exactly_the_tree(wheel: zipfile.ZipFile) -> None:
     """A package that pyproject.toml does not list, or data it does not ship, is missed here."""
-    tree = {
-        f"wellspoken/{path.relative_to(ROOT).as_posix()}"
-        for name in PACKAGES
-        for path in (ROOT / name).rglob("*")
-        if path.is_file() and path.suffix not in (".pyc", ".md")
-    }
+    tree = {f"wellspoken/{name}" for name in list_tree() if name.startswith(SHIPPED)}
+    tree -= {f"wellspoken/{name}" for name in NOT_SHIPPED}
     shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert shipped == tree
     # Without py.typed a type checker ignores the annotations; without __init__.py (which the
     # namespace itself must not have) the folder would be another namespace portion.
-    folders = {name.rpartition("/")[0] for name in tree if name.endswith(".py")}
+    folders = {name.rpartition("/")[0] for name in tree if name.endswith(".py")} - {"wellspoken"}
     assert {f"{folder}/py.typed" for folder in folders} <= shipped
     assert {f"{folder}/__init__.py" for folder in folders} <= shipped
     assert "wellspoken/__init__.py" not in shipped
+
+
+def test_the_pages_of_the_wheel_lead_to_what_it_holds(wheel: zipfile.ZipFile) -> None:
+    shipped = set(wheel.namelist())
+    shipped |= {name[: at.end() - 1] for name in shipped for at in re.finditer("/", name)}
+    pages = [name for name in shipped if name.endswith(".md")]
+    lost = [
+        (page, link)
+        for page in pages
+        for link in re.findall(r"\]\(([^)#\s]+)", wheel.read(page).decode())
+        if "://" not in link
+        if os.path.normpath(f"{os.path.dirname(page)}/{link}") not in shipped
+    ]
+    assert len(pages) > 15 and lost == []
+
+
+def test_the_source_distribution_is_the_repository(built: tuple[Path, Path, str]) -> None:
+    with tarfile.open(built[1]) as archive:
+        files = {each.name.partition("/")[2] for each in archive if each.isfile()}
+    made = {name for name in files if name.startswith("wellspoken.egg-info/")}
+    assert files - made - {"PKG-INFO", "setup.cfg"} == set(list_tree())
+
+
+def test_an_installed_wheel_runs_and_goes(built: tuple[Path, Path, str], tmp_path: Path) -> None:
+    """The command, `python -m wellspoken` and the example work; uninstalled, no folder is left."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    program = tmp_path / "venv" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(program), "--disable-pip-version-check"]
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    # The dependencies are this environment's; its editable wellspoken does not come with them.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    before = sorted(tmp_path.rglob("*"))
+
+    def run(*words: str, given: str = "") -> str:
+        # No bytecode, so that what stands there before and after can be compared.
+        argv = ("env", "PYTHONDONTWRITEBYTECODE=1", *words)
+        done = subprocess.run(argv, input=given, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    command = f"{program.parent}/wellspoken"
+    run(*pip, "install", "--no-deps", "--no-index", "--no-compile", str(built[0]))
+    version = run(command, "--version")
+    assert version == run(str(program), "-m", "wellspoken", "--version") != ""
+    example = run(command, "config", "example")
+    assert example == (ROOT / "config.example.toml").read_text()
+    assert "/dev/stdin: good" in run(command, "check", "--file-only", "/dev/stdin", given=example)
+    run(*pip, "uninstall", "--yes", "wellspoken")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_wheel_has_the_command_and_the_licence(wheel: zipfile.ZipFile) -> None:

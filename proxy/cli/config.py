@@ -7,7 +7,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from wellspoken.proxy.cli.options import Parser, add_options, bare_parser, nearest_command
+from wellspoken.proxy.cli.options import (
+    Parser,
+    add_options,
+    bare_parser,
+    nearest_command,
+    package_folder,
+)
 from wellspoken.proxy.cli.serve import flags_of, serve_options, split_arguments
 from wellspoken.proxy.lifecycle.colour import Colour
 
@@ -27,14 +33,17 @@ Exit code: 0, 1 if something is wrong, 2 if the file cannot be read or for wrong
 """
 _CONFIG: Final = """\
 examples:
+  wellspoken config example > wellspoken.toml      a file to start from
   wellspoken config show wellspoken.toml           each value, and what gave it
   wellspoken config show --json wellspoken.toml
   wellspoken config show --listen 0.0.0.0:8010 --auth none wellspoken.toml
   wellspoken config schema > wellspoken.schema.json
 
-show prints the configuration in force as a file, without secrets; a comment says what gave each
-value: a flag, a variable, a line of the file, or the default. schema prints the JSON Schema of such
-a file. What is wrong with a configuration, wellspoken check says.
+show prints the configuration in force as a file, without secrets; a comment
+says what gave each value: a flag, a variable, a line of the file, or the
+default. schema prints the JSON Schema of such a file; example prints
+config.example.toml, which explains every key. What is wrong with a
+configuration, wellspoken check says.
 Exit code: 0, 1 if the configuration cannot be used, 2 for wrong usage.
 """
 _FILE_ONLY: Final = {
@@ -51,16 +60,16 @@ def main(arguments: Sequence[str]) -> int:
         rest = list(arguments[1:])
         rest.remove("show")
         return _show(rest)
-    parser = bare_parser("wellspoken config", "wellspoken config show|schema ...", _CONFIG)
-    if word == "schema":
+    parser = parser_of("config")
+    if word in PRINTED:
         parser.add_argument("word", help=argparse.SUPPRESS)
         parser.parse_args(arguments[1:])
-        return _schema()
+        return PRINTED[word]()
     if not word:
         parser.parse_args(arguments[1:])
         parser.print_help()
         return 2
-    near = nearest_command(word, ("show", "schema"))
+    near = nearest_command(word, ("show", *PRINTED))
     parser.error(f"{word} is no command of config. " + (f"Did you mean {near}?" if near else ""))
 
 
@@ -88,16 +97,21 @@ def _examine(parser: Parser, arguments: Sequence[str]) -> tuple[Any, Examined | 
     return options, found
 
 
-def _parser(prog: str, usage: str, text: str) -> Parser:
-    parser = serve_options(prog, usage, text)
+def parser_of(command: str) -> Parser:
+    """Return the parser of `check`, of `config show`, or of `config`'s other words."""
+    prog = f"wellspoken {command}"
+    if command == "config":
+        return bare_parser(prog, f"{prog} show|schema|example ...", _CONFIG)
+    text = _CHECK if command == "check" else _CONFIG
+    parser = serve_options(prog, f"{prog} [options] [FILE]", text)
     add_options(parser, {"[FILE]": "a TOML file, as --config", "--json": "for programs"})
+    if command == "check":
+        add_options(parser, _FILE_ONLY)
     return parser
 
 
 def _check(arguments: Sequence[str]) -> int:
-    parser = _parser("wellspoken check", "wellspoken check [options] [FILE]", _CHECK)
-    add_options(parser, _FILE_ONLY)
-    options, examined = _examine(parser, arguments)
+    options, examined = _examine(parser_of("check"), arguments)
     if examined is None:
         return 2
     from wellspoken.proxy.lifecycle.findings import findings, in_json, in_words
@@ -112,9 +126,7 @@ def _check(arguments: Sequence[str]) -> int:
 
 
 def _show(arguments: Sequence[str]) -> int:
-    usage = "wellspoken config show [options] [FILE]"
-    parser = _parser("wellspoken config show", usage, _CONFIG)
-    options, examined = _examine(parser, arguments)
+    options, examined = _examine(parser_of("config show"), arguments)
     if examined is None:
         return 2
     if examined.problems:
@@ -138,3 +150,12 @@ def _schema() -> int:
 
     print(json.dumps(schema(), indent=1, ensure_ascii=False))
     return 0
+
+
+def _print_example() -> int:
+    print((package_folder() / "config.example.toml").read_text("utf-8"), end="")
+    return 0
+
+
+PRINTED: Final = {"schema": _schema, "example": _print_example}
+"""What `config` prints without looking at a configuration."""

@@ -54,12 +54,13 @@ _FORMS: Final = {
 
 def main(arguments: Sequence[str]) -> int:
     """Run `doctor`, the first argument; return the exit code."""
-    options = _parser().parse_args(arguments[1:])
+    options = parser_of("doctor").parse_args(arguments[1:])
     return _list_probes() if options.list else _run(options)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = bare_parser("wellspoken doctor", "wellspoken doctor URL [options]", _HELP)
+def parser_of(command: str) -> argparse.ArgumentParser:
+    """Return the parser of `doctor`."""
+    parser = bare_parser(f"wellspoken {command}", "wellspoken doctor URL [options]", _HELP)
     add_options(parser, _OPTIONS, {"SECONDS": _parse_seconds})
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help=_COMPARE)
     parser.set_defaults(timeout=30.0, only=[], skip=[])

@@ -36,6 +36,8 @@ examples:
   wellspoken serve --engine llamacpp --model m.gguf   or a llama.cpp
   wellspoken convert old.jsonl > new.jsonl            stored answers instead of a server's
   wellspoken export --store chats.db > chats.jsonl    what store: true has kept; import reads it
+  wellspoken version                                  what a bug report needs
+  wellspoken completion bash                          for bash, zsh or fish
 
 Makes a self-hosted LLM server speak OpenAI's chat-completions contract exactly. Each command has a
 --help of its own.
@@ -107,7 +109,7 @@ def _command(arguments: list[str]) -> int:
         module = import_module(f"wellspoken.proxy.cli.{COMMANDS[command]}")
         code: int = module.main(arguments)
         return code
-    parser = _url_parser()
+    parser = url_parser()
     if not arguments:
         parser.print_help()
         return 2
@@ -153,7 +155,8 @@ class _Version(argparse.Action):
         parser.exit(0)
 
 
-def _url_parser() -> argparse.ArgumentParser:
+def url_parser() -> argparse.ArgumentParser:
+    """Return the parser of what stands without a command."""
     usage = "wellspoken URL [options] | wellspoken COMMAND ..."
     parser = serving_parser("wellspoken", usage, _URL_HELP)
     add_options(parser, _URL_OPTIONS)

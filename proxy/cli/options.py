@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from socket import socket
 
 COMMANDS: Final = {
@@ -21,8 +22,10 @@ COMMANDS: Final = {
     "convert": "transfer",
     "export": "transfer",
     "import": "transfer",
+    "version": "version",
+    "completion": "completion",
 }
-"""Each command's module, whose `main` takes it with what stands after it."""
+"""Each command's module: its `main` takes it with what stands after it, its `parser_of` parses."""
 
 _SERVING: Final = {
     "--listen HOST:PORT": "where to listen (default 127.0.0.1:8010)",
@@ -132,6 +135,17 @@ def serving_flags(options: argparse.Namespace) -> dict[str, Any]:
     elif options.auth is not None:
         flags["auth"] = options.auth
     return flags
+
+
+def package_folder() -> Path:
+    """Return the folder with the guides, deploy/ and config.example.toml, of a wheel or a checkout.
+
+    Of this file's own place, since the editable install has folders for the namespace that
+    importlib.resources does not take.
+    """
+    from pathlib import Path
+
+    return Path(__file__).parents[2]
 
 
 def start(file: str | None, flags: dict[str, Any]) -> int:

@@ -63,14 +63,19 @@ _ENGINE: Final = ("model", "alias", "idle_unload", "start_timeout", *_IN_VLLM)
 def main(arguments: Sequence[str]) -> int:
     """Run `serve`, the first argument; return the exit code."""
     ours, theirs = split_arguments(arguments[1:])
-    usage = "wellspoken serve [options] [-- FLAGS OF VLLM SERVE]"
-    parser = serve_options("wellspoken serve", usage, _HELP)
+    parser = parser_of("serve")
     options, unknown = parser.parse_known_args(ours)
     problem = _unknown(parser, options.engine, unknown) if unknown else _mistaken(options, theirs)
     if problem:
         print(f"wellspoken: {problem}", file=sys.stderr)
         return 2
     return start(options.config, flags_of(options, theirs))
+
+
+def parser_of(command: str) -> Parser:
+    """Return the parser of `serve`."""
+    usage = f"wellspoken {command} [options] [-- FLAGS OF VLLM SERVE]"
+    return serve_options(f"wellspoken {command}", usage, _HELP)
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -84,7 +89,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[s
 def serve_options(prog: str, usage: str, description: str) -> Parser:
     """Return a parser with the options of `serve`, which other commands look at as well."""
     parser = serving_parser(prog, usage, description)
-    add_options(parser, {"--config FILE": "a TOML file, see config.example.toml"})
+    add_options(parser, {"--config FILE": "a TOML file; wellspoken config example prints one"})
     add_options(parser.add_argument_group("an engine of its own"), _ANY_ENGINE)
     add_options(parser.add_argument_group("llamacpp"), _LLAMACPP)
     return parser

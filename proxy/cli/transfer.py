@@ -94,15 +94,29 @@ _IMPORT: Final = {
 def main(arguments: Sequence[str]) -> int:
     """Run `convert`, `export` or `import`, the first argument; return the exit code."""
     command, *rest = arguments
-    return {"convert": _convert, "export": _export, "import": _import}[command](rest)
+    options = parser_of(command).parse_args(rest)
+    return {"convert": _convert, "export": _export, "import": _import}[command](options)
 
 
-def _convert(arguments: Sequence[str]) -> int:
-    usage = "wellspoken convert [options] [FILE] > NEW"
-    parser = bare_parser("wellspoken convert", usage, _CONVERT_HELP)
-    add_options(parser, _CONVERT, {"SIZE": _size})
-    parser.set_defaults(adapter="auto", max_line="256M")
-    options = parser.parse_args(arguments)
+def parser_of(command: str) -> argparse.ArgumentParser:
+    """Return the parser of `convert`, `export` or `import`."""
+    if command == "convert":
+        usage = "wellspoken convert [options] [FILE] > NEW"
+        parser = bare_parser("wellspoken convert", usage, _CONVERT_HELP)
+        add_options(parser, _CONVERT, {"SIZE": _size})
+        parser.set_defaults(adapter="auto", max_line="256M")
+        return parser
+    if command == "export":
+        stored = _store_parser("export", "[options] > FILE", _EXPORT_HELP)
+        add_options(stored, _EXPORT, _TEXTS)
+        stored.set_defaults(format="chat", metadata=[])
+        return stored
+    stored = _store_parser("import", "[options] [FILE]", _IMPORT_HELP)
+    add_options(stored, _IMPORT, _TEXTS)
+    return stored
+
+
+def _convert(options: argparse.Namespace) -> int:
     if sys.stdout is None:
         print("wellspoken: stdout is closed. Write > NEW behind the command.", file=sys.stderr)
         return 2
@@ -120,20 +134,13 @@ def _size(text: str) -> int:
     return int(number) * (unit or 1)
 
 
-def _export(arguments: Sequence[str]) -> int:
-    parser = _store_parser("export", "[options] > FILE", _EXPORT_HELP)
-    add_options(parser, _EXPORT, _TEXTS)
-    parser.set_defaults(format="chat", metadata=[])
-    options = parser.parse_args(arguments)
+def _export(options: argparse.Namespace) -> int:
     from wellspoken.proxy.transfer.export_command import ExportOptions, run
 
     return run(ExportOptions(**vars(options)))
 
 
-def _import(arguments: Sequence[str]) -> int:
-    parser = _store_parser("import", "[options] [FILE]", _IMPORT_HELP)
-    add_options(parser, _IMPORT, _TEXTS)
-    options = parser.parse_args(arguments)
+def _import(options: argparse.Namespace) -> int:
     from wellspoken.proxy.transfer.import_command import ImportOptions, run
 
     return run(ImportOptions(**vars(options)))

@@ -83,7 +83,7 @@ class Layers:
             why = getattr(error, "strerror", None) or error
             raise ConfigError(
                 f"cannot read {file}: {why}. Give --config the path of a TOML file; "
-                "config.example.toml is one to start from."
+                "wellspoken config example prints one to start from."
             ) from error
         if len(data) > LARGEST:
             text = (

@@ -21,7 +21,10 @@ from tests.ports import free_port
 KEY = "sk-canary"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COPIED = ("adapters", "engine", "proxy", "deploy")
-FILES = ("pyproject.toml", "constraints.txt", "README.md", "LICENSE")
+FILES = (
+    *("pyproject.toml", "constraints.txt", "README.md", "LICENSE"),
+    *("__main__.py", "config.example.toml"),
+)
 SECRETS = (".env", "keys.txt", "proxy/keys.txt", ".git/config", ".venv/bin/thing")
 
 
@@ -89,6 +92,12 @@ async def test_the_image_answers(image: Image, llama_server: str) -> None:
     assert ended[0].status == 0, ended[0].out
     assert "Traceback" not in ended[0].out
     assert (await ran([*inside, *image.health])).status != 0  # nobody is there any more
+
+
+async def test_it_prints_the_example_configuration(image: Image) -> None:
+    inside = sandboxed(image.root, image.environ)
+    printed = await ran([*inside, *image.config["config"]["Entrypoint"], "config", "example"])
+    assert (printed.status, printed.out) == (0, (ROOT / "config.example.toml").read_text())
 
 
 async def test_without_keys_it_does_not_let_everybody_in(image: Image) -> None:

@@ -52,7 +52,7 @@ ELSEWHERE = {
     "text-generation-launcher": "needs a GPU",
     "vllm": "make live-vllm",
 }
-OWN = ("check", "config", "convert", "doctor", "export", "import")
+OWN = ("check", "config", "convert", "doctor", "export", "import", "version")
 SERVER = re.compile(r"(http://)?localhost:(8000|8080|11434|30000)\b")
 LISTEN = re.compile(r"\b(127\.0\.0\.1|0\.0\.0\.0):8010\b")
 
@@ -198,7 +198,8 @@ async def test_a_command_that_ends(
     written = re.search(r"> (\S+)$", line)
     if written is not None:
         made = (folder / written[1]).read_text()
-        assert json.loads(made.splitlines()[0] if written[1].endswith(".jsonl") else made)
+        first = made.splitlines()[0] if written[1].endswith(".jsonl") else made
+        assert (tomllib if written[1].endswith(".toml") else json).loads(first)
 
 
 async def _filled(proxy: str) -> None:

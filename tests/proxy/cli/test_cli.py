@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import os
+import platform
 import re
 import shlex
 import signal
@@ -281,7 +284,8 @@ def test_an_option_of_serve_that_was_probably_meant(capsys: pytest.CaptureFixtur
     assert "unknown: --confg w.toml. Did you mean --config?" in capsys.readouterr().err
 
 
-HELPS = [[*words.split(), "--help"] for words in ("", "serve", "check", "config", "config show")]
+HELPED = ("", "serve", "check", "config", "config show", "version", "completion")
+HELPS = [[*words.split(), "--help"] for words in HELPED]
 
 
 @pytest.mark.parametrize("arguments", HELPS)
@@ -316,6 +320,29 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert caught.value.code == 0
     assert capsys.readouterr().out.startswith("wellspoken 0.")
+
+
+def test_the_version_of_all_that_runs_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    said = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert main(["version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == said
+    assert said["Python"].split() == [platform.python_version(), "(CPython)"]
+    for name in ("wellspoken", "aiohttp", "uvloop", "msgspec", "asyncpg", "xllamacpp"):
+        assert said[name] == importlib.metadata.version(name)
+    assert said.keys().isdisjoint({"pytest", "vllm", "ruff"})  # no part of it, or not installed
+    assert (Path(said["folder"]) / "proxy" / "guides" / "troubleshooting.md").is_file()
+
+
+def test_the_example_is_printed_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "example"]) == 0
+    assert capsys.readouterr().out == (ROOT / "config.example.toml").read_text()
+
+
+def test_the_package_is_the_command() -> None:
+    words = [sys.executable, "-m", "wellspoken", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "wellspoken"), done.stderr
 
 
 @pytest.mark.parametrize("arguments", [*HELPS, ["doctor", "--help"], ["convert", "--help"]])
