@@ -15,21 +15,23 @@ from wellspoken.proxy.cli.options import (
     package_folder,
 )
 from wellspoken.proxy.cli.serve import flags_of, serve_options, split_arguments
-from wellspoken.proxy.lifecycle.colour import Colour
+from wellspoken.proxy.terminal.colour import Colour
 
 if TYPE_CHECKING:  # loaded when a configuration is looked at, so that --help is quick
     from wellspoken.proxy.config import Examined
 
 _CHECK: Final = """\
 examples:
-  wellspoken check wellspoken.toml                 everything that would keep it from starting
-  wellspoken check --file-only wellspoken.toml     in CI: not the keys, models and ports of here
+  wellspoken check wellspoken.toml              what would keep it from starting
+  wellspoken check --file-only wellspoken.toml  in CI: not keys, models, ports
   wellspoken check --json wellspoken.toml
-  wellspoken check                                 WELLSPOKEN_* variables alone
+  wellspoken check                              WELLSPOKEN_* variables alone
 
-Says of a configuration all that is wrong with it, each with its line and column, and starts
-nothing. Variables and flags count as they do for wellspoken serve.
-Exit code: 0, 1 if something is wrong, 2 if the file cannot be read or for wrong usage.
+Says of a configuration all that is wrong with it, each with its line and
+column, and starts nothing. Variables and flags count as they do for wellspoken
+serve.
+Exit code: 0, 1 if something is wrong, 2 if the file cannot be read or for wrong
+usage.
 """
 _CONFIG: Final = """\
 examples:

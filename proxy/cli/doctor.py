@@ -174,7 +174,7 @@ def _print_found(forms: Any, found: Report | Comparison, options: argparse.Names
     `forms`: the module whose `as_json`, `as_markdown` and `as_table` are this one's.
     """
     from wellspoken.proxy.doctor.reports.printing import width_of
-    from wellspoken.proxy.lifecycle.colour import Colour
+    from wellspoken.proxy.terminal.colour import Colour
 
     if options.json:
         text = forms.as_json(found).decode()

@@ -23,24 +23,27 @@ from wellspoken.proxy.cli.options import (
 
 _URL_HELP: Final = """\
 examples:
-  wellspoken http://localhost:8000                    in front of vLLM, on 127.0.0.1:8010
-  wellspoken localhost:8080 --adapter llamacpp        in front of llama.cpp
+  wellspoken http://localhost:8000               in front of vLLM
+  wellspoken localhost:8080 --adapter llamacpp   in front of llama.cpp
+  wellspoken unix:/run/llm/api.sock              a server on a unix socket
   wellspoken https://llm.example:8443 --upstream-key env:LLM_KEY
-  wellspoken unix:/run/llm/api.sock                   a server on a unix socket
-  wellspoken localhost:8000 --listen 0.0.0.0:8010 --key env:MY_KEY   for other machines too
-  wellspoken doctor http://localhost:8000             what a server gets wrong, and what is mended
-  wellspoken serve --config wellspoken.toml           several backends, all settings
-  wellspoken check wellspoken.toml                    what is wrong with that file, line by line
-  wellspoken config show wellspoken.toml              each setting, and what gave it
-  wellspoken serve --engine vllm --model ORG/NAME     with a vLLM of its own
+  wellspoken localhost:8000 --listen 0.0.0.0:8010 --key env:MY_KEY
+                                                 for other machines too
+  wellspoken doctor http://localhost:8000        what a server gets wrong
+  wellspoken serve --config wellspoken.toml      several backends, all settings
+  wellspoken config example > wellspoken.toml    a file to start from
+  wellspoken check wellspoken.toml               what is wrong with a file
+  wellspoken config show wellspoken.toml         each setting, and what gave it
+  wellspoken serve --engine vllm --model ORG/NAME     a vLLM of its own
   wellspoken serve --engine llamacpp --model m.gguf   or a llama.cpp
-  wellspoken convert old.jsonl > new.jsonl            stored answers instead of a server's
-  wellspoken export --store chats.db > chats.jsonl    what store: true has kept; import reads it
-  wellspoken version                                  what a bug report needs
-  wellspoken completion bash                          for bash, zsh or fish
+  wellspoken convert old.jsonl > new.jsonl       stored answers, mended
+  wellspoken export --store chats.db > chats.jsonl    what `store: true` kept;
+                                                 import reads it
+  wellspoken version                             what a bug report needs
+  wellspoken completion bash                     for bash, zsh or fish
 
-Makes a self-hosted LLM server speak OpenAI's chat-completions contract exactly. Each command has a
---help of its own.
+Makes a self-hosted LLM server speak OpenAI's contract exactly. Each command has
+a --help of its own.
 """
 _URL_OPTIONS: Final = {
     "URL": "the server's address, with or without /v1, or unix:/path",

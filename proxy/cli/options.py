@@ -34,6 +34,10 @@ _SERVING: Final = {
     "--log-level {debug,info,warning,error}": "info",
     "--watch": "read the file again when it changes, as SIGHUP does",
 }
+_HOW_MUCH: Final = {
+    "-q, --quiet": "say only what went wrong",
+    "-v, --verbose": "on a terminal: all of each request, repairs by name",
+}
 _WHO: Final = {
     "--key env:NAME...": "the key that clients need: env:NAME, or file:PATH with one a line; "
     "repeat for more",
@@ -95,7 +99,8 @@ def add_options(
         names, _, value = written.rpartition(" ")
         shown = value.strip("[.]")
         if value.startswith("-"):
-            parser.add_argument(value, action="store_true", help=text)
+            flags = written.split(", ")
+            parser.add_argument(*flags, action="store_true", help=text)
         elif value.startswith("{"):
             parser.add_argument(names, choices=value[1:-1].split(","), help=text)
         elif not names:
@@ -112,7 +117,8 @@ def serving_parser(prog: str, usage: str, description: str) -> Parser:
     """Return a parser with the options of whatever listens."""
     parser = bare_parser(prog, usage, description)
     add_options(parser, _SERVING)
-    parser.set_defaults(watch=None)
+    add_options(parser.add_mutually_exclusive_group(), _HOW_MUCH)
+    parser.set_defaults(watch=None, verbose=None)
     add_options(parser.add_mutually_exclusive_group(), _WHO)
     return parser
 
@@ -120,12 +126,15 @@ def serving_parser(prog: str, usage: str, description: str) -> Parser:
 def serving_flags(options: argparse.Namespace) -> dict[str, Any]:
     """Return what `serving_parser`'s options say, shaped like a configuration file."""
     flags: dict[str, Any] = {"server": {}}
+    if options.quiet:
+        flags["log"] = {"level": "warning", "banner": False}
     for section, key in (
         ("server", "listen"),
         ("server", "workers"),
         ("server", "watch"),
         ("log", "log_format"),
         ("log", "log_level"),
+        ("log", "verbose"),
     ):
         value = getattr(options, key)
         if value is not None:

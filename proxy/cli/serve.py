@@ -23,12 +23,13 @@ examples:
   wellspoken serve --config wellspoken.toml
   wellspoken serve --engine llamacpp --model model.gguf --context 16384
   wellspoken serve --engine vllm --model Qwen/Qwen3-8B
-  wellspoken serve --engine vllm --model ORG/NAME -- --tensor-parallel-size 8 --max-model-len 32768
+  wellspoken serve --engine vllm --model ORG/NAME -- --max-model-len 32768
   wellspoken serve --engine llamacpp --model model.gguf --idle-unload 15m
-  wellspoken serve --config wellspoken.toml --listen 0.0.0.0:8010 --key file:keys.txt
+  wellspoken serve --config wellspoken.toml --listen 0.0.0.0:8010 --key env:KEY
 
-Serves what a configuration file says, and an engine that it starts, watches and ends itself. What
-stands behind -- goes to vllm serve as it is. Flags win over the file's [engine].
+Serves what a configuration file says, and an engine that it starts, watches and
+ends itself. What stands behind -- goes to vllm serve as it is. Flags win over
+the file's [engine].
 """
 _ANY_ENGINE: Final = {
     "--engine {llamacpp,vllm}": "start this one, and end it",

@@ -16,41 +16,49 @@ examples:
   wellspoken convert --to chat completions.jsonl > chat.jsonl
   wellspoken convert --adapter llamacpp native.jsonl > chat.jsonl
 
-Makes stored answers conform, one JSON object a line, in their order: bare answers of any server,
-records {"request": ..., "response": ...}, lines of OpenAI's batch output. What wraps an answer
-stays. Without its request an answer keeps all it holds: every alternative, prompt_logprobs and
-token_ids. An id or a created time that is none is replaced, the latter by the time of conversion.
+Makes stored answers conform, one JSON object a line, in their order: bare
+answers of any server, records {"request": ..., "response": ...}, lines of
+OpenAI's batch output. What wraps an answer stays. Without its request an answer
+keeps all it holds: every alternative, prompt_logprobs and token_ids. An id or a
+created time that is none is replaced, the latter by the time of conversion.
 Exit code: 0, 1 if lines were rejected, 2 for wrong usage.
 """
 _EXPORT_HELP: Final = """\
 examples:
   wellspoken export --config wellspoken.toml > train.jsonl
-  wellspoken export --store chats.db --since 7d --metadata team=search > train.jsonl
+  wellspoken export --store chats.db --since 7d --metadata team=a > train.jsonl
   wellspoken export --store chats.db --format evals --model qwen3 -o evals.jsonl
-  wellspoken export --store env:DATABASE_URL --format full | gzip > backup.jsonl.gz
+  wellspoken export --store env:DATABASE_URL --format full | gzip > all.jsonl.gz
 
-Writes stored completions (store: true) as JSON lines, oldest first, also beside a running proxy.
+Writes stored completions (store: true) as JSON lines, oldest first, also beside
+a running proxy.
 
 formats:
-  chat   OpenAI's fine-tuning: {"messages", "tools", "parallel_tool_calls"}, a line a choice.
-         Left out, and counted: answers that were cut (length, content_filter) or are empty,
-         and what fine-tuning refuses (audio, files).
-  evals  OpenAI's evals: {"item": {"input", "metadata", ...}, "sample": {"output_text", ...}}
-  full   everything, one line a completion; wellspoken import makes the same store of it
+  chat   OpenAI's fine-tuning: {"messages", "tools", "parallel_tool_calls"}, a
+         line a choice. Left out, and counted: answers that were cut (length,
+         content_filter) or are empty, and what fine-tuning refuses (audio,
+         files).
+  evals  OpenAI's evals: {"item": {"input", "metadata", ...},
+         "sample": {"output_text", ...}}
+  full   everything, one line a completion; wellspoken import makes the same
+         store of it
 
-A completion that cannot be read, since the database is damaged, is told and left out.
-Exit code: 0, 1 if the store, a completion or the disk failed, 2 for wrong usage.
+A completion that cannot be read, since the database is damaged, is told and
+left out.
+Exit code: 0, 1 if the store, a completion or the disk failed, 2 for wrong
+usage.
 """
 _IMPORT_HELP: Final = """\
 examples:
   wellspoken import --store chats.db backup.jsonl
-  zcat backup.jsonl.gz | wellspoken import --store env:DATABASE_URL
+  zcat all.jsonl.gz | wellspoken import --store env:DATABASE_URL
   wellspoken import --config wellspoken.toml --key env:ALICE_KEY train.jsonl
 
-Stores what wellspoken export wrote, in any of its formats, and records {"request", "response"} as
-wellspoken convert takes them. Each line becomes a conforming chat completion. A line of the full
-format keeps its id and owner; the others' ids are made of the line, so that what is there already
-is skipped, and the same file may be imported again.
+Stores what wellspoken export wrote, in any of its formats, and records
+{"request", "response"} as wellspoken convert takes them. Each line becomes a
+conforming chat completion. A line of the full format keeps its id and owner;
+the others' ids are made of the line, so that what is there already is skipped,
+and the same file may be imported again.
 Exit code: 0, 1 if lines were rejected or the store failed, 2 for wrong usage.
 """
 

@@ -43,6 +43,7 @@ _FLAGS: Final = {
     ("auth", "keys"): "--key",
     ("log", "format"): "--log-format",
     ("log", "level"): "--log-level",
+    ("log", "banner"): "--quiet",
 }
 
 

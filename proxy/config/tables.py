@@ -37,11 +37,13 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is said on stderr."""
+    """What is said on stderr, and the banner on stdout."""
 
     format: Literal["auto", "text", "json"] = "auto"
     level: Literal["debug", "info", "warning", "error"] = "info"
     access: bool = True
+    verbose: bool = False
+    banner: bool = True
     bodies: bool = False
 
 

@@ -23,13 +23,15 @@ STORE_SECONDS: Final = 5.0
 
 
 async def banner(service: Service, host: str, port: int) -> str:
-    """Return what is said at the start, at most 12 lines, with a request to copy."""
+    """Return what is said at the start, at most 13 lines, with a request to copy."""
     shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{port}"
     lines = [f"wellspoken {version()} listens on {base}"]
     state, targets = service.state, service.state.router.targets
     away = await _find_out(state)
     reason = await state.why_unready()
+    if reason and not state.config.log.banner:
+        state.log.warning("not ready yet: %s", " ".join(reason.split()))
     lines += [_line(target) for target in targets[:4]]
     if len(targets) > 4:
         lines.append(f"  and {len(targets) - 4} more backends")
@@ -47,9 +49,10 @@ async def banner(service: Service, host: str, port: int) -> str:
     ).replace("'", "'\\''")
     key = ['    -H "Authorization: Bearer $OPENAI_API_KEY" \\'] if len(state.keys) else []
     lines += [
-        f"  health {base}/readyz, metrics {base}/metrics; OPENAI_BASE_URL={base}/v1",
+        f"  health /readyz, metrics /metrics; OPENAI_BASE_URL={base}/v1",
         "Try:",
-        f"  curl {base}/v1/chat/completions -H 'Content-Type: application/json' \\",
+        f"  curl {base}/v1/chat/completions \\",
+        "    -H 'Content-Type: application/json' \\",
         *key,
         f"    -d '{body}'",
     ]

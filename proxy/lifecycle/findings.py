@@ -13,7 +13,7 @@ from wellspoken.proxy.config.checks import doubtful_urls
 from wellspoken.proxy.config.layers import Layers, doubtful_variables
 from wellspoken.proxy.config.problems import Origin, Problem, is_covered, path_text
 from wellspoken.proxy.config.values import ConfigError
-from wellspoken.proxy.lifecycle.colour import Colour
+from wellspoken.proxy.terminal.colour import Colour
 
 
 class Finding(NamedTuple):

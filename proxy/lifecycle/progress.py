@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
-from wellspoken.proxy.lifecycle.terminal import Terminal
 from wellspoken.proxy.logs import Logs
+from wellspoken.proxy.terminal.drawing import Terminal
 
 if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor

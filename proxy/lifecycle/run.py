@@ -67,8 +67,9 @@ def run(
             ends.callback(each.close)
 
         def say(text: str) -> None:
-            progress.clear()
-            print_out(text)
+            if config.log.banner:
+                progress.clear()
+                print_out(text)
 
         runner = ends.enter_context(asyncio.Runner(loop_factory=loop_factory()))
         return runner.run(serve(config, say, progress, source=source, output=log, sockets=sockets))

@@ -22,6 +22,7 @@ from wellspoken.proxy.logs.lines import JsonFormat, Request, TextLines, tracebac
 from wellspoken.proxy.relay import bodies
 from wellspoken.proxy.relay.call import Call, Hooks
 from wellspoken.proxy.relay.outcome import QUIET, level_of, outcome_of
+from wellspoken.proxy.terminal.colour import Colour
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 SECONDS: Final = 2.0
@@ -51,7 +52,7 @@ class Logs:
         self.config = config
         self.level = LEVELS[config.level]
         json = config.format == "json" or (config.format == "auto" and not screen.terminal)
-        self.lines = JsonFormat() if json else TextLines(terminal=screen.terminal)
+        self.lines = JsonFormat() if json else _text_lines(config, screen)
         self._json = json
         self._screen = screen
         self._descriptor = _descriptor_of(screen)
@@ -103,6 +104,14 @@ class Logs:
     def _loss_line(self, count: int) -> bytes:
         text = f"{count} lines of the log are lost: stderr could not be written so fast, or at all"
         return self.lines.message("warning", text, {"lost": count})
+
+
+def _text_lines(config: Log, screen: Screen) -> TextLines:
+    if not screen.terminal:
+        return TextLines()
+    from wellspoken.proxy.logs.terminal_lines import TerminalLines
+
+    return TerminalLines(screen.file, Colour.of(screen.file), verbose=config.verbose)
 
 
 def _descriptor_of(screen: Screen) -> Descriptor | None:

@@ -125,24 +125,27 @@ class JsonFormat:
 
 
 class TextLines:
-    """Lines for people: on a terminal with the time of day, else with the date in UTC."""
-
-    def __init__(self, *, terminal: bool) -> None:
-        self._terminal = terminal
+    """Lines for people, with the date and the time in UTC."""
 
     def now(self) -> str:
-        """Return the time: on a terminal that of the clock on the wall."""
-        if self._terminal:
-            return time.strftime("%H:%M:%S")
+        """Return the time."""
         now = time.time()
         return f"{time.strftime(_TIMES, time.gmtime(now))}.{int(now % 1 * 1000):03d}Z"
+
+    def shown_time(self) -> str:
+        """Return the time as a line begins with it."""
+        return self.now()
+
+    def shown_level(self, level: str) -> str:
+        """Return how a message begins."""
+        return "" if level == "info" else f"{level}: "
 
     def message(self, level: str, text: str, fields: Mapping[str, Any], trace: str = "") -> bytes:
         """Return a message; what follows its first line is indented, so that none looks new."""
         said = "\n".join((text, *(f"{name}: {value}" for name, value in fields.items()), trace))
         lines = [escape(line) for line in said.rstrip("\n").split("\n")]
-        shown = "" if level == "info" else f"{level}: "
-        return encode_line(f"{self.now()} {shown}" + "\n  ".join(lines))
+        begin = f"{self.shown_time()} {self.shown_level(level)}"
+        return encode_line(begin + "\n  ".join(lines))
 
     def request(self, request: Request) -> bytes:
         """Return the line of a request, the status and how it ended first."""
@@ -155,11 +158,11 @@ class TextLines:
         if request.backend:
             said.append(f"on {word(request.backend)}")
         parts = [" ".join(said), "stream"] if request.stream else [" ".join(said)]
-        parts.append(_duration(request.duration))
+        parts.append(duration_text(request.duration))
         if request.ttft is not None:
-            parts.append(f"first token {_duration(request.ttft)}")
+            parts.append(f"first token {duration_text(request.ttft)}")
         if request.overhead is not None:
-            parts.append(f"overhead {_duration(request.overhead)}")
+            parts.append(f"overhead {duration_text(request.overhead)}")
         if request.prompt_tokens is not None:
             parts.append(f"{request.prompt_tokens}+{request.completion_tokens} tokens")
         if request.repairs:
@@ -173,7 +176,8 @@ def encode_line(line: str) -> bytes:
     return f"{line}\n".encode("utf-8", "backslashreplace")
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
+    """Return a time as people read it."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from msgspec import Struct
 
 from wellspoken.adapters.servers import registry
-from wellspoken.proxy.lifecycle.terminal import Terminal
+from wellspoken.proxy.terminal.drawing import Terminal
 from wellspoken.proxy.transfer import jsonl
 from wellspoken.proxy.transfer.converter import Converter
 

@@ -21,9 +21,9 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from wellspoken.proxy.lifecycle.terminal import Terminal
 from wellspoken.proxy.store.database import Unavailable, Unusable
 from wellspoken.proxy.store.rows import Query, Row
+from wellspoken.proxy.terminal.drawing import Terminal
 from wellspoken.proxy.transfer import jsonl, open_store
 from wellspoken.proxy.transfer.export_lines import Format, lines_of
 

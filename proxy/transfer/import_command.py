@@ -13,9 +13,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from wellspoken.proxy.lifecycle.terminal import Terminal
 from wellspoken.proxy.store.completions import CompletionStore
 from wellspoken.proxy.store.rows import Row
+from wellspoken.proxy.terminal.drawing import Terminal
 from wellspoken.proxy.transfer import jsonl, open_store
 from wellspoken.proxy.transfer.import_lines import RowReader
 

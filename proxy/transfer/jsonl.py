@@ -14,8 +14,8 @@ from typing import BinaryIO, Final
 
 from msgspec import Raw, json
 
-from wellspoken.proxy.lifecycle.terminal import Terminal
 from wellspoken.proxy.store.database import StoreError
+from wellspoken.proxy.terminal.drawing import Terminal
 
 SHOWN: Final = 20  # rejected lines that are told on stderr
 QUOTED: Final = 4_096  # bytes that --rejects keeps of a line above the cap

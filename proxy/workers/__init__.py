@@ -47,7 +47,8 @@ def run(config: Config, source: ConfigSource | None = None) -> int:
     2 for a configuration that cannot be used.
     """
     with log_on_stderr(config.log), asyncio.Runner() as runner:
-        return runner.run(serve(config, print_out, source))
+        say = print_out if config.log.banner else lambda text: None
+        return runner.run(serve(config, say, source))
 
 
 async def serve(

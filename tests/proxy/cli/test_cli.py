@@ -300,6 +300,17 @@ def test_help_begins_with_examples(
     assert lines[3].startswith("  wellspoken ")
 
 
+@pytest.mark.parametrize("command", ["", *COMMANDS, "config show"])
+def test_no_line_of_the_help_is_wider_than_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 8 and [line for line in lines if len(line) > 80] == []
+
+
 @pytest.mark.parametrize("words", [["help"], ["help", "serve"], ["help", "config"]])
 def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     said: list[tuple[Any, str]] = []

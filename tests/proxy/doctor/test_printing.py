@@ -30,7 +30,7 @@ from wellspoken.proxy.doctor.reports.printing import (
     width_of,
 )
 from wellspoken.proxy.doctor.reports.summary import summarize, write_badge
-from wellspoken.proxy.lifecycle.colour import Colour
+from wellspoken.proxy.terminal.colour import Colour
 
 GOOD = Verdict("ok", "", 200)
 BROKEN = Verdict("broken", "created is 763, not the present time", 200)

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from wellspoken.proxy.http.sockets import listening
-from wellspoken.proxy.lifecycle.colour import Colour
+from wellspoken.proxy.terminal.colour import Colour
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:0", ":0"])

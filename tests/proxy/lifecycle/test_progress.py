@@ -223,7 +223,7 @@ def test_the_command_on_a_terminal(tiny_model: Path, tmp_path: Path) -> None:
         stdout=theirs,
         stderr=theirs,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
     )
     os.close(theirs)
     seen = b""

@@ -137,7 +137,7 @@ async def test_an_engine_is_started_proxied_restarted_and_stopped(
     assert "\n  engine engine: llama.cpp b" in banner
     assert ", tiny-spm, context 512" in banner
     assert '"model": "tiny-spm"' in banner
-    assert len(banner.split("\n")) <= 12
+    assert len(banner.split("\n")) <= 13
     status, _, answer = await ask(url, logprobs=True)
     assert status == 200
     assert answer["choices"][0]["message"]["content"] == "Hello world! café 😀 done."

@@ -82,8 +82,13 @@ def test_logging_is_as_before_when_the_log_is_closed(tmp_path: Path) -> None:
     [("auto", True, False), ("auto", False, True), ("text", False, False), ("json", True, True)],
 )
 def test_text_on_a_terminal_json_elsewhere(
-    settings: Any, terminal: bool, json_wanted: bool, tmp_path: Path
+    settings: Any,
+    terminal: bool,
+    json_wanted: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
     ours, theirs = pty.openpty()
     target = theirs if terminal else os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
     with open(target, "w", encoding="utf-8") as file:
@@ -155,7 +160,7 @@ def request(**more: Any) -> Request:
 
 
 def test_a_request_as_text() -> None:
-    lines = TextLines(terminal=True)
+    lines = TextLines()
     assert lines.request(request()) == b"09:00:00 200 POST chat_completions, 12.3 ms, req_1\n"
     whole = request(
         stream=True, duration=12.345, ttft=0.08, overhead=0.00031, model="tiny", backend="b",

@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,11 @@ import aiohttp
 import pytest
 
 from tests.clock import own_time
-from tests.fakes.upstream import Upstream, whole
+from tests.conforming import body
+from tests.fakes.upstream import Cut, Upstream, whole
+from tests.ports import free_port
+from tests.proxy.conftest import CHAT, MESSAGES
+from tests.waiting import until
 
 COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli"]
 
@@ -92,7 +97,8 @@ async def test_a_log_that_a_full_stop_follows_is_whole(upstream: Upstream, tmp_p
 
 async def test_on_a_terminal_it_is_text(upstream: Upstream) -> None:
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(command(upstream), stdout=PIPE, stderr=theirs)
+    plain = {**os.environ, "NO_COLOR": "1"}
+    process = subprocess.Popen(command(upstream), stdout=PIPE, stderr=theirs, env=plain)
     os.close(theirs)
     try:
         await refused(await base_of(process), 3)
@@ -104,9 +110,50 @@ async def test_on_a_terminal_it_is_text(upstream: Upstream) -> None:
         process.communicate()
         os.close(ours)
     lines = seen.split("\r\n")[:-1]
-    request = r"\d\d:\d\d:\d\d 404 refused unknown_url GET /v1/nothing\S+, [\d.]+ ms, req_\w+"
+    request = r"\d\d:\d\d:\d\d 404 refused unknown_url GET /v1/noth\S+…, [\d.]+ ms"
     assert [bool(re.fullmatch(request, line)) for line in lines] == [True, True, True, False]
     assert re.fullmatch(r"\d\d:\d\d:\d\d draining: 0 open requests; .*", lines[3])
+
+
+async def test_a_quiet_one_says_what_went_wrong_alone(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.script(CHAT, whole(body()), [Cut()])
+    port = free_port()
+    quiet = command(upstream, "--quiet", "--log-format", "text")
+    quiet[quiet.index("127.0.0.1:0")] = f"127.0.0.1:{port}"
+    with (tmp_path / "err").open("wb") as file:
+        process = subprocess.Popen(quiet, stdout=PIPE, stderr=file)
+    try:
+        await until(lambda: listens(port), "it listens")
+        async with aiohttp.ClientSession() as session:
+            for status in (200, 502):
+                request = {"model": "m", "messages": MESSAGES}
+                async with session.post(f"http://127.0.0.1:{port}{CHAT}", json=request) as response:
+                    assert response.status == status
+        process.send_signal(signal.SIGTERM)
+        out, _ = await asyncio.to_thread(process.communicate)
+    finally:
+        process.kill()
+    lines = (tmp_path / "err").read_text().splitlines()
+    assert out == b"" and len(lines) == 1
+    assert " 502 upstream_error:" in lines[0]
+
+
+async def test_a_quiet_one_in_front_of_nothing_says_so(upstream: Upstream, tmp_path: Path) -> None:
+    await upstream.refuse()
+    with (tmp_path / "err").open("wb") as file:
+        process = subprocess.Popen(command(upstream, "--quiet"), stdout=PIPE, stderr=file)
+    try:
+        await until(lambda: b"not ready yet: " in (tmp_path / "err").read_bytes(), "it is told")
+        process.send_signal(signal.SIGTERM)
+        assert (await asyncio.to_thread(process.communicate))[0] == b""
+    finally:
+        process.kill()
+
+
+def listens(port: int) -> bool:
+    """Say whether something listens there."""
+    with socket.socket() as trial:
+        return trial.connect_ex(("127.0.0.1", port)) == 0
 
 
 async def test_with_several_workers_each_line_is_one(upstream: Upstream) -> None:

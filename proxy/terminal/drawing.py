@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Final, TextIO
+
+from wellspoken.proxy.terminal.width import columns_of
 
 INTERVAL: Final = 0.1  # seconds between two drawings of the progress bar
 BAR: Final = 24  # characters
@@ -41,10 +42,6 @@ class Terminal:
         if share is not None:
             full = round(share * BAR)
             line = f"[{'#' * full}{'.' * (BAR - full)}] {share:4.0%}  {line}"
-        try:
-            width = os.get_terminal_size(self.file.fileno()).columns or 80
-        except OSError:
-            width = 80
-        self.file.write(f"\r{line[: width - 1]}\x1b[K")
+        self.file.write(f"\r{line[: columns_of(self.file) - 1]}\x1b[K")
         self.file.flush()
         self.drawn = True

@@ -1,0 +1,1 @@
+"""A window that people look at: its colours, its width, and a line of progress in it."""
