@@ -32,6 +32,7 @@ ELSEWHERE = {
     "DashScope": "incremental_output",
     "HELM": "prod_env model_deployments tokenizer_configs vllm_client",
     "instructor": "create_partial create_with_completion max_retries",
+    "Inspect": "inspect_ai num_choices",
     "lm-evaluation-harness": "model_args",
     "LangChain": "base_url api_key extra_body stream_usage",
     "LiteLLM": "api_base hosted_vllm ollama_chat",

@@ -37,6 +37,7 @@ ELSEWHERE = {
     "curl": "test_a_command_that_serves runs the banner's own",
     "docker": "needs a container engine; tests/deploy/test_container.py runs the steps",
     "helm-run": "make live-clients has HELM's clients",
+    "inspect": "make live-clients",
     "kill": "tests/proxy/lifecycle/test_reload_process.py",
     "kubectl": "tests/deploy/test_kubernetes.py",
     "llama-server": "xllamacpp has the same server",
