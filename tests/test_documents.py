@@ -30,6 +30,7 @@ ALL = (*DOCUMENTS, *(ROOT / name for name in OTHERS))
 GUIDES = tuple(path for path in DOCUMENTS if path.parent.name == "guides")
 ELSEWHERE = {
     "DashScope": "incremental_output",
+    "DSPy": "register_model",
     "HELM": "prod_env model_deployments tokenizer_configs vllm_client",
     "instructor": "create_partial create_with_completion max_retries",
     "Inspect": "inspect_ai num_choices",

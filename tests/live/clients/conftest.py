@@ -32,6 +32,7 @@ OFFLINE = {
     "LANGSMITH_TRACING": "false",
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONNOUSERSITE": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "OPENAI_API_KEY": "none",
 }
 
