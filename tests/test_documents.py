@@ -37,6 +37,7 @@ ELSEWHERE = {
     "lm-evaluation-harness": "model_args",
     "LangChain": "base_url api_key extra_body stream_usage",
     "LiteLLM": "api_base hosted_vllm ollama_chat",
+    "LlamaIndex": "is_chat_model is_function_calling_model",
     "SGLang": "launch_server",
     "vLLM": "structured_outputs num_requests_waiting",
 }
