@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -71,10 +71,21 @@ def run_client(given: Mapping[str, str], variable: str, folder: Path, *argv: str
     python = given.get(variable)
     if not python:
         pytest.fail(f"{variable} names no Python with the clients: run make live-clients")
+    return run_program(folder, [python, *argv])
+
+
+def run_program(folder: Path, argv: Sequence[str], binaries: Path | None = None) -> str:
+    """Run a program in a folder that is its home; return its stdout. `binaries`: where it may lie.
+
+    Fails with what it said if its exit status is not 0.
+    """
+    environment = client_environment(folder)
+    if binaries is not None:
+        environment["PATH"] = f"{binaries}:{environment['PATH']}"
     done = subprocess.run(
-        [python, *argv],
+        argv,
         cwd=folder,
-        env=client_environment(folder),
+        env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -82,7 +93,7 @@ def run_client(given: Mapping[str, str], variable: str, folder: Path, *argv: str
         timeout=CLIENT_SECONDS,
         check=False,
     )
-    assert done.returncode == 0, f"{argv[0]} failed:\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"{argv} failed:\n{done.stdout}{done.stderr}"
     return done.stdout
 
 

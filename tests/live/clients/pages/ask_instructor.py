@@ -21,11 +21,19 @@ class get_weather(BaseModel):  # noqa: N801: a tool's name
     city: str
 
 
+class get_time(BaseModel):  # noqa: N801: the tool that the tiny model knows
+    """Tell the time in a zone."""
+
+    tz: str
+
+
 def main(url: str, model: str, method: str) -> None:
     logging.disable(logging.CRITICAL)
     client = instructor.from_openai(OpenAI(base_url=url, api_key="unused", max_retries=0))
     question = [{"role": "user", "content": "How is the weather?"}]
-    asked = {"model": model, "response_model": get_weather, "messages": question, "max_retries": 0}
+    wanted = get_time if model == "tiny" else get_weather
+    asked = {"model": model, "response_model": wanted, "messages": question, "max_retries": 0}
+    asked |= {"temperature": 0}
     try:
         answer = getattr(client, method)(**asked)
         said = str(answer if method == "create" else list(answer)[-1])

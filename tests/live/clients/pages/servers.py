@@ -24,7 +24,12 @@ PLAIN_TEMPLATE = (
 )
 
 REPLAYED = {
-    "vllm": ["vllm/0.3.3-legacy-stop", "vllm/0.5.5-named-tool", "vllm/0.32-finish-abort"],
+    "vllm": [
+        "vllm/0.3.3-legacy-stop",
+        "vllm/0.5.5-named-tool",
+        "vllm/0.32-finish-abort",
+        "vllm/0.32-stream-abort",
+    ],
     "tgi": ["tgi/2.4.1-stream-tool-calls-object"],
     "general": ["constructed/refusal-empty"],
 }

@@ -44,7 +44,7 @@ SKIES = ("clear", "cloudy")
 
 @pytest.fixture
 def ask(client_openai2: Callable[..., str], tmp_path: Path) -> Ask:
-    """A function (base URL, model, method) that returns what get_weather became, or the failure."""
+    """A function (base URL, model, method) that returns the object, or the failure."""
 
     def run(url: str, model: str, method: str) -> str:
         out = client_openai2(tmp_path, str(HERE / "ask_instructor.py"), f"{url}/v1", model, method)
@@ -56,6 +56,7 @@ def ask(client_openai2: Callable[..., str], tmp_path: Path) -> Ask:
 def test_llamacpp_alone_is_not_bound_to_the_tool(ask: Ask, servers: Servers) -> None:
     said = ask(servers.llamacpp, "tiny", "create")
     assert "No tool calls or function call found in response" in said
+    assert ask(servers.proxy, "tiny", "create") == "tz='UTC'"
 
 
 def test_tgis_streamed_call(ask: Ask, servers: Servers) -> None:
