@@ -88,8 +88,11 @@ live-gpu: install ## the engine on a GPU: vLLM, its memory, its end (VLLM=PATH, 
 	@WELLSPOKEN_LIVE_GPU=$(or $(VLLM),.venv-gpu/bin/vllm) \
 		$(BIN)/python -m pytest tests/live/gpu -rs $(ARGS)
 
-live-clients: install .venv-clients/.installed ## lm-eval, HELM, LangChain and openai-node
+live-clients: .venv-clients-openai2/.installed .venv-clients-node/.installed
+live-clients: install .venv-clients/.installed ## the clients of proxy/guides/clients.md
 	@WELLSPOKEN_LIVE_CLIENTS=$(CURDIR)/.venv-clients/bin/python \
+		WELLSPOKEN_LIVE_CLIENTS_OPENAI2=$(CURDIR)/.venv-clients-openai2/bin/python \
+		WELLSPOKEN_LIVE_CLIENTS_NODE=$(CURDIR)/.venv-clients-node \
 		$(BIN)/python -m pytest tests/live/clients \
 		--durations=10 $(or $(ARGS),-n 2 --dist loadfile)
 
@@ -162,6 +165,25 @@ clean: ## remove what was built, .venv included
 		--no-compile -r tests/live/clients/requirements.txt || { \
 		echo "The clients could not be installed; pip says why above." \
 			"No network or no index: set PIP_INDEX_URL or HTTPS_PROXY."; exit 1; } >&2
+	@touch $@
+
+# Clients that want the openai package below 3, where the others want 3.
+.venv-clients-openai2/.installed: tests/live/clients/pages/requirements-openai2.txt \
+		| .venv/bin/python
+	@echo "installing more clients into .venv-clients-openai2"
+	@rm -rf .venv-clients-openai2
+	@$(BIN)/python -m venv .venv-clients-openai2
+	@.venv-clients-openai2/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--no-compile -r tests/live/clients/pages/requirements-openai2.txt
+	@touch $@
+
+# The clients that npm has. None of their packages' own scripts is run.
+.venv-clients-node/.installed: tests/live/clients/pages/node/package-lock.json
+	@echo "installing npm's clients into .venv-clients-node"
+	@rm -rf .venv-clients-node
+	@mkdir .venv-clients-node
+	@cp tests/live/clients/pages/node/package*.json .venv-clients-node
+	@npm ci --prefix .venv-clients-node --no-audit --no-fund --ignore-scripts --silent
 	@touch $@
 
 # The strict editable install is a tree of links: a changed file is seen, a new or removed one needs

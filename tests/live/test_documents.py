@@ -37,6 +37,7 @@ ELSEWHERE = {
     "curl": "test_a_command_that_serves runs the banner's own",
     "docker": "needs a container engine; tests/deploy/test_container.py runs the steps",
     "helm-run": "make live-clients has HELM's clients",
+    "inspect": "make live-clients",
     "kubectl": "tests/deploy/test_kubernetes.py",
     "llama-server": "xllamacpp has the same server",
     "lm_eval": "make live-clients",
@@ -245,7 +246,7 @@ async def test_the_readmes_python(storing: str, folder: Path) -> None:
 async def test_the_guides_javascript(
     node: str, storing: str, tmp_path: Path, environment_as_given: dict[str, str]
 ) -> None:
-    (block,) = blocks("js")
+    (block,) = [block for block in blocks("js") if block.document.name == "openai-node.md"]
     for name in ("package.json", "package-lock.json"):
         shutil.copy(NODE / name, tmp_path)
     install = ("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--silent")

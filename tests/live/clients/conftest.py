@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ OFFLINE = {
     "LANGSMITH_TRACING": "false",
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONNOUSERSITE": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "OPENAI_API_KEY": "none",
 }
 
@@ -61,29 +63,45 @@ def client(environment_as_given: dict[str, str]) -> Callable[..., str]:
 
     Fails with what the client said if its exit status is not 0.
     """
-    python = environment_as_given.get(CLIENTS)
+    return partial(run_client, environment_as_given, CLIENTS)
+
+
+def run_client(given: Mapping[str, str], variable: str, folder: Path, *argv: str) -> str:
+    """Run the Python that a variable names, as the fixtures of clients say it."""
+    python = given.get(variable)
     if not python:
-        pytest.fail(f"{CLIENTS} names no Python with the clients: run make live-clients")
+        pytest.fail(f"{variable} names no Python with the clients: run make live-clients")
+    return run_program(folder, [python, *argv])
 
-    def run(folder: Path, *argv: str) -> str:
-        environment = {
-            **{name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ},
-            **OFFLINE,
-            "HOME": str(folder),
-            "HF_HOME": str(folder / "hf"),
-        }
-        done = subprocess.run(
-            [python, *argv],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=CLIENT_SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, f"{argv[0]} failed:\n{done.stdout}{done.stderr}"
-        return done.stdout
 
-    return run
+def run_program(folder: Path, argv: Sequence[str], binaries: Path | None = None) -> str:
+    """Run a program in a folder that is its home; return its stdout. `binaries`: where it may lie.
+
+    Fails with what it said if its exit status is not 0.
+    """
+    environment = client_environment(folder)
+    if binaries is not None:
+        environment["PATH"] = f"{binaries}:{environment['PATH']}"
+    done = subprocess.run(
+        argv,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=CLIENT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, f"{argv} failed:\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def client_environment(folder: Path) -> dict[str, str]:
+    """Return what a client sees: nothing of the caller's settings, and `folder` as its home."""
+    return {
+        **{name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ},
+        **OFFLINE,
+        "HOME": str(folder),
+        "HF_HOME": str(folder / "hf"),
+    }

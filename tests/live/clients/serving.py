@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,34 +94,44 @@ def post(socket: Path, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def serving(model: Path, log: Path) -> Iterator[tuple[str, Path]]:
-    """Run the command as a user would until the block ends.
+    """Run the command with an engine of its own, as a user would, until the block ends.
 
     Yields the proxy's base URL and the socket of the llama.cpp that it started.
     """
-    command = [sys.executable, "-P", "-m", "wellspoken.proxy.cli", "serve"]
-    engine = ["--engine", "llamacpp", "--model", str(model), "--listen", "127.0.0.1:0"]
+    # The engine's socket is private; this says in which folder it is, with a short path.
+    with TemporaryDirectory() as folder:
+        engine = ("--engine", "llamacpp", "--model", str(model), "--listen", "127.0.0.1:0")
+        with running_proxy(engine, log, {"XDG_RUNTIME_DIR": folder}) as proxy:
+            sockets = list(Path(folder).glob("wellspoken/*/api.sock"))
+            assert len(sockets) == 1, sockets
+            yield proxy, sockets[0]
+
+
+@contextmanager
+def running_proxy(
+    arguments: Sequence[str], log: Path, environment: Mapping[str, str]
+) -> Iterator[str]:
+    """Run `wellspoken serve` with these arguments until the block ends; gives its base URL."""
+    command = [sys.executable, "-P", "-m", "wellspoken.proxy.cli", "serve", *arguments]
     with ExitStack() as stack:
-        # The engine's socket is private; this says in which folder it is, with a short path.
-        folder = stack.enter_context(TemporaryDirectory())
         said = stack.enter_context(log.open("wb"))
         process = subprocess.Popen(
-            [*command, *engine],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"XDG_RUNTIME_DIR": folder},
+            env=os.environ | environment,
         )
-        stack.callback(_ended, process)
+        stack.callback(_end, process)
         end = time.monotonic() + START_SECONDS
         while "\nTry:" not in (banner := log.read_text()):
             assert process.poll() is None and time.monotonic() < end, banner or "it said nothing"
             time.sleep(0.05)
         proxy = re.search(r"listens on (http://[\w.]+:\d+)", banner)
-        sockets = list(Path(folder).glob("wellspoken/*/api.sock"))
-        assert proxy is not None and len(sockets) == 1, (banner, sockets)
-        yield proxy[1], sockets[0]
+        assert proxy is not None, banner
+        yield proxy[1]
 
 
-def _ended(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     process.wait(START_SECONDS)
