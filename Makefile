@@ -104,6 +104,7 @@ live-llamacpp: install .venv-llamacpp/.installed ## llama.cpp's own server tests
 tables: install ## write what adapters/README.md shows of the code and the fixtures
 	@$(BIN)/python -m tests.adapters.servers.parameters_table
 	@$(BIN)/python -m tests.adapters.servers.servers_table
+	@$(BIN)/python -m tests.adapters.servers.endpoints_table
 
 openapi: install ## write proxy/endpoints/openapi.json anew, of the Structs
 	@$(BIN)/python -m tests.openapi.document >.venv/openapi.json

@@ -219,7 +219,7 @@ async def _filled(proxy: str) -> None:
 
 def test_the_project_can_be_installed(tmp_path: Path) -> None:
     """`pip install .` makes the command; the extras that are named exist."""
-    lines = [command.line for command in commands() if command.words[0] == "pip"]
+    lines = [" ".join(command.words) for command in commands() if command.words[0] == "pip"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = set(re.findall(r"\[(\w+)\]", " ".join(lines)))
     assert "pip install ." in lines and extras <= set(project["optional-dependencies"])
@@ -233,8 +233,9 @@ def test_the_project_can_be_installed(tmp_path: Path) -> None:
 
 
 async def test_the_readmes_python(storing: str, folder: Path) -> None:
-    """All Python of the README, as one program: what it keeps it finds again."""
-    shown = [block.text for block in blocks("python") if block.document.name == "README.md"]
+    """That, and of stored completions, as one program: what it keeps it finds again."""
+    documents = [ROOT / "README.md", ROOT / "proxy" / "guides" / "stored-completions.md"]
+    shown = [block.text for block in blocks("python") if block.document in documents]
     before = 'messages = [{"role": "user", "content": "Hi"}]\n'
     program = before + "\n".join(shown).replace("http://127.0.0.1:8010", storing)
     assert "http://127.0.0.1:8010" in "".join(shown)
