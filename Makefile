@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
 .PHONY: help install demo test check .typed .tested fuzz bench walk bench-store live-vllm live-gpu
-.PHONY: live-clients live-llamacpp .vllm-engine .vllm-others .vllm-named
+.PHONY: .interpreter live-clients live-llamacpp .vllm-engine .vllm-others .vllm-named
 .PHONY: tables openapi constraints clean FORCE
 .DEFAULT_GOAL := help
 
@@ -33,8 +33,11 @@ help: ## show this
 
 install: .venv/.installed ## create .venv with the pinned dependencies and the project, editable
 
-demo: install ## a real llama.cpp and an old vLLM's answers, raw and through the proxy
-	@$(BIN)/python -m tests.demo
+# Where .venv is made already, it has what the demo needs.
+DEMO ?= $(if $(wildcard .venv/.installed),.venv,.venv-demo)
+
+demo: $(DEMO)/.installed ## a real llama.cpp and an old vLLM's answers, raw and through the proxy
+	@PYTHONDONTWRITEBYTECODE=1 $(DEMO)/bin/python -u -m tests.demo
 
 test: install ## run the tests (ARGS=tests/file.py::test_name: just that)
 	@$(BIN)/python -m pytest $(or $(ARGS),$(PARALLEL))
@@ -131,13 +134,16 @@ clean: ## remove what was built, .venv included
 		.mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.venv/bin/python:
+# What makes a venv: a Python that is new enough, with the module that it takes.
+.interpreter:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "wellspoken needs Python 3.11 or newer, and $(PYTHON) is not: install one," \
 			"then make PYTHON=python3.12 (its name)."; exit 1; } >&2
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
 		echo "$(PYTHON) has no venv module: apt-get install python3-venv (Debian, Ubuntu)," \
 			"then make again."; exit 1; } >&2
+
+.venv/bin/python: | .interpreter
 	@echo "creating .venv with $(PYTHON)"
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
 
@@ -199,6 +205,12 @@ clean: ## remove what was built, .venv included
 	@$(BIN)/python -W ignore -m pip install --quiet --disable-pip-version-check --no-deps \
 		--no-build-isolation --config-settings editable_mode=strict -e . 2>.venv/install-error \
 		|| { cat .venv/install-error; exit 1; } >&2
+	@touch $@
+
+# What the demo needs and no more: of the 500 MB of .venv some 140, of which llama.cpp has 100.
+.venv-demo/.installed: constraints.txt pyproject.toml deploy/pins.py tests/demo/install.py \
+		| .interpreter
+	@$(PYTHON) -m tests.demo.install .venv-demo
 	@touch $@
 
 # llama.cpp b7376 for tests/live/test_old_llamacpp.py: that wheel and nothing else.

@@ -21,7 +21,7 @@ extras that are installed included, and the folder that has the guides, deploy/
 and config.example.toml.
 """
 _REQUIREMENT: Final = re.compile(r"([\w.-]+)(?:.*extra == ['\"]([\w-]+)['\"])?")
-_DEVELOPMENT: Final = frozenset({"test", "dev"})  # extras that nothing of the proxy uses
+_DEVELOPMENT: Final = frozenset({"demo", "dev", "test"})  # extras that nothing of the proxy uses
 
 
 def main(arguments: Sequence[str]) -> int:

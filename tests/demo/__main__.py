@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.demo.command import TINY, Served, StartError, wellspoken
+from tests.demo.progress import Progress
 from tests.demo.replay import NEWER, OLDEST, old_vllm
 from tests.demo.table import Must, Tables
-from tests.models.tiny import TEXT, write_model
+from tests.models.tiny import TEXT, plain_noise, write_model
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -244,13 +245,14 @@ async def llamacpp_stream(tables: Tables, served: Served, body: list[str] | None
     tables.repairs(await stream_repairs(served.proxy, TINY), {"logprobs_key_missing"})
 
 
-async def demo() -> int:
-    """Run it all; return the exit code."""
+async def demo(progress: Progress) -> int:
+    """Run it all; return the exit code. `progress` ends when there is something to read."""
     began = time.monotonic()
     tables = Tables()
     with tempfile.TemporaryDirectory() as folder:
-        model = write_model(Path(folder) / "tiny.gguf")
+        model = write_model(Path(folder) / "tiny.gguf", draw=plain_noise())
         async with asyncio.timeout(SECONDS), old_vllm() as vllm, wellspoken(model, vllm) as served:
+            progress.end()
             print(f"llama.cpp at {served.llamacpp}, an old vLLM's answers at {vllm},")
             print(f"the proxy in front of both at {served.proxy}; asked with OpenAI's SDK.")
             await old_body(tables, vllm, served.proxy)
@@ -271,10 +273,17 @@ def main() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without é and 😀
+    with Progress() as progress:
+        progress.say("starting an old vLLM's answers, llama.cpp with a tiny model, and the proxy")
+        return run_demo(progress)
+
+
+def run_demo(progress: Progress) -> int:
+    """Run the demo, and say what went wrong; return the exit code."""
     import openai
 
     try:
-        return asyncio.run(demo())
+        return asyncio.run(demo(progress))
     except openai.OpenAIError as error:
         print(f"A question failed: {error}", file=sys.stderr)
     except StartError as error:

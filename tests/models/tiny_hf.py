@@ -93,7 +93,8 @@ def weights(tokens: Tokens) -> dict[str, Matrix]:
 
     embedding = noise(1.0, len(tokens), WIDTH)
     output = noise(NOISE, len(tokens), WIDTH)
-    for row, (before, after) in zip(orthogonal(WIDTH), PULLS, strict=False):
+    rows = np.array(orthogonal(WIDTH), np.float32)
+    for row, (before, after) in zip(rows, PULLS, strict=False):
         embedding[tokens.ids[before]] = row
         output[tokens.ids[after]] += np.float32(PULL / WIDTH**0.5) * row
     ones = np.ones(WIDTH, np.float32)

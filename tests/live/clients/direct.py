@@ -30,9 +30,9 @@ class Direct:
         follows = tiny.transitions(self.vocabulary)
         self.vocabulary.pad(32)
         tensors = tiny.weights(len(self.vocabulary.texts), follows)
-        embedding = tensors["token_embd.weight"].astype(np.float64)
+        embedding = np.array(tensors["token_embd.weight"], np.float64)
         size = np.sqrt(np.mean(embedding**2, axis=1, keepdims=True) + EPSILON)
-        logits = (embedding / size) @ tensors["output.weight"].astype(np.float64).T
+        logits = (embedding / size) @ np.array(tensors["output.weight"], np.float64).T
         top = logits.max(axis=1, keepdims=True)
         total = np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
         self.table: npt.NDArray[np.float64] = logits - top - total
