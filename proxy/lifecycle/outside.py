@@ -85,7 +85,8 @@ def _failing(path: Path, work: Callable[[], Any]) -> Iterator[Problem]:
         text = str(error)
         name = next(part for part in reversed(path) if isinstance(part, str))
         inner = path_text(path[2:])
-        for known in (f"{path_text(path)}: ", f"{inner}: ", f"{path[0]}.keys: ", f"{name}: "):
+        here = path_text(path)
+        for known in (f"{here}: ", f"{inner}: ", f"{path[0]}.keys: ", f"{name}: ", f"{here} "):
             text = text.removeprefix(known)
         text = text if text.endswith(".") else f"{text}."
         yield Problem(path, f"{path_text(path)}: {text}")

@@ -112,7 +112,10 @@ def _no_list(upstream: Upstream, path: str, status: int, *, passes: bool) -> Ups
     """
     advice = "Its log says more."
     if status in (401, 403) and passes:
-        advice = "It is asked without a client's key: name its models in the configuration."
+        advice = (
+            "It is asked without a client's key: name its models in the configuration: "
+            "models = [...]."
+        )
     elif status in (401, 403):
         advice = 'Give the proxy a key that it takes: key = "env:NAME" (--upstream-key env:NAME).'
     elif status < 500:

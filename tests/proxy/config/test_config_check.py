@@ -234,6 +234,7 @@ def test_a_taken_port_is_only_a_warning(
     [
         ("[auth]\nkeys = ['env:NO', 'file:nowhere']\n", "2:9", "auth.keys[0]: the variable NO is"),
         ("[store]\nurl = 'env:NO'\n", "2:7", "store.url: the variable NO is not set"),
+        ("[store]\nurl = 'postgresql://h:x/d'\n", "2:7", "store.url: cannot be read: write"),
         ("[store]\npath = 'w.toml/x/y.db'\n", "2:8", "is a file, so nothing"),
         ("[engine]\nkind = 'llamacpp'\nmodel = 'no.gguf'\n", "3:9", "no.gguf"),
         ("[engine]\nkind = 'vllm'\nmodel = 'a/b'\nexecutable = '/no/vllm'\n", "4:14", "/no/vllm"),

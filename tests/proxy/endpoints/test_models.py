@@ -103,6 +103,17 @@ async def test_a_list_that_fails_is_an_error(
         assert f"backend at {upstream.url} answered GET /v1/models" in answer["error"]["message"]
 
 
+async def test_where_clients_keys_go_on_another_key_is_no_advice(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """`key` and `auth = "pass"` exclude each other, so that advice would lead to an error."""
+    upstream.scripts = [whole({"detail": "no key"}, status=401)]
+    proxy = await start_proxy(upstream, auth="pass")
+    _, answer = await proxy.get("/v1/models")
+    assert "without a client's key: name its models" in answer["error"]["message"]
+    assert "env:NAME" not in answer["error"]["message"]
+
+
 @pytest.mark.parametrize("body", [{"object": "list", "data": []}, []])
 async def test_a_list_of_no_models_is_none(
     upstream: Upstream, start_proxy: StartProxy, body: dict[str, Any] | list[Any]
