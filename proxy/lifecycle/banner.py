@@ -18,8 +18,11 @@ from wellspoken.proxy.upstream.target import Target
 if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
 
-STORE_SECONDS: Final = 5.0
-"""How long the banner waits for a database to open before it says that this is under way."""
+STORE_SECONDS: Final = 6.0
+"""How long the banner waits for a database to open before it says that this is under way.
+
+Longer than for a connection to PostgreSQL, after which the spool takes its place.
+"""
 
 
 async def banner(service: Service, host: str, port: int) -> str:

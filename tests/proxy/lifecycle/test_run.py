@@ -25,7 +25,9 @@ from tests.proxy.conftest import CHAT, MESSAGES
 from tests.proxy.endpoints.test_chat_stream import EVENTS
 from tests.waiting import until
 from wellspoken.proxy.config import Config, ConfigSource, load
+from wellspoken.proxy.lifecycle.banner import STORE_SECONDS
 from wellspoken.proxy.lifecycle.run import serve
+from wellspoken.proxy.store.postgres.pool import CONNECT
 
 ASKED = {"model": MODEL, "messages": MESSAGES}
 
@@ -129,6 +131,11 @@ async def test_the_banner_waits_for_the_store(upstream: Upstream, tmp_path: Path
     assert '"model": "tiny"' in await running.said
     running.signal()
     assert await running.task == 0
+
+
+def test_the_banner_knows_what_became_of_a_database_that_never_answers() -> None:
+    """Rejects "not ready yet" of a proxy that is ready at the next moment, with its spool."""
+    assert STORE_SECONDS > CONNECT
 
 
 async def test_a_store_that_fails_hides_no_model(upstream: Upstream, tmp_path: Path) -> None:
