@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from ast import literal_eval
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -33,6 +34,8 @@ _WITH_COMMAS: Final = frozenset(
 )
 # What Kubernetes sets by itself in every pod for a service of this name.
 _CLUSTERS: Final = re.compile(r"WELLSPOKEN_(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?", re.ASCII)
+# A table, as tomllib names it: the tuple of its keys.
+_TUPLE: Final = re.compile(r"\(['\"].*['\"],?\)")
 _IN_A_VARIABLE: Final = {"bool": "true or false", "int": "a whole number"}
 _FLAGS: Final = {
     ("backend", "url"): "URL",
@@ -101,6 +104,7 @@ class Layers:
             where, said = (1, 1), "it is nested too deeply"
         except tomllib.TOMLDecodeError as error:
             said, _, place = str(error).rpartition(" (at ")
+            said = _TUPLE.sub(_name_table, said)
             numbers = [int(number) for number in re.findall(r"\d+", place)]
             where = (
                 (numbers[0], numbers[1])
@@ -197,6 +201,10 @@ class Layers:
                 self.problems.append(Problem(("auth",), text, origin=origin))
             self.raw["auth"] = {"keys": references}
             self._over[("auth",)] = origin
+
+
+def _name_table(keys: re.Match[str]) -> str:
+    return f"[{'.'.join(literal_eval(keys[0]))}]"
 
 
 def doubtful_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
