@@ -36,7 +36,7 @@ async def banner(service: Service, host: str, port: int) -> str:
     listed, trouble = ((), "") if away else await _list_models(service)
     note = f"not ready yet: {reason}" if reason else trouble and f"no model is known: {trouble}"
     note = " ".join(note.split())
-    if note and not state.config.log.banner:
+    if reason and not state.config.log.banner:
         state.log.warning("%s", note)
     lines += [_line(target) for target in targets[:4]]
     if len(targets) > 4:
