@@ -23,7 +23,7 @@ unexport PYTHONHOME PYTHONPATH PYTHONSTARTUP PYTHONWARNINGS PYTEST_ADDOPTS PYTES
 unexport PYTHONDONTWRITEBYTECODE
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
-.PHONY: help install demo test check .typed .tested fuzz bench walk bench-store live-vllm live-gpu
+.PHONY: help install demo image test check .typed .tested fuzz bench walk bench-store live-vllm live-gpu
 .PHONY: .interpreter live-clients live-llamacpp .vllm-engine .vllm-others .vllm-named
 .PHONY: tables openapi constraints clean FORCE
 .DEFAULT_GOAL := help
@@ -38,6 +38,9 @@ DEMO ?= $(if $(wildcard .venv/.installed),.venv,.venv-demo)
 
 demo: $(DEMO)/.installed ## a real llama.cpp and an old vLLM's answers, raw and through the proxy
 	@$(DEMO)/bin/python -u -m tests.demo
+
+image: ## build the image with docker, podman or buildah (ARGS="--build-arg BASE=...")
+	@$(PYTHON) deploy/image.py $(ARGS)
 
 test: install ## run the tests (ARGS=tests/file.py::test_name: just that)
 	@$(BIN)/python -m pytest $(or $(ARGS),$(PARALLEL))
