@@ -24,7 +24,10 @@ PACKAGES = ("adapters", "engine", "proxy")
 SHIPPED = ("adapters/", "engine/", "proxy/", "deploy/", "config.example.toml", "__main__.py")
 NOT_SHIPPED = (  # since only a checkout can use them
     "deploy/Containerfile.dockerignore",
+    "deploy/image.py",
     "deploy/pins.py",
+    "deploy/release-tools.txt",
+    "deploy/release.py",
     "deploy/prometheus/alerts_day_test.yml",
     "deploy/prometheus/alerts_test.yml",
 )
