@@ -35,6 +35,8 @@ REPLAYED = {
 }
 """Adapter -> the answers of such servers that are replayed; each is a model's name."""
 
+ALIASES = '{ "claude-sonnet-4-5" = "tiny" }'
+
 
 @dataclass(frozen=True)
 class Servers:
@@ -66,7 +68,10 @@ def serving_llamacpp(model: Path, template: str = "", context: int = 2048) -> It
 
 @contextmanager
 def serving_all(folder: Path) -> Iterator[Servers]:
-    """Run them all until the block ends; `folder` is for the model, the configuration, the log."""
+    """Run them all until the block ends; `folder` is for the model, the configuration, the log.
+
+    The proxy takes no key but "unused", which is what the pages have their clients send.
+    """
     model = write_model(folder / "tiny.gguf")
     with ExitStack() as stack:
         llamacpp = stack.enter_context(serving_llamacpp(model))
@@ -74,13 +79,15 @@ def serving_all(folder: Path) -> Iterator[Servers]:
         replay = stack.enter_context(replaying())
         tables = [
             _backend("llamacpp", llamacpp, "llamacpp", ["my-model", "tiny"]),
+            f"aliases = {ALIASES}\n",
             _backend("structured", structured, "llamacpp", ["structured"]),
             *[_backend(name, replay, name, models) for name, models in REPLAYED.items()],
         ]
         config = folder / "wellspoken.toml"
         config.write_text('[server]\nlisten = "127.0.0.1:0"\n' + "".join(tables))
-        arguments = ("--config", str(config))
-        proxy = stack.enter_context(running_proxy(arguments, folder / "log", {}))
+        arguments = ("--config", str(config), "--key", "env:CLIENT_KEY")
+        given = {"CLIENT_KEY": "unused"}
+        proxy = stack.enter_context(running_proxy(arguments, folder / "log", given))
         yield Servers(proxy, llamacpp, structured, replay)
 
 
