@@ -232,11 +232,11 @@ def weights(size: int, follows: dict[int, int]) -> dict[str, Matrix]:
     return {f"{name}.weight": tensor for name, tensor in tensors.items()}
 
 
-def describe(writer: gguf.GGUFWriter, size: int) -> None:
+def describe(writer: gguf.GGUFWriter, size: int, context: int) -> None:
     """Write the architecture's metadata."""
     writer.add_name("tiny")
     writer.add_file_type(0)  # all float32
-    writer.add_context_length(CONTEXT)
+    writer.add_context_length(context)
     writer.add_embedding_length(WIDTH)
     writer.add_feed_forward_length(2 * WIDTH)
     writer.add_block_count(BLOCKS)
@@ -267,14 +267,17 @@ def tokenize(writer: gguf.GGUFWriter, vocabulary: Vocabulary, tokenizer: Tokeniz
     writer.add_chat_template(TEMPLATE)
 
 
-def write_model(path: Path, tokenizer: Tokenizer = "spm") -> Path:
-    """Write the model (about 0.6 MB, under a second) and return `path`."""
+def write_model(path: Path, tokenizer: Tokenizer = "spm", context: int = CONTEXT) -> Path:
+    """Write the model (about 0.6 MB, under a second) and return `path`.
+
+    `context`: what llama.cpp takes it to be trained for; it serves no longer one.
+    """
     vocabulary = sentencepiece() if tokenizer == "spm" else byte_level()
     follows = transitions(vocabulary)
     vocabulary.pad(32)
     size = len(vocabulary.texts)
     writer = gguf.GGUFWriter(path, "llama")
-    describe(writer, size)
+    describe(writer, size, context)
     tokenize(writer, vocabulary, tokenizer)
     for name, tensor in weights(size, follows).items():
         writer.add_tensor(name, tensor)
