@@ -30,6 +30,8 @@ ALL = (*DOCUMENTS, *(ROOT / name for name in OTHERS))
 GUIDES = tuple(path for path in DOCUMENTS if path.parent.name == "guides")
 ELSEWHERE = {
     "DashScope": "incremental_output",
+    "Codex": "env_key model_context_window model_instructions_file wire_api",
+    "llama.cpp": "exceed_context_size_error",
     "DSPy": "register_model",
     "HELM": "prod_env model_deployments tokenizer_configs vllm_client",
     "instructor": "create_partial create_with_completion max_retries",

@@ -34,6 +34,8 @@ ELSEWHERE = {
     "{": "tests/deploy/test_kubernetes_readme.py",
     "apt-get": "needs root",
     "bwrap": "tests/deploy/test_bwrap.py",
+    "claude": "make live-clients",
+    "codex": "make live-clients",
     "curl": "test_a_command_that_serves runs the banner's own",
     "docker": "needs a container engine; tests/deploy/test_container.py runs the steps",
     "helm-run": "make live-clients has HELM's clients",
