@@ -118,7 +118,7 @@ def shown(document: str) -> list[list[str]]:
     return [words for words in calls if words[0] not in quiet]
 
 
-@pytest.mark.parametrize(("document", "least"), [("README.md", 4), ("engine/README.md", 7)])
+@pytest.mark.parametrize(("document", "least"), [("README.md", 1), ("engine/README.md", 7)])
 def test_the_commands_in_the_documents_are_understood(
     configs: list[Config], monkeypatch: pytest.MonkeyPatch, document: str, least: int
 ) -> None:
