@@ -137,7 +137,8 @@ def _show(arguments: Sequence[str]) -> int:
         where = "" if origin.kind == "default" else f"{origin}: "
         print(f"wellspoken: {where}{first.text}", file=sys.stderr)
         if more:
-            print(f"wellspoken: and {len(more)} more: wellspoken check", file=sys.stderr)
+            said = f"and {len(more)} more: wellspoken check {examined.layers.file or ''}".rstrip()
+            print(f"wellspoken: {said}", file=sys.stderr)
         return 1
     from wellspoken.proxy.config.show import as_json, as_toml
 

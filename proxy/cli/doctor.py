@@ -70,12 +70,15 @@ def parser_of(command: str) -> argparse.ArgumentParser:
 
 def _parse_seconds(text: str) -> float:
     """Return the seconds that `text` says."""
+    from wellspoken.proxy.config.units import seconds
+
     try:
-        found = float(text)
+        found = seconds(text)
     except ValueError:
         found = 0.0
     if not 0 < found <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time. Write seconds, like 30.")
+        said = f"{text!r} is no length of time of up to an hour. Write it like 30 or 2m."
+        raise argparse.ArgumentTypeError(said)
     return found
 
 

@@ -173,8 +173,10 @@ def start(file: str | None, flags: dict[str, Any]) -> int:
         print(f"wellspoken: {error}", file=sys.stderr)
         return 2
     if examined.problems:
-        for problem in examined.problems:
-            print(f"wellspoken: {examined.describe(problem)}", file=sys.stderr)
+        from wellspoken.proxy.lifecycle.findings import describe_errors
+
+        for line in describe_errors(examined):
+            print(f"wellspoken: {line}", file=sys.stderr)
         if file is not None:
             text = f"to look again without starting anything: wellspoken check {file}"
             print(f"wellspoken: {text}", file=sys.stderr)

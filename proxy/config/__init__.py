@@ -77,9 +77,9 @@ def examine(
         return Examined(Config(), layers.problems, layers)
     config, mistyped = convert_all(layers.raw)
     problems = [*layers.problems, *mistyped]
-    given = bool({"backend", "engine"} & layers.raw.keys())
+    given = any(problem.path[:1] in (("backend",), ("engine",)) for problem in problems)
     for problem in check_rules(config):
-        if not is_covered(problem, mistyped) and not (given and problem.text == NO_BACKEND):
+        if not (given if problem.text == NO_BACKEND else is_covered(problem, mistyped)):
             problems.append(problem)
     return Examined(config, problems, layers)
 

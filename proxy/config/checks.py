@@ -157,6 +157,13 @@ def _cors(config: Config) -> Iterator[Problem]:
         )
         if given == "*" or (given == origin and _ORIGIN.fullmatch(origin)):
             continue
+        if given == "null":
+            yield Problem(
+                ("server", "cors", at),
+                f'server.cors[{at}]: "null" is sent for every page without an address, a file or a '
+                "sandboxed frame, so it names none. Serve the page from an address, and list that.",
+            )
+            continue
         near = f"Write {origin}" if _ORIGIN.fullmatch(origin) else "Write it like https://a.example"
         yield Problem(
             ("server", "cors", at),

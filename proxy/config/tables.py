@@ -18,7 +18,8 @@ from wellspoken.proxy.config.units import DURATION, SIZE
 # At most some 30 years: an infinite time cannot be handed on as a number of seconds.
 Seconds = Annotated[float, Meta(ge=0, le=1e9, extra={"unit": DURATION})]
 Positive = Annotated[float, Meta(gt=0, le=1e9, extra={"unit": DURATION})]
-Size = Annotated[int, Meta(ge=1, extra={"unit": SIZE})]
+# At most a pebibyte: what parses HTTP and what stores take no more than 64 bits.
+Size = Annotated[int, Meta(ge=1, le=1 << 50, extra={"unit": SIZE})]
 Count = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 NameOrPath = Annotated[str, Meta(min_length=1, max_length=4096)]  # a name, or a path
@@ -192,7 +193,7 @@ class Store(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     spool: str | None = None
     spool_size: Size = 1024 * 1024 * 1024
     max_age: Seconds = 0.0
-    max_size: Annotated[int, Meta(ge=0, extra={"unit": SIZE})] = 0
+    max_size: Annotated[int, Meta(ge=0, le=1 << 50, extra={"unit": SIZE})] = 0
 
     @property
     def configured(self) -> bool:

@@ -100,6 +100,11 @@ def _value(value: Any, hint: Any, path: Path, problems: list[Problem]) -> Any:
         problems.append(Problem(path, text, at_key=True))
         # Looked at all the same, so that everything that is wrong is said at once.
         return [_struct(value, kinds[0], path, problems)]
+    if kinds and isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
+        table = ".".join(part for part in path if isinstance(part, str))
+        text = f"{path_text(path)}: there is one alone. Write [{table}], in one bracket."
+        problems.append(Problem(path, text, at_key=True))
+        return _struct({key: x[key] for x in value for key in x}, kinds[0], path, problems)
     if isinstance(value, str) and (unit := unit_of(hint)) is not None:
         try:
             value = unit.read(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, Final, NamedTuple, get_args
 
 from msgspec import Meta
@@ -12,7 +13,9 @@ _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 _WHOLE: Final = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)", re.ASCII | re.IGNORECASE)
+_SIZE: Final = re.compile(
+    r"(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]?)(i?)(b?)", re.ASCII | re.IGNORECASE
+)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -49,8 +52,8 @@ def size(text: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     number, prefix, binary, _ = found.groups() if found else ("", "", "", "")
-    exact = float(number or 0.5) * (1024 if binary else 1000) ** _POWERS[prefix.lower()]
-    if not found or (binary and not prefix) or exact != int(exact):
+    exact = Fraction(number or "0.5") * (1024 if binary else 1000) ** _POWERS[prefix.lower()]
+    if not found or (binary and not prefix) or exact.denominator > 1:
         raise ValueError(f"{text!r} is no size. Write it like 64MB, 512KiB or 1GiB.")
     return int(exact)
 
@@ -60,7 +63,7 @@ DURATION: Final = Unit(
 )
 """Of lengths of time; that no unit may come twice the pattern cannot say."""
 
-SIZE: Final = Unit(size, r"^\s*[0-9]+(\.[0-9]+)?\s*([kKmMgGtT][iI]?)?[bB]?\s*$")
+SIZE: Final = Unit(size, r"^\s*[0-9]{1,30}(\.[0-9]{1,30})?\s*([kKmMgGtT][iI]?)?[bB]?\s*$")
 
 
 def unit_of(hint: Any) -> Unit | None:

@@ -39,8 +39,8 @@ LINKS: Final = {
 class Overview(Struct, kw_only=True):
     """What a proxy is and how it is.
 
-    `models` and `servers`: absent where they are for those with a key. `reason`: why it is not
-    ready.
+    `models` and `servers`, and `reason`, why it is not ready, which names servers: absent where
+    they are for those with a key.
     """
 
     name: Literal["wellspoken"] = "wellspoken"
@@ -68,7 +68,6 @@ async def _describe(call: Call) -> Overview:
     found = Overview(
         version=_version(),
         status="unavailable" if reason else "ok",
-        reason=reason or UNSET,
         needs_key=len(state.keys) > 0,
         links=LINKS,
     )
@@ -76,6 +75,7 @@ async def _describe(call: Call) -> Overview:
         state.keys.owner(call.request.headers)
     except RequestError:
         return found
+    found.reason = reason or UNSET
     found.servers = [_server(target) for target in state.router.targets]
     try:
         found.models = list(await list_models(state.router))
@@ -103,7 +103,8 @@ def _wants_page(accepts: Sequence[str]) -> bool:
 _STYLE: Final = (
     ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:44rem;"
     "margin:2rem auto;padding:0 1rem}h1{font-size:1.4rem;margin-bottom:0}h2{font-size:1rem;"
-    "margin:1.5rem 0 .25rem}ul{margin:0;padding-left:1.2rem}code{font-size:.9em}"
+    "margin:1.5rem 0 .25rem}ul{margin:0;padding-left:1.2rem}code{font-size:.9em;"
+    "overflow-wrap:anywhere}"
     ".ok{color:#1a7f37}.unavailable{color:#cf222e}"
 )
 # Nothing runs and nothing is loaded, whatever a model's name may hold; the style is the page's own.
@@ -117,7 +118,8 @@ _LINES: Final = (
 
 def _make_page(found: Overview) -> str:
     """Return the page; every text in it is escaped."""
-    status = "ready" if found.status == "ok" else f"not ready: {found.reason}"
+    status = "ready" if found.status == "ok" else "not ready"
+    reason = "." if found.reason is UNSET else f": {found.reason}"
     key = " Clients need a key of this proxy." if found.needs_key else ""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -126,7 +128,7 @@ def _make_page(found: Overview) -> str:
         f"<h1>wellspoken {escape(found.version)}</h1>",
         "<p>A reverse proxy that makes an LLM server speak OpenAI's contract exactly. OpenAI "
         f"clients use this address with <code>/v1</code> behind it as base URL.{key}</p>",
-        f'<p>It is <strong class="{found.status}">{escape(status)}</strong>.</p>',
+        f'<p>It is <strong class="{found.status}">{status}</strong>{escape(reason)}</p>',
         _make_list("Servers", found.servers),
         _make_list("Models", found.models),
         "<h2>Links</h2><ul>",

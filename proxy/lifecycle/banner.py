@@ -30,15 +30,17 @@ async def banner(service: Service, host: str, port: int) -> str:
     state, targets = service.state, service.state.router.targets
     away = await _find_out(state)
     reason = await state.why_unready()
-    if reason and not state.config.log.banner:
-        state.log.warning("not ready yet: %s", " ".join(reason.split()))
+    listed, trouble = ((), "") if away else await _list_models(service)
+    note = f"not ready yet: {reason}" if reason else trouble and f"no model is known: {trouble}"
+    note = " ".join(note.split())
+    if note and not state.config.log.banner:
+        state.log.warning("%s", note)
     lines += [_line(target) for target in targets[:4]]
     if len(targets) > 4:
         lines.append(f"  and {len(targets) - 4} more backends")
-    if reason:
-        lines.append(f"  not ready yet: {' '.join(reason.split())}")
-    names = list(await _list_models(service)) if not away else []
-    names += [name for target in targets for name in target.names]
+    if note:
+        lines.append(f"  {note}")
+    names = [*listed, *(name for target in targets for name in target.names)]
     body = json.dumps(
         {
             "model": names[0] if names else "MODEL",
@@ -73,11 +75,12 @@ async def _find_out(state: State) -> str:
     return away.result()
 
 
-async def _list_models(service: Service) -> Iterable[str]:
+async def _list_models(service: Service) -> tuple[Iterable[str], str]:
+    """Return the models, and why there are none if it cannot be told."""
     try:
-        return await list_models(service.state.router)
-    except (UpstreamError, RequestError):
-        return ()  # it became so since it was asked whether it is ready, or only its list fails
+        return await list_models(service.state.router), ""
+    except (UpstreamError, RequestError) as error:
+        return (), str(error)
 
 
 def _line(target: Target) -> str:

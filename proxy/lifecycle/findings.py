@@ -48,6 +48,12 @@ def findings(examined: Examined, *, outside: bool) -> list[Finding]:
     return sorted(listed, key=lambda found: (not found.origin.line, *found.origin[2:]))
 
 
+def describe_errors(examined: Examined) -> list[str]:
+    """Return a line for everything that keeps the proxy from starting."""
+    found = [each for each in findings(examined, outside=True) if each.severity == "error"]
+    return [examined.describe(each.problem) for each in found]
+
+
 def why_unusable(config: Config, source: ConfigSource | None, error: ConfigError) -> list[str]:
     """Return everything that keeps the proxy from starting, of which `error` came first.
 
@@ -61,8 +67,7 @@ def why_unusable(config: Config, source: ConfigSource | None, error: ConfigError
             examined = source.examine()
         except ConfigError:  # the file has gone since
             return [str(error)]
-    found = [each for each in findings(examined, outside=True) if each.severity == "error"]
-    lines = [examined.describe(each.problem) for each in found]
+    lines = describe_errors(examined)
     _, _, end = str(error).rstrip(".").rpartition(": ")  # before it stands how the key is named
     if not any(end in line for line in lines):
         lines.insert(0, str(error))

@@ -150,8 +150,10 @@ def _writable(path: Path, file: str) -> Iterator[Problem]:
 
 
 def _of_traces() -> Iterator[Problem]:
-    from wellspoken.proxy.tracing import MISSING
+    from wellspoken.proxy.tracing import MISSING, wrong_variables
 
+    for wrong in wrong_variables(os.environ):
+        yield Problem(("traces", "enabled"), wrong if wrong.endswith(".") else f"{wrong}.")
     try:
         import wellspoken.proxy.tracing.exporter  # noqa: F401
     except ImportError as error:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -25,6 +26,8 @@ MISSING: Final = (
     "traces.enabled needs OpenTelemetry, which is not installed ({error}). Install it with "
     "pip install 'wellspoken[otel]', or set traces.enabled = false."
 )
+# What the exporter takes for one; its values may hold blanks, but neither comma nor semicolon.
+_HEADER: Final = re.compile(r"[!#$%&'*+.^`|~\w-]+\s*=[ !#-+\--:<-\[\]-~]*", re.ASCII)
 
 
 def begin(
@@ -39,11 +42,11 @@ def begin(
     if not traces.enabled:
         return None
     log = logging.getLogger("wellspoken")
-    for name, value in (("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")):
-        if environ.get(name, "").strip().lower() == value:
-            log.info("%s is %s: no request is traced", name, value)
-            return None
-    _check(environ)
+    if off := _switched_off(environ):
+        log.info("%s: no request is traced", off)
+        return None
+    for wrong in wrong_variables(environ):
+        raise ConfigError(wrong)
     try:
         from wellspoken.proxy.tracing import exporter as tracing_export
         from wellspoken.proxy.tracing.spans import RequestTracing
@@ -52,37 +55,55 @@ def begin(
     try:
         export = tracing_export.Export(log, environ)
     except ValueError as error:  # of a number or a name in one of the exporter's own variables
-        raise ConfigError(f"traces: an OTEL_EXPORTER_OTLP_* variable is wrong: {error}") from error
+        raise ConfigError(f"traces: an OTEL_* variable is wrong: {error}") from error
     made = RequestTracing(export.provider, export)
     hooks.tracing = made
     hooks.observers.append(made.end)
     return made
 
 
-def _check(environ: Mapping[str, str]) -> None:
-    """Raise ConfigError for a variable that asks for what is not sent, or for no address."""
-    _one_of(environ, "OTEL_TRACES_EXPORTER", "otlp", "Spans go out by OTLP alone")
-    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
-        if environ.get(name):
-            hint = "Spans go out by HTTP alone, to which collectors listen on port 4318"
-            _one_of(environ, name, "http/protobuf", hint)
-            break
-    for name in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
-        given = environ.get(name)
-        if not given:
-            continue
+def _switched_off(environ: Mapping[str, str]) -> str:
+    """Return the variable that says that nothing is traced, "" if none does."""
+    for name, value in (("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")):
+        if environ.get(name, "").strip().lower() == value:
+            return f"{name} is {value}"
+    return ""
+
+
+def wrong_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is said of each variable that asks for what is not sent, or cannot be read.
+
+    An address and a header are not repeated: they may hold a password or a key.
+    """
+    if _switched_off(environ):
+        return
+    yield from _one_of(environ, "OTEL_TRACES_EXPORTER", "otlp", "Spans go out by OTLP alone")
+    hint = "Spans go out by HTTP alone, to which collectors listen on port 4318"
+    for name, _ in _given(environ, "PROTOCOL"):
+        yield from _one_of(environ, name, "http/protobuf", hint)
+    for name, given in _given(environ, "ENDPOINT"):
         try:
             parts = urlsplit(given)
             sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         except ValueError:
             sound = False
-        if not sound:  # not repeated: it may hold a password
-            raise ConfigError(
-                f"{name} is no URL of a collector. Write it like http://localhost:4318"
-            )
+        if not sound:
+            yield f"{name} is no URL of a collector. Write it like http://localhost:4318"
+    for name, given in _given(environ, "HEADERS"):
+        headers = (each.strip() for each in given.split(","))
+        if not all(_HEADER.fullmatch(each) for each in headers if each):  # the library would log it
+            yield f"{name} is no list of headers. Write it like name=value,other=value"
 
 
-def _one_of(environ: Mapping[str, str], name: str, wanted: str, why: str) -> None:
+def _given(environ: Mapping[str, str], what: str) -> Iterator[tuple[str, str]]:
+    """Yield the variable that says this of spans: of two the exporter reads the first."""
+    for name in (f"OTEL_EXPORTER_OTLP_TRACES_{what}", f"OTEL_EXPORTER_OTLP_{what}"):
+        if environ.get(name):
+            yield name, environ[name]
+            return
+
+
+def _one_of(environ: Mapping[str, str], name: str, wanted: str, why: str) -> Iterator[str]:
     given = environ.get(name, "").strip().lower()
     if given not in ("", wanted):
-        raise ConfigError(f"{name} is {given[:40]!r}. {why}: set it to {wanted}, or not at all.")
+        yield f"{name} is {given[:40]!r}. {why}: set it to {wanted}, or not at all."

@@ -32,6 +32,7 @@ from wellspoken.proxy.upstream.failures import (
     encoded,
     not_connected,
     not_read,
+    not_told,
     too_large,
 )
 from wellspoken.proxy.upstream.wire import NEVER, Address, AnswerKind, Wire, take_ready
@@ -373,14 +374,17 @@ class Upstream:
         return await self._ask("POST", path, body, limit)
 
     async def _ask(self, method: str, path: str, body: bytes, limit: int) -> tuple[int, bytes]:
-        seconds = self.timeouts.probe
-        answer = await self.open(method, path, body, first=seconds, between=seconds)
+        seconds, asked = self.timeouts.probe, f"{method} {path}"
         try:
+            answer = await self.open(method, path, body, first=seconds, between=seconds)
             async with asyncio.timeout(seconds):  # of the whole body: it may come byte by byte
                 return answer.status, await answer.read(limit)
+        except UpstreamError as error:  # noted already
+            if error.reason not in ("first_byte_timeout", "chunk_timeout"):
+                raise
+            raise not_told(self.peer, asked, seconds, error.reason) from error
         except TimeoutError as error:
-            late = not_read(self.peer, error, False, seconds)
-            assert late is not None
+            late = not_told(self.peer, asked, seconds, "chunk_timeout")
             raise self.note_failure(late) from error
 
     async def _connect(self) -> Wire:

@@ -172,6 +172,15 @@ def not_read(peer: Peer, error: BaseException, first: bool, seconds: float) -> U
     return None
 
 
+def not_told(peer: Peer, path: str, seconds: float, reason: Reason) -> UpstreamError:
+    """Return the error for a question of the proxy's own whose answer takes too long."""
+    return UpstreamError(
+        reason,
+        f"The {peer.name} did not answer {path} within {seconds:g} s. Look at its log; if it is "
+        "only slow, raise timeouts.probe.",
+    )
+
+
 def too_large(peer: Peer, limit: int) -> UpstreamError:
     """Return the error for an answer of more than `limit` bytes."""
     return UpstreamError(

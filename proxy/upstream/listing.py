@@ -93,7 +93,8 @@ async def _ask_models(target: Target, sole: bool, tell: bool) -> Listed:
     found = await read_list(body) if status == 200 else NOTHING_LISTED
     target.learn_labels(found.models)
     if nameless and not found.models and (status != 200 or not holds_list(body)):
-        raise _no_list(upstream, target.backend.models_path, status)
+        passes = target.settings.auth_pass
+        raise _no_list(upstream, target.backend.models_path, status, passes=passes)
     found = found.add(_length_of_engine(target))
     if tell and not found.complete:
         if target.detector is not None:
@@ -104,10 +105,15 @@ async def _ask_models(target: Target, sole: bool, tell: bool) -> Listed:
     return found if found.models or not known.models else known
 
 
-def _no_list(upstream: Upstream, path: str, status: int) -> UpstreamError:
-    """Return the error for a backend of which no model is known, and that tells none."""
+def _no_list(upstream: Upstream, path: str, status: int, *, passes: bool) -> UpstreamError:
+    """Return the error for a backend of which no model is known, and that tells none.
+
+    `passes`: it gets the clients' own keys.
+    """
     advice = "Its log says more."
-    if status in (401, 403):
+    if status in (401, 403) and passes:
+        advice = "It is asked without a client's key: name its models in the configuration."
+    elif status in (401, 403):
         advice = 'Give the proxy a key that it takes: key = "env:NAME" (--upstream-key env:NAME).'
     elif status < 500:
         advice = "Check the URL, or name its models in the configuration: models = [...]."

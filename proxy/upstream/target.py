@@ -180,10 +180,11 @@ class Target:
     def learn_labels(self, listed: Iterable[str]) -> None:
         """Remember names that its server lists, so that metrics tell its models apart.
 
-        Ollama lists a model with a tag, and knows it without that, too.
+        Ollama lists a model with a tag, and knows it without that, too. A name that a terminal
+        acts on is none for /metrics.
         """
         for name in listed:
-            if len(self.labels) < LABELLED and 0 < len(name) <= LONGEST:
+            if len(self.labels) < LABELLED and 0 < len(name) <= LONGEST and name.isprintable():
                 self.labels |= {name, name.removesuffix(":latest")}
 
     @property

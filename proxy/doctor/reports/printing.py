@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 from msgspec import json
 
 from wellspoken.proxy.doctor.probe import OUTCOMES, Outcome, Report, Result, Verdict, plain
-from wellspoken.proxy.doctor.reports.summary import advise, summarize, write_badge
+from wellspoken.proxy.doctor.reports.summary import advise, as_code, summarize, write_badge
 
 SCHEMA: Final = 1
 """The version of what `as_json` gives; keys are only added as long as it stays."""
@@ -74,7 +74,7 @@ def as_markdown(report: Report) -> str:
     if report.error:
         return "\n".join([*lines, escape_cell(report.error), ""])
     lines += [
-        f"Model `{escape_cell(report.model)}`. Backend: {escape_cell(report.backend)}. "
+        f"Model {as_code(report.model, 200)}. Backend: {escape_cell(report.backend)}. "
         f"wellspoken {report.version}.",
         *(f"\n{escape_cell(note)}" for note in report.notes),
         "",
@@ -103,11 +103,14 @@ def _list_repairs(result: Result) -> str:
 
 # Marks that mean something to Markdown; an underscore between letters means nothing.
 _MARKS: Final = re.compile(r"[\\|<*`\[\]]|(?<![^\W_])_|_(?![^\W_])")
+# What forges make of these is a message to somebody, or a link to an issue.
+_MENTIONS: Final = re.compile(r"(?<!\w)[@#](?=\w)")
 
 
 def escape_cell(text: str) -> str:
     """Return a text that a table's cell can hold as it is, also where a server wrote it."""
-    return plain(_MARKS.sub(r"\\\g<0>", text), 2000)
+    marked = plain(_MARKS.sub(r"\\\g<0>", text), 2000)
+    return _MENTIONS.sub(r"\g<0><!-- -->", marked)
 
 
 WIDTH: Final = 100  # columns, of what is no terminal

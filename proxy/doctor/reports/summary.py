@@ -18,10 +18,16 @@ def write_badge(report: Report) -> str:
     """
     right, *others = _count(report)
     share = right.replace(" ", f"/{len(report.results)} ", 1)
-    server = plain(report.backend.partition(", from ")[0], 80).replace("`", "'")
-    known = [server] if server else []
+    server = report.backend.partition(", from ")[0]
+    known = [server] if plain(server) else []
     parts = [f"wellspoken doctor {report.version}", *known, share, *others]
-    return " ".join(f"`{part}`" for part in parts)
+    return " ".join(as_code(part, 80) for part in parts)
+
+
+def as_code(text: str, most: int) -> str:
+    """Return a text, also one that a server wrote, as a code span, in which nothing is markup."""
+    shown = plain(text, most).replace("`", "'")
+    return f"`{shown}`"
 
 
 def _count(report: Report) -> list[str]:

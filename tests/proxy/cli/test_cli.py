@@ -210,12 +210,14 @@ def test_serve_says_everything_that_is_wrong_with_a_file(
 ) -> None:
     file = tmp_path / "w.toml"
     file.write_text("[timeouts]\nprobe = 'x'\n[log]\nlevl = 1\n[[backend]]\nurl = 'ftp://x'\n")
+    file.write_text(f"{file.read_text()}key = 'env:WELLSPOKEN_NO_KEY'\n")
     assert main(["serve", "--config", str(file)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(": ")[:3] for line in lines[:-1]] == [
         ["wellspoken", f"{file}:2:9", "timeouts.probe"],
         ["wellspoken", f"{file}:4:1", "log.levl"],
         ["wellspoken", f"{file}:6:7", "backend[0]"],
+        ["wellspoken", f"{file}:7:7", "backend[0].key"],
     ]
     assert lines[-1].endswith(f"without starting anything: wellspoken check {file}")
     assert configs == []

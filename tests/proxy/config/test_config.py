@@ -135,6 +135,15 @@ def test_layers(tmp_path: Path) -> None:
         ),
         ("[[backend]]\nname = 'x'\n", "url"),
         ("", "no backend"),
+        ("backend = []\n", "no backend"),
+        (
+            "[[server]]\nlisten = 'localhost:9'\n[[backend]]\nurl = 'x'\n",
+            "wellspoken.toml:1:3: server: there is one alone. Write [server], in one bracket.",
+        ),
+        (
+            "[[backend]]\nurl = 'x'\n[[backend.caps]]\n",
+            "backend[0].caps: there is one alone. Write [backend.caps], in one bracket.",
+        ),
         ("[[backend]]\nurl = 'x'\nkey = 'sk-secret'\n", "backend[0]: key: write env:NAME"),
         ("[[backend]]\nurl = 'x'\nkey = 'env:A'\nauth = 'pass'\n", "exclude each other"),
         ("[[backend]]\nurl = 'x'\nauth = 'some'\n", "backend[0].auth"),

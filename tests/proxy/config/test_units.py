@@ -41,6 +41,8 @@ SIZES = {
     "2T": 2_000_000_000_000,
     "300": 300,
     "300 B": 300,
+    "1.001kB": 1001,
+    "1125899906842.623k": 1125899906842623,
 }
 NO_SIZES = [
     "",
@@ -55,6 +57,7 @@ NO_SIZES = [
     "64PB",
     "\u0661MB",
     "5s",
+    "9" * 400,
 ]
 
 
@@ -117,8 +120,14 @@ def test_every_size_may_be_a_text(table: str, key: str) -> None:
 
 
 def test_texts_have_the_bounds_of_numbers() -> None:
-    for table, key, text in (("timeouts", "probe", "0s"), ("limits", "body", "0MB")):
-        with pytest.raises(ConfigError, match=rf"{table}\.{key}: Expected .*>"):
+    for table, key, text in (
+        ("timeouts", "probe", "0s"),
+        ("timeouts", "probe", "9" * 400),
+        ("limits", "body", "0MB"),
+        ("limits", "header", "999999999TB"),
+        ("store", "max_size", "1025TiB"),
+    ):
+        with pytest.raises(ConfigError, match=rf"{table}\.{key}: Expected .*[<>]"):
             read(table, key, text)
 
 

@@ -130,8 +130,15 @@ def test_the_markdown_is_one_table_whatever_a_server_writes() -> None:
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
     assert not re.search(r"(?<!\\)<script|(?<!\\)\[d", text)
     assert "\nOf 2, 0 right, 1 mended, 1 cannot be mended.\n" in text
+    assert "Model `m|'x'`. Backend" in text
     assert "the server has to be changed" in text and "`skipped`: " in text
     assert as_markdown(Report("u", "1", error="Gone.")).endswith("\nGone.\n")
+
+
+def test_the_markdown_of_an_issue_calls_nobody() -> None:
+    """Rejects `@tool` in a server's error that tells a stranger, and `#1` that is a link."""
+    text = as_markdown(report((Verdict("broken", "use @tool, not #12; a@b.c", 400), GOOD)))
+    assert "use @<!-- -->tool, not #<!-- -->12; a@b.c" in text
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
@@ -283,7 +290,9 @@ def test_a_timeout_is_a_time(time: str, capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit) as ended:
         main(["doctor", "x", f"--timeout={time}"])
     assert ended.value.code == 2
-    assert "is no time. Write seconds, like 30." in capsys.readouterr().err
+    assert (
+        "is no length of time of up to an hour. Write it like 30 or 2m." in capsys.readouterr().err
+    )
 
 
 def test_the_list_names_each_probe_and_what_openai_says(

@@ -30,7 +30,12 @@ async def test_live_whatever_happens(upstream: Upstream, start_proxy: StartProxy
         (whole({}, status=404), 200, ""),
         (whole({}, status=401), 200, ""),
         (whole({"error": "Loading model"}, status=503), 503, "answers 503"),
-        ([Stall()], 503, "within 0.1 s"),
+        (
+            [Stall()],
+            503,
+            "did not answer GET /health within 0.1 s. Look at its log; if it is only slow, raise "
+            "timeouts.probe.",
+        ),
         ([Cut()], 503, "closed the connection"),
     ],
 )

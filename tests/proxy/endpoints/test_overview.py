@@ -116,10 +116,26 @@ async def test_what_is_wrong_is_said(upstream: Upstream, start_proxy: StartProxy
     await upstream.refuse()
     proxy = await start_proxy(upstream)
     response, text = await open_page(proxy, BROWSER)
-    assert response.status == 200 and "not ready: " in text
+    said = Page(text).text
+    assert response.status == 200 and f"not ready: The backend at {upstream.url}" in said
+    assert ".." not in said
     response, _ = await open_page(proxy, None)
     told = await response.json()
     assert told["status"] == "unavailable" and told["reason"] and told["models"] == []
+
+
+async def test_without_a_key_no_server_that_is_away_is_named(
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIENT_KEYS", "sk-a")
+    await upstream.refuse()
+    proxy = await start_proxy(upstream, auth={"keys": ("env:CLIENT_KEYS",)})
+    for accept in ("*/*", BROWSER):
+        _, text = await open_page(proxy, accept)
+        assert "not ready." in Page(text).text or '"status":"unavailable"' in text
+        assert upstream.url not in text and "UNSET" not in text
+        _, text = await open_page(proxy, accept, Authorization="Bearer sk-a")
+        assert upstream.url in text
 
 
 async def test_a_page_holds_so_many_models(upstream: Upstream, start_proxy: StartProxy) -> None:

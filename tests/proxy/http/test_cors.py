@@ -159,7 +159,7 @@ async def test_header_names_cannot_add_lines(upstream: Upstream, start_proxy: St
         (["https://a.example:443"], "Write https://a.example"),
         (["http://a.example:80"], "Write http://a.example"),
         (["https://a.example", "a.example"], "server.cors[1]: "),
-        (["null"], "a browser sends no origin 'null'"),
+        (["null"], 'server.cors[0]: "null" is sent for every page without an address'),
         (["https://*.example"], "Write it like https://"),
         ("https://a.example", 'Write a list: cors = ["https://a.example"]'),
     ],

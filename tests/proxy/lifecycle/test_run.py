@@ -86,7 +86,30 @@ async def test_it_starts_in_front_of_a_backend_whose_list_of_models_fails(
     upstream.script("/v1/models", [Cut()])
     running = Running(config_for(upstream))
     await running.url()
-    assert '"model": "MODEL"' in await running.said
+    said = await running.said
+    assert '"model": "MODEL"' in said and len(said.split("\n")) <= 13
+    assert f"\n  no model is known: The backend at {upstream.url} closed the connection" in said
+    running.signal()
+    assert await running.task == 0
+
+
+async def test_a_key_that_is_missing_is_told_at_the_start(
+    upstream: Upstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is ready, as far as can be known without one; without a banner the log tells it."""
+    upstream.script("/health", whole({}))
+    upstream.script("/v1/models", whole({"error": "who are you?"}, status=401))
+    flags = {
+        "server": {"listen": "127.0.0.1:0"},
+        "backend": [{"url": upstream.url, "adapter": "openai"}],
+        "log": {"banner": False},
+    }
+    running = Running(load(None, flags, {}))
+    await running.url()
+    await running.said
+    (told,) = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert told.message.startswith("no model is known: The backend at ")
+    assert "status 401. Give the proxy a key that it takes" in told.message
     running.signal()
     assert await running.task == 0
 

@@ -108,6 +108,18 @@ async def test_a_list_cannot_multiply_series(upstream: Upstream, start_proxy: St
     assert counted(await proxy.metrics(), "requests_total") == {"_other": 2, names[0][0]: 1}
 
 
+async def test_what_a_terminal_acts_on_is_no_label(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """Who asks for /metrics in a window sees no server's colours, and no line that it forged."""
+    names = ["\x1b[31mred", "two\nlines", "turned\u202eround"]
+    serves(upstream, "漢字 😀", *names)
+    proxy = await start_proxy(upstream)
+    assert (await proxy.get(MODELS))[0] == 200
+    await ask(proxy, "漢字 😀", *names)
+    assert counted(await proxy.metrics(), "requests_total") == {"_other": 3, "漢字 😀": 1}
+
+
 async def test_of_several_backends_the_configured_names_count(
     upstream: Upstream, start_proxy: StartProxy
 ) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.fakes.upstream import Upstream
 from tests.proxy.conftest import StartProxy
 from wellspoken.proxy import tracing
+from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config.tables import Traces
 from wellspoken.proxy.config.values import ConfigError
 
@@ -19,6 +21,7 @@ LACKING = """
 import asyncio, sys
 sys.modules["opentelemetry"] = None
 from wellspoken.proxy import tracing
+from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.lifecycle import run
 from wellspoken.proxy.lifecycle.build import build
 from wellspoken.proxy.config import load
@@ -62,6 +65,8 @@ WRONG = [
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:secret@:4318", "http://localhost:4318"),
     ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://[secret", "http://localhost:4318"),
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://secret:port", "http://localhost:4318"),
+    ("OTEL_EXPORTER_OTLP_HEADERS", "a=b, Authorization secret", "name=value"),
+    ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", 'key="secret"', "name=value"),
 ]
 
 
@@ -75,3 +80,24 @@ async def test_a_variable_that_cannot_be_followed_is_refused(
     assert name in str(caught.value) and hint in str(caught.value)
     assert "secret" not in str(caught.value)
     assert service.hooks.tracing is None
+
+
+def test_check_finds_every_such_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "w.toml"
+    file.write_text("[traces]\nenabled = true\n[[backend]]\nurl = 'http://x'\n")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "secret")
+    assert main(["check", str(file)]) == 1
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{file}:2:11: error: OTEL_EXPORTER_OTLP_ENDPOINT is no URL")
+    assert second.startswith(f"{file}:2:11: error: OTEL_EXPORTER_OTLP_HEADERS is no list")
+    assert "secret" not in second and last == f"{file}: 2 errors."
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    assert main(["check", str(file)]) == 0
+
+
+@pytest.mark.parametrize("headers", ["a=b", "Authorization=Basic%20eA==, x-scope = my org,", "a="])
+def test_headers_as_the_exporter_takes_them(headers: str) -> None:
+    assert not list(tracing.wrong_variables({"OTEL_EXPORTER_OTLP_HEADERS": headers}))

@@ -20,7 +20,7 @@ from tests.proxy.workers.test_workers import children
 from tests.waiting import SECONDS, until
 from wellspoken.proxy import workers
 from wellspoken.proxy.cli.main import main
-from wellspoken.proxy.config import Config, load
+from wellspoken.proxy.config import Config, ConfigSource, load
 from wellspoken.proxy.workers import port as module
 from wellspoken.proxy.workers.hub import Hub, spawn_worker
 from wellspoken.proxy.workers.port import Port
@@ -154,22 +154,24 @@ def test_a_taken_port_ends_the_command(capfd: pytest.CaptureFixture[str]) -> Non
 def test_an_engine_has_one_owner(capfd: pytest.CaptureFixture[str]) -> None:
     engine = ["serve", "--engine", "llamacpp", "--model", "m.gguf"]
     assert main([*engine, "--workers", "3"]) == 2
-    said = capfd.readouterr().err
-    assert said.count("\n") == 1
-    assert "server.workers" in said
+    said, other = capfd.readouterr().err.splitlines()
+    assert "server.workers" in said and "no model file m.gguf" in other
     assert "wellspoken http://127.0.0.1:8011 --workers 3" in said
 
 
 async def test_what_is_wrong_with_the_configuration_is_said_once(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """The workers say it, of which the first one starts before the others."""
-    flags = {"server": {"workers": 3, "listen": "127.0.0.1:0"}}
-    config = load(None, {**flags, "backend": [{"url": "x", "key": "env:NOWHERE"}]}, {})
-    assert await workers.serve(config, print) == 2
+    file = tmp_path / "w.toml"
+    file.write_text("[[backend]]\nurl = 'x'\nkey = 'env:NOWHERE'\n")
+    source = ConfigSource(file, {"server": {"workers": 3, "listen": "127.0.0.1:0"}}, {})
+    assert await workers.serve(source.load(), print, source) == 2
     said = capfd.readouterr()
     assert said.err.count("the variable NOWHERE is not set") == 1
-    assert said.out == caplog.text == ""
+    assert said.out == ""
+    (record,) = caplog.records
+    assert record.message.endswith(f"without starting anything: wellspoken check {file}")
 
 
 def program(folder: Path, script: str) -> str:
