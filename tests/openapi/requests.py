@@ -64,8 +64,8 @@ def simple(schema: Any) -> Any:
         for key, value in schema.items()
         if key not in ("default", "title")
     }
-    if isinstance(made.get("description"), str):  # of a docstring: indented before Python 3.13
-        made["description"] = cleandoc(made["description"])
+    if isinstance(text := made.get("description"), str):  # indented before Python 3.13
+        made["description"] = cleandoc(text)
     options = made.get("anyOf")
     if options and NULL in options and len(options) == 2:
         (other,) = (option for option in options if option != NULL)
