@@ -40,6 +40,7 @@ ELSEWHERE = {
     "LangChain": "base_url api_key extra_body stream_usage",
     "LiteLLM": "api_base hosted_vllm ollama_chat",
     "LlamaIndex": "is_chat_model is_function_calling_model",
+    "Continue": "tool_use",
     "SGLang": "launch_server",
     "vLLM": "structured_outputs num_requests_waiting",
 }

@@ -31,7 +31,11 @@ REPLAYED = {
         "vllm/0.32-stream-abort",
     ],
     "tgi": ["tgi/2.4.1-stream-tool-calls-object"],
-    "general": ["constructed/refusal-empty"],
+    "general": [
+        "constructed/chunks-of-nothing",
+        "constructed/portkey-message-in-chunk",
+        "constructed/refusal-empty",
+    ],
 }
 """Adapter -> the answers of such servers that are replayed; each is a model's name."""
 
