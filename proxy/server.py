@@ -75,6 +75,19 @@ EXISTING = (
 """What the error for any other path lists, beside what passes through."""
 
 _OVERVIEW = Route("GET", "overview", overview, needs_key=False)
+
+
+async def _show_front(call: Call) -> Response:
+    """Return the page of the backend with `ui = true`, the proxy's own where that has none."""
+    target = ui.target_of(call.state.router)
+    if target is not None:
+        await target.ready()
+        if target.backend.ui is not None:
+            return await ui.page(call)
+    return await overview(call)
+
+
+_FRONT = Route("GET", "ui", _show_front, needs_key=False)
 _PREFLIGHT = Route("OPTIONS", "preflight", preflight, needs_key=False)
 _MODEL = Route("GET", "model", models.model)
 _PAGE_FILE = Route("GET", "ui", ui.page, needs_key=False)
@@ -280,6 +293,8 @@ class Service:
             gets = method in ("GET", "HEAD") and passthrough.is_read(self.state.router, path)
             return Route("GET" if gets else "POST", passthrough.label(path), handler, asks=True)
         if method in ("GET", "HEAD") and ui.target_of(self.state.router) is not None:
+            if path == "/":
+                return _FRONT
             return _PAGE_FILE if ui.is_file(path) else _PAGE_READS
         return _OVERVIEW if path == "/" else None
 

@@ -216,6 +216,9 @@ def doubtful_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
         if near:
             text = f"{name}: nothing reads this variable. Did you mean {near}?"
             yield Problem((), text, origin=Origin("variable", name))
+        elif short == "URL" or short.startswith(("BACKEND_", "UPSTREAM_")):
+            text = f"{name}: nothing reads this variable. Backends are named in a file, or as URL."
+            yield Problem((), text, origin=Origin("variable", name))
 
 
 def _variables() -> Iterator[tuple[str, str, str, Any]]:

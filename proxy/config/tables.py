@@ -21,6 +21,7 @@ Positive = Annotated[float, Meta(gt=0, le=1e9, extra={"unit": DURATION})]
 # At most a pebibyte: what parses HTTP and what stores take no more than 64 bits.
 Size = Annotated[int, Meta(ge=1, le=1 << 50, extra={"unit": SIZE})]
 Count = Annotated[int, Meta(ge=1)]
+INT32: Final = (1 << 31) - 1  # the most that llama.cpp's own settings hold
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 NameOrPath = Annotated[str, Meta(min_length=1, max_length=4096)]  # a name, or a path
 
@@ -135,10 +136,10 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Name = "engine"
     alias: Name | None = None
     # llamacpp
-    context: Annotated[int, Meta(ge=0)] = 0
+    context: Annotated[int, Meta(ge=0, le=INT32)] = 0
     parallel: Annotated[int, Meta(ge=1, le=256)] = 4  # LLAMA_MAX_SEQ of b11549
-    threads: Annotated[int, Meta(ge=0)] = 0
-    gpu_layers: Annotated[int, Meta(ge=-1)] = -1
+    threads: Annotated[int, Meta(ge=0, le=INT32)] = 0
+    gpu_layers: Annotated[int, Meta(ge=-1, le=INT32)] = -1
     chat_template: str | None = None
     mmproj: str | None = None
     # vllm

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from wellspoken.proxy.terminal.width import columns_of
+from wellspoken.proxy.terminal.width import columns_of, cut_to
 
 INTERVAL: Final = 0.1  # seconds between two drawings of the progress bar
 BAR: Final = 24  # characters
@@ -42,6 +42,6 @@ class Terminal:
         if share is not None:
             full = round(share * BAR)
             line = f"[{'#' * full}{'.' * (BAR - full)}] {share:4.0%}  {line}"
-        self.file.write(f"\r{line[: columns_of(self.file) - 1]}\x1b[K")
+        self.file.write(f"\r{cut_to(line, columns_of(self.file) - 1)}\x1b[K")
         self.file.flush()
         self.drawn = True

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from wellspoken.proxy.doctor.probe import Report, plain
+
+_NO_ANSWER: Final = (502, 503, 504)
+"""What the proxy answers where the server did not, as one that ended between two questions."""
 
 
 def summarize(report: Report) -> str:
@@ -43,7 +48,13 @@ def _count(report: Report) -> list[str]:
 def advise(report: Report) -> str:
     """Return what to do about it, "" for nothing; "it" and "all" are the probes that were run."""
     failed = [result for result in report.results if result.outcome == "fails"]
-    if any(result.backend.state == "ok" for result in failed):
+    worse = [result.proxy for result in failed if result.backend.state == "ok"]
+    if worse and all(verdict.status in _NO_ANSWER for verdict in worse):
+        return (
+            "Where the backend conforms and the proxy fails, the server gave the proxy no answer: "
+            "look at its log, and run this again."
+        )
+    if worse:
         return "Where the backend conforms and the proxy fails, the proxy is at fault: report it."
     if failed:
         return "What fails does so behind the proxy too: the server has to be changed."

@@ -192,6 +192,19 @@ def test_a_variable_that_nothing_reads(
     assert said.startswith(text if meant else "w.toml: good. ")
 
 
+@pytest.mark.parametrize("name", ["WELLSPOKEN_URL", "WELLSPOKEN_BACKEND_URL"])
+def test_no_variable_names_a_backend(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A service of Kubernetes that is called wellspoken-backend has variables as well."""
+    Path("w.toml").write_text("[[backend]]\nurl = 'x'\n")
+    monkeypatch.setenv("WELLSPOKEN_BACKEND_PORT_80_TCP", "tcp://10.0.0.1:80")
+    monkeypatch.setenv(name, "http://localhost:8000")
+    code, said = checked(capsys, "w.toml")
+    assert (code, said.count("warning: ")) == (0, 1)
+    assert f"{name}: nothing reads this variable. Backends are named in a file" in said
+
+
 def test_an_endpoint_that_is_taken_off_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     url = "http://localhost:8000/v1/chat/completions"
     Path("w.toml").write_text(f'[[backend]]\nurl = "{url}"\n')

@@ -187,6 +187,10 @@ def test_other_errors_name_the_key(key: str, value: Any, words: str) -> None:
         ({**GGUF, "mmproj": ""}, "engine.mmproj: it is empty. Name a file, or leave it out."),
         ({**GGUF, "chat_template": " "}, "engine.chat_template: it is empty."),
         ({**GGUF, "parallel": 257}, "engine.parallel: Expected `int` <= 256"),
+        *(
+            ({**GGUF, key: 1 << 31}, f"engine.{key}: Expected `int` <= 2147483647")
+            for key in ("context", "threads", "gpu_layers")
+        ),
     ],
 )
 def test_what_is_missing_or_too_much_is_named(table: dict[str, Any], words: str) -> None:

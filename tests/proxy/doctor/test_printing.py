@@ -29,7 +29,7 @@ from wellspoken.proxy.doctor.reports.printing import (
     as_table,
     width_of,
 )
-from wellspoken.proxy.doctor.reports.summary import summarize, write_badge
+from wellspoken.proxy.doctor.reports.summary import advise, summarize, write_badge
 from wellspoken.proxy.terminal.colour import Colour
 
 GOOD = Verdict("ok", "", 200)
@@ -139,6 +139,13 @@ def test_the_markdown_of_an_issue_calls_nobody() -> None:
     """Rejects `@tool` in a server's error that tells a stranger, and `#1` that is a link."""
     text = as_markdown(report((Verdict("broken", "use @tool, not #12; a@b.c", 400), GOOD)))
     assert "use @<!-- -->tool, not #<!-- -->12; a@b.c" in text
+
+
+def test_a_server_that_ends_between_two_questions_is_no_fault_of_the_proxy() -> None:
+    gone = Verdict("broken", "status 502: The backend at http://h:1 refused the connection.", 502)
+    assert "the server gave the proxy no answer" in advise(report((GOOD, gone), (BROKEN, BROKEN)))
+    assert "the proxy is at fault" in advise(report((GOOD, gone), (GOOD, BROKEN)))
+    assert "the server has to be changed" in advise(report((BROKEN, gone)))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 160])

@@ -156,3 +156,17 @@ async def test_only_get(upstream: Upstream, start_proxy: StartProxy) -> None:
         assert (response.status, await response.read()) == (200, b"")
     async with proxy.session.get(proxy.url("//")) as response:
         assert response.status == 404
+
+
+async def test_a_server_without_a_page_leaves_the_place_to_this_one(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """Rejects "Unknown request URL: GET /. This proxy answers ... GET /" for `ui = true`."""
+    script_models(upstream, "a")
+    proxy = await start_proxy(upstream, ui=True)
+    response, text = await open_page(proxy, BROWSER)
+    assert response.status == 200 and "<code>a</code>" in text
+    upstream.script("/", whole(b"<html>the server's", content_type="text/html"))
+    llamacpp = await start_proxy(upstream, ui=True, adapter="llamacpp")
+    _, text = await open_page(llamacpp, BROWSER)
+    assert text == "<html>the server's"

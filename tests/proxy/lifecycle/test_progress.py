@@ -23,6 +23,7 @@ import pytest
 from tests.waiting import SECONDS
 from wellspoken.proxy.lifecycle import progress
 from wellspoken.proxy.lifecycle.progress import EngineProgress
+from wellspoken.proxy.terminal.width import count_columns
 
 ROOT = Path(__file__).parents[3]
 LOG = logging.getLogger("test_progress")
@@ -109,15 +110,17 @@ async def test_a_line_is_drawn_anew_below_the_log() -> None:
 
 
 @pytest.mark.usefixtures("quickly")
-async def test_a_pause_is_told_and_cut_to_the_width() -> None:
+@pytest.mark.parametrize("letter", ["x", "漢"])
+async def test_a_pause_is_told_and_cut_to_the_width(letter: str) -> None:
+    """A letter may take two columns: what goes on below the line is never wiped off."""
     tty = Tty()
     shown = EngineProgress(tty)
-    text = f"vLLM ended with exit code 1.\nIt said: {'x' * 200}; it starts again in 4 s"
+    text = f"vLLM ended with exit code 1.\nIt said: {letter * 200}; it starts again in 4 s"
     following = asyncio.create_task(shown.follow(engine(text, restarts=1), LOG))
     await turns()
     [line] = screen(tty.getvalue())
-    assert line.startswith("vllm: vLLM ended with exit code 1. It said: xxx")
-    assert len(line) == 79
+    assert line.startswith(f"vllm: vLLM ended with exit code 1. It said: {letter * 3}")
+    assert line.endswith(f"{letter}…") and 78 <= count_columns(line) <= 79
     shown.clear()
     assert screen(tty.getvalue()) == [""]
     following.cancel()
