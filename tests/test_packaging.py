@@ -53,7 +53,7 @@ def test_the_wheel_holds_exactly_the_tree(wheel: zipfile.ZipFile) -> None:
         f"wellspoken/{path.relative_to(ROOT).as_posix()}"
         for name in PACKAGES
         for path in (ROOT / name).rglob("*")
-        if path.is_file() and path.suffix not in (".pyc", ".md")
+        if path.is_file() and path.suffix not in (".pyc", ".md", ".png")
     }
     shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert shipped == tree

@@ -43,6 +43,7 @@ ELSEWHERE = {
     "inspect": "make live-clients",
     "kill": "tests/proxy/lifecycle/test_reload_process.py",
     "kubectl": "tests/deploy/test_kubernetes.py",
+    "open-webui": "make live-open-webui",
     "llama-server": "xllamacpp has the same server",
     "lm_eval": "make live-clients",
     "make": "the Makefile's own targets",
