@@ -23,8 +23,9 @@ unexport PYTHONHOME PYTHONPATH PYTHONSTARTUP PYTHONWARNINGS PYTEST_ADDOPTS PYTES
 unexport PYTHONDONTWRITEBYTECODE
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
-.PHONY: help install demo image release test check .typed .tested fuzz bench walk bench-store live-vllm live-gpu
-.PHONY: .interpreter live-clients live-llamacpp .vllm-engine .vllm-others .vllm-named
+.PHONY: help install demo image release test check .typed .tested fuzz bench walk bench-store
+.PHONY: live-vllm live-gpu live-clients live-llamacpp live-open-webui
+.PHONY: .interpreter .vllm-engine .vllm-others .vllm-named
 .PHONY: tables openapi constraints clean FORCE
 .DEFAULT_GOAL := help
 
@@ -104,6 +105,11 @@ live-clients: install .venv-clients/.installed ## the clients of proxy/guides/cl
 		WELLSPOKEN_LIVE_CLIENTS_NODE=$(CURDIR)/.venv-clients-node \
 		$(BIN)/python -m pytest tests/live/clients \
 		--durations=10 $(or $(ARGS),-n 2 --dist loadfile)
+
+# PICTURE=FILE keeps what the browser shows, as proxy/guides/open-webui.png.
+live-open-webui: install .venv-open-webui/.installed ## Open WebUI in a browser (3 GB, minutes)
+	@WELLSPOKEN_LIVE_OPEN_WEBUI=$(CURDIR)/.venv-open-webui/bin/open-webui PICTURE=$(PICTURE) \
+		$(BIN)/python -m pytest tests/live/open_webui --durations=10 $(ARGS)
 
 live-llamacpp: install .venv-llamacpp/.installed ## llama.cpp's own server tests through the proxy
 	@WELLSPOKEN_LIVE_LLAMACPP=$(CURDIR)/.venv-llamacpp/tests \
@@ -229,6 +235,16 @@ clean: ## remove what was built, .venv included
 	@$(PYTHON) -m venv .venv-llamacpp-old
 	@.venv-llamacpp-old/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--no-compile --require-hashes --only-binary :all: -r tests/live/xllamacpp-old.txt
+	@touch $@
+
+# torch first, since its CPU build is enough, and what PyPI has is several GB of CUDA.
+.venv-open-webui/.installed: tests/live/open_webui/requirements.txt | .venv/bin/python
+	@echo "installing Open WebUI in .venv-open-webui (3 GB, some minutes)"
+	@rm -rf .venv-open-webui
+	@$(PYTHON) -m venv .venv-open-webui
+	@set -e; pip=".venv-open-webui/bin/python -m pip install --quiet --disable-pip-version-check"; \
+		$$pip --no-compile torch==2.13.0; \
+		$$pip --no-compile --no-deps -r tests/live/open_webui/requirements.txt
 	@touch $@
 
 # llama.cpp's own server tests, as the source distribution has them; its metadata are asked of its

@@ -42,6 +42,7 @@ ELSEWHERE = {
     "helm-run": "make live-clients has HELM's clients",
     "inspect": "make live-clients",
     "kubectl": "tests/deploy/test_kubernetes.py",
+    "open-webui": "make live-open-webui",
     "llama-server": "xllamacpp has the same server",
     "lm_eval": "make live-clients",
     "make": "the Makefile's own targets",
