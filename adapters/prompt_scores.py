@@ -79,7 +79,7 @@ def read_tokens(data: bytes) -> list[tuple[int, bytes]]:
     """Return (id, bytes) of each token; raises ValueError for what is no such answer."""
     try:
         tokens = json.decode(data, type=_Tokens).tokens
-    except (DecodeError, UnicodeDecodeError) as error:
+    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError("a list of tokens with id and piece") from error
     return [
         (x.id, x.piece.encode() if isinstance(x.piece, str) else bytes(x.piece)) for x in tokens
@@ -170,7 +170,7 @@ def read_text(data: bytes) -> str:
     """Return the text of a /detokenize answer; raises ValueError for what is none."""
     try:
         found = json.decode(data, type=_Detokenized)
-    except (DecodeError, UnicodeDecodeError) as error:
+    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError("a text as content") from error
     text = next((x for x in (found.prompt, found.content, found.text) if x is not None), None)
     if text is None:

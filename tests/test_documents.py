@@ -30,6 +30,8 @@ ALL = (*DOCUMENTS, *(ROOT / name for name in OTHERS))
 GUIDES = tuple(path for path in DOCUMENTS if path.parent.name == "guides")
 ELSEWHERE = {
     "DashScope": "incremental_output",
+    "Codex": "env_key model_context_window model_instructions_file wire_api",
+    "llama.cpp": "exceed_context_size_error",
     "DSPy": "register_model",
     "HELM": "prod_env model_deployments tokenizer_configs vllm_client",
     "instructor": "create_partial create_with_completion max_retries",
@@ -38,6 +40,7 @@ ELSEWHERE = {
     "LangChain": "base_url api_key extra_body stream_usage",
     "LiteLLM": "api_base hosted_vllm ollama_chat",
     "LlamaIndex": "is_chat_model is_function_calling_model",
+    "Continue": "tool_use",
     "SGLang": "launch_server",
     "vLLM": "structured_outputs num_requests_waiting",
 }

@@ -77,6 +77,7 @@ from wellspoken.adapters.markup.call_json import (
     without_fence,
 )
 from wellspoken.adapters.markup.pythonic import read_pythonic
+from wellspoken.adapters.nesting import is_text_too_deep
 
 
 class Markup(Struct, frozen=True):
@@ -254,11 +255,13 @@ def read_calls(markup: Markup, text: str, schemas: Schemas) -> Calls:
     inner = text.removeprefix(markup.opening)
     closed = inner.endswith(markup.closing)
     inner = inner.removesuffix(markup.closing)
+    if is_text_too_deep(inner):
+        return []
     if not (closed or markup.unclosed or inner.lstrip().startswith(("{", "["))):
         return []
     try:
         return markup.read(inner, schemas)
-    except (ValueError, SyntaxError, RecursionError, msgspec.DecodeError):
+    except (ValueError, SyntaxError, msgspec.DecodeError):
         return []
 
 
@@ -273,10 +276,12 @@ def read_beginning(markup: Markup, text: str, schemas: Schemas) -> tuple[Calls, 
     if markup.call_end:
         end = text.rfind(markup.call_end) + len(markup.call_end)
         return read_calls(markup, text[:end], schemas), end
+    if is_text_too_deep(text):
+        return calls, end
     while not markup.closing and (head := _HEAD.match(text, end)):
         try:
             at = find_value(text, head.end())
-        except (ValueError, Unfinished, RecursionError):
+        except (ValueError, Unfinished):
             break
         found = read_calls(markup, mark + text[end:at].lstrip("; ,\t\r\n"), schemas)
         if not found:

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from wellspoken.adapters.events import End, Entry, Event, Extra, Fault, Start, Usage
 from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.nesting import is_too_deep
 from wellspoken.adapters.readers import llamacpp_wire
 from wellspoken.adapters.readers.framing import Framed, is_text
 from wellspoken.adapters.readers.llamacpp_hybrid import Hybrid
@@ -108,10 +109,7 @@ class LlamaCppNative(Framed):
             return
         if self.pieces.whole and isinstance(payload, dict) and "content" not in payload:
             payload = payload.get("results", payload)
-        try:
-            self._payload(payload)
-        except RecursionError:  # it nests as deeply as the parser bears, and that is too deep here
-            self._nothing("its JSON nests too deeply")
+        self._payload(payload)
 
     def _payload(self, payload: Any) -> None:
         if payload is None and not self.pieces.whole:
@@ -183,6 +181,9 @@ class LlamaCppNative(Framed):
         if self.context.ids and (bytes(event.tokens) != b"[]" or not event.tokens_predicted):
             self.pieces.extra("choice", index, OWN, event.tokens)
         told_times = event.timings is not NONE and bytes(event.timings) != b"null"
+        if told_times and is_too_deep(bytes(event.timings)):  # what is kept raw was only skipped
+            self.pieces.end(faults.nests_too_deeply(self.context))
+            return
         if told_times and self.exchange.keeps("timings"):
             self.pieces.out.append(Extra("answer", None, "timings", event.timings))
         self.pieces.extra("answer", None, "prompt_progress", event.prompt_progress)

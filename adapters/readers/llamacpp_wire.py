@@ -37,11 +37,11 @@ class Native(Struct, gc=False):
     content: str
     index: Index | None = None
     stop: bool = False
-    stop_type: Any = None
-    stopped_eos: Any = None
-    stopped_word: Any = None
-    stopped_limit: Any = None
-    truncated: Any = None
+    stop_type: str | None = None
+    stopped_eos: bool | None = None
+    stopped_word: bool | None = None
+    stopped_limit: bool | None = None
+    truncated: bool | None = None
     tokens_predicted: Count | None = None
     tokens_evaluated: Count | None = None
     tokens: Raw = NONE

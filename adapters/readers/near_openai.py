@@ -16,6 +16,7 @@ from msgspec import UNSET
 
 from wellspoken.adapters.events import End, Event, Extra, Fault, Usage
 from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.nesting import is_too_deep
 from wellspoken.adapters.readers import strict
 from wellspoken.adapters.readers.framing import Framed, is_text
 from wellspoken.adapters.readers.numbering import Numbering
@@ -183,6 +184,11 @@ class NearOpenAI(Framed):
         total = given.prompt_tokens + given.completion_tokens
         if details == (NONE, NONE) and given.total_tokens == total:
             usage: Usage | None = Usage(given.prompt_tokens, given.completion_tokens)
+        elif is_too_deep(bytes(given.prompt_tokens_details)) or is_too_deep(
+            bytes(given.completion_tokens_details)
+        ):
+            self.pieces.end(faults.nests_too_deeply(self.context))
+            usage = None
         else:
             usage = repaired_usage(_plain(given), self.context)
         if usage is not None:

@@ -24,6 +24,7 @@ from wellspoken.adapters.events import (
     Text,
     ToolDelta,
 )
+from wellspoken.adapters.nesting import is_too_deep
 from wellspoken.adapters.readers import legacy, strict
 from wellspoken.adapters.readers.streamed import Streamed, Written
 from wellspoken.adapters.readers.strict import NONE
@@ -250,6 +251,8 @@ class Pieces:
         data = bytes(value)
         if data == b"null":
             self.notes.add("null_key_omitted")
+        elif is_too_deep(data):  # what the Structs keep raw was only skipped; the rest is typed
+            self.end(faults.nests_too_deeply(self.context))
         elif key in OBJECTS:
             if data.startswith(OBJECTS[key]):
                 self.out.append(Extra(where, choice, key, value))

@@ -70,12 +70,6 @@ class Tolerant:
 
     def answer(self, payload: Any) -> None:
         """Emit what one body or chunk holds; what is neither becomes a `Fault`."""
-        try:
-            self._answer(payload)
-        except RecursionError:  # it nests as deeply as the parser bears, and that is too deep here
-            self.pieces.refuse("its JSON nests too deeply")
-
-    def _answer(self, payload: Any) -> None:
         choices = payload.get("choices") if isinstance(payload, dict) else None
         if isinstance(choices, dict):
             self.notes.add("choices_object")

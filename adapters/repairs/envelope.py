@@ -122,9 +122,14 @@ def text_in(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, list):
-        return "".join(map(text_in, value))
+        texts = []
+        for part in value:  # in loops: a generator would be a second call for each level
+            texts.append(text_in(part))
+        return "".join(texts)
     if isinstance(value, dict):
-        return next((text for key in _TEXTS if (text := text_in(value.get(key)))), "")
+        for key in _TEXTS:
+            if text := text_in(value.get(key)):
+                return text
     return ""
 
 

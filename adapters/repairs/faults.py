@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 from wellspoken.adapters.events import Fault
+from wellspoken.adapters.nesting import DEEPEST
 from wellspoken.adapters.repairs.context import Context
-from wellspoken.adapters.repairs.loose_json import parse
+from wellspoken.adapters.repairs.loose_json import TooDeep, parse
 from wellspoken.adapters.repairs.overflow import say_overflow
 from wellspoken.adapters.tokens.table import digits
 
@@ -178,6 +179,10 @@ def payload_of(data: bytes, status: int, context: Context) -> Any:
     """Return the JSON of an answer, or the `Fault` that it is: none at all, or an error's."""
     try:
         payload = parse(data)
+    except TooDeep:
+        if status < 400:
+            return nests_too_deeply(context)
+        return fault_from_text(data.decode("utf-8", "replace"), status, context)
     except ValueError:
         return fault_from_text(data.decode("utf-8", "replace"), status, context)
     return fault_from(payload, status, context) if is_error(payload) else payload
@@ -329,11 +334,13 @@ def _detail(detail: Any, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _message(value: Any) -> str:
-    try:
-        text = value if isinstance(value, str) else "" if value is None else str(value)
-    except RecursionError:  # it nests nearly as deeply as JSON may
-        return ""
+    text = value if isinstance(value, str) else "" if value is None else str(value)
     return _SPACE.sub(" ", text[: 8 * LONGEST]).strip()[:LONGEST]
+
+
+def nests_too_deeply(context: Context) -> Fault:
+    """Return the fault of an answer that is JSON of more levels than are read."""
+    return no_completion("its JSON nests too deeply", f"{DEEPEST} levels at most", context)
 
 
 def no_completion(why: str, expected: str, context: Context) -> Fault:

@@ -8,27 +8,31 @@ from typing import Any
 
 import msgspec
 
+from wellspoken.adapters.nesting import is_too_deep
+
+
+class TooDeep(ValueError):
+    """JSON nests too deeply to be worked with."""
+
 
 def parse(data: bytes) -> Any:
     """Return the JSON value in `data`, which may hold NaN, Infinity and lone surrogates.
 
     A pair of surrogate escapes becomes its character, a lone one U+FFFD. Raises ValueError if
-    `data` is not JSON or nests too deeply. A byte order mark in front is left out.
+    `data` is not JSON, `TooDeep` if it nests too deeply. A byte order mark in front is left out.
     """
     data = data.removeprefix(BOM_UTF8)
+    if is_too_deep(data):
+        raise TooDeep("the JSON nests too deeply")
     try:
         return msgspec.json.decode(data)
-    except RecursionError:
-        raise ValueError("the JSON nests too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
-    try:
-        return _clean(json.loads(data.decode("utf-8", "replace")))
-    except RecursionError:
-        raise ValueError("the JSON nests too deeply") from None
+    return _clean(json.loads(data.decode("utf-8", "replace")))
 
 
 def _clean(value: Any) -> Any:
+    """Return the value without surrogates; one call a level, a comprehension might be a second."""
     if isinstance(value, str):
         return (
             value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -36,9 +40,13 @@ def _clean(value: Any) -> Any:
             else value
         )
     if isinstance(value, list):
-        return [_clean(item) for item in value]
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
+        for at, item in enumerate(value):
+            value[at] = _clean(item)
+    elif isinstance(value, dict):
+        items = list(value.items())
+        value.clear()
+        for key, item in items:
+            value[_clean(key)] = _clean(item)
     return value
 
 

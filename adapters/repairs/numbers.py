@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from wellspoken.adapters.events import UNKNOWN
@@ -66,25 +67,34 @@ def holds_probabilities(value: Any) -> bool:
     if isinstance(value, list):
         if _is_row(value):
             return _above(value)
-        return any(holds_probabilities(item) for item in value)
+        for item in value:  # in a loop: a generator would be a second call for each level
+            if holds_probabilities(item):
+                return True
+        return False
     return _above(value)
 
 
 def _above(value: Any) -> bool:
     """Say whether a number in numbers, {token: number} or entries is above the threshold."""
+    items: Iterable[Any]
     if isinstance(value, list):
-        if _is_row(value):  # [logprob, id, text]
-            return any(isinstance(item, float) and _above(item) for item in value)
-        return any(_above(item) for item in value)
-    if isinstance(value, dict):
+        row = _is_row(value)  # [logprob, id, text]
+        items = [item for item in value if isinstance(item, float)] if row else value
+    elif isinstance(value, dict):
         if "logprob" in value:
-            return _above(value["logprob"])
-        if is_object(value) or any(isinstance(value.get(key), str) for key in TEXT_KEYS):
-            return any(_above(value.get(key)) for key in VALUE_KEYS)
-        return any(_above(item) for item in value.values())
-    if isinstance(value, bool) or not isinstance(value, int | float):
+            items = [value["logprob"]]
+        elif is_object(value) or any(isinstance(value.get(key), str) for key in TEXT_KEYS):
+            items = [value.get(key) for key in VALUE_KEYS]
+        else:
+            items = value.values()
+    elif isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return PROBABILITY < value < -ABSENT
+    else:
+        return PROBABILITY < value < -ABSENT
+    for item in items:
+        if _above(item):
+            return True
+    return False
 
 
 def _is_row(value: list[Any]) -> bool:

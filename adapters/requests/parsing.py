@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from msgspec import DecodeError, Raw, ValidationError, json
 
+from wellspoken.adapters.nesting import DEEPEST, is_too_deep
 from wellspoken.adapters.requests.errors import RequestError, invalid, wrong_type
 
 Decoded = TypeVar("Decoded")
@@ -20,7 +21,6 @@ MOST_KEYS: Final = 1000
 
 _decode_fields = json.Decoder(dict[str, Raw]).decode
 
-_RESERVE: Final = 150  # of the interpreter's 1000 calls
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _FAILURE = re.compile(
     r"Expected `(?P<expected>[^`]+)`, got `(?P<got>\w+)`(?: - at `\$(?P<at>.*)`)?"
@@ -53,8 +53,9 @@ def parse(
     try:
         if not body.isascii():
             body.decode()  # the skipping of unread values does not look at their encoding
-        nests = body.count(b"[") + body.count(b"{") > _RESERVE
-        fields = _fields_of(body, _RESERVE) if nests else _decode_fields(body)
+        fields = _decode_fields(body)
+        if is_too_deep(body, fields):
+            raise RecursionError
         if len(fields) > MOST_KEYS:
             raise RequestError(
                 f"The request's body has {len(fields)} keys. Send {MOST_KEYS} at most.",
@@ -70,21 +71,12 @@ def parse(
         raise _not_json(body, error) from None
 
 
-def _fields_of(body: bytes, reserve: int) -> dict[str, Raw]:
-    """Return the top-level values, decoded `reserve` calls further down.
-
-    What nests deeper than the rest of the stack allows is refused here, so parts of it that are
-    decoded later, on a deeper stack, never fail for that.
-    """
-    return _fields_of(body, reserve - 1) if reserve else _decode_fields(body)
-
-
 def _not_json(body: bytes, error: Exception) -> RequestError:
     """Say why the body is not JSON."""
     if not body.strip():
         why = "it is empty"
     elif isinstance(error, RecursionError):
-        why = "it is nested too deeply"
+        why = f"it is nested too deeply, and {DEEPEST} levels are the most"
     elif isinstance(error, UnicodeDecodeError):
         why = f"byte {error.start} is not UTF-8"
     else:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from msgspec import DecodeError, Raw, json
 
+from wellspoken.adapters.nesting import is_text_too_deep
 from wellspoken.adapters.requests.errors import short, unsupported
 from wellspoken.adapters.servers.forms import (
     LEAST_TOP_P,
@@ -61,9 +62,11 @@ def json_arguments(sent: dict[str, Any]) -> None:
 
 
 def _as_json(text: str) -> str:
+    if is_text_too_deep(text):  # for a server's parser as well, whose stack is unknown here
+        return _encode(text).decode()
     try:
         json.decode(text, type=Raw)
-    except (DecodeError, RecursionError):
+    except DecodeError:
         return _encode(text).decode()
     return text
 

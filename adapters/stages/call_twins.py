@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct, field
 
 from wellspoken.adapters.events import ToolDelta
+from wellspoken.adapters.nesting import is_text_too_deep
 from wellspoken.adapters.stages.call_pieces import CallInPieces
 
 
@@ -51,10 +52,12 @@ class Twins(Struct, eq=False):
 
 
 def _key(name: str | None, arguments: str) -> str:
+    if is_text_too_deep(arguments):
+        return f"{name} {arguments}"
     try:
         arguments = msgspec.json.encode(
             msgspec.json.decode(arguments or "{}"), order="deterministic"
         ).decode()
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     return f"{name} {arguments}"

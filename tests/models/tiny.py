@@ -258,13 +258,13 @@ def weights(size: int, follows: dict[int, int], draw: Noise | None = None) -> di
     return {f"{name}.weight": tensor for name, tensor in tensors.items()}
 
 
-def describe(size: int) -> dict[str, Value]:
+def describe(size: int, context: int) -> dict[str, Value]:
     """Return the architecture's metadata."""
     return {
         "general.architecture": "llama",
         "general.name": "tiny",
         "general.file_type": 0,  # all float32
-        "llama.context_length": CONTEXT,
+        "llama.context_length": context,
         "llama.embedding_length": WIDTH,
         "llama.feed_forward_length": 2 * WIDTH,
         "llama.block_count": BLOCKS,
@@ -300,13 +300,18 @@ def tokenize(vocabulary: Vocabulary, tokenizer: Tokenizer) -> dict[str, Value]:
     return named | {"tokenizer.chat_template": TEMPLATE}
 
 
-def write_model(path: Path, tokenizer: Tokenizer = "spm", draw: Noise | None = None) -> Path:
-    """Write the model (about 0.6 MB, under a second) and return `path`."""
+def write_model(
+    path: Path, tokenizer: Tokenizer = "spm", draw: Noise | None = None, context: int = CONTEXT
+) -> Path:
+    """Write the model (about 0.6 MB, under a second) and return `path`.
+
+    `context`: what llama.cpp takes it to be trained for; it serves no longer one.
+    """
     vocabulary = sentencepiece() if tokenizer == "spm" else byte_level()
     follows = transitions(vocabulary)
     vocabulary.pad(32)
     size = len(vocabulary.texts)
-    metadata = {**describe(size), **tokenize(vocabulary, tokenizer)}
+    metadata = {**describe(size, context), **tokenize(vocabulary, tokenizer)}
     write_gguf(path, metadata, weights(size, follows, draw))
     return path
 

@@ -7,6 +7,7 @@ may be looser than the check (a named tool has to be among the tools) and never 
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import Any
 
 import msgspec
@@ -63,6 +64,8 @@ def simple(schema: Any) -> Any:
         for key, value in schema.items()
         if key not in ("default", "title")
     }
+    if isinstance(text := made.get("description"), str):  # indented before Python 3.13
+        made["description"] = cleandoc(text)
     options = made.get("anyOf")
     if options and NULL in options and len(options) == 2:
         (other,) = (option for option in options if option != NULL)

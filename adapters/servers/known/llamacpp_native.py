@@ -286,7 +286,7 @@ def read_template(data: bytes) -> str:
     """
     try:
         return json.decode(data, type=_Templated).prompt
-    except (DecodeError, UnicodeDecodeError):
+    except (DecodeError, UnicodeDecodeError, RecursionError):
         raise RequestError(
             'The backend\'s POST /apply-template did not answer {"prompt": ...}. Check that its '
             "URL names a llama.cpp server of 2025 or later.",

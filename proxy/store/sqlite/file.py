@@ -242,7 +242,11 @@ class SqliteDatabase:
 
     def _connect(self, cache: int) -> sqlite3.Connection:
         db = connect(self.path, self._busy)
-        db.execute(f"PRAGMA cache_size = {-cache // 1024}")
+        try:
+            db.execute(f"PRAGMA cache_size = {-cache // 1024}")  # finds out what is no database
+        except BaseException:
+            db.close()
+            raise
         return db
 
     def _close(self, writing: ThreadPoolExecutor, reading: ThreadPoolExecutor) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import TypeVar
 
 import pytest
 
+from tests.nesting import filled, further_down
+from wellspoken.adapters.nesting import DEEPEST
 from wellspoken.adapters.requests.caps import Caps
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.completions import decode_completion
@@ -14,13 +16,11 @@ from wellspoken.adapters.requests.embeddings import decode_embeddings
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.parsing import MOST_KEYS
 from wellspoken.adapters.requests.renaming import decode_named
-from wellspoken.adapters.requests.shapes import ChatRequest
 from wellspoken.adapters.requests.vendor import apply_policy
 from wellspoken.adapters.servers.prepare import prepare
 from wellspoken.adapters.servers.registry import BACKENDS
 from wellspoken.adapters.tokens.tokenize import chat_request, request_fields
 
-Made = TypeVar("Made")
 START = b'{"model":"m","messages":[{"role":"user","content":"Hi"%b}]%b}'
 PLACES = {
     "messages": lambda deep: START % (b',"x":' + deep, b""),
@@ -38,44 +38,33 @@ PLACES = {
 }
 
 
-def further_down(calls: int, step: Callable[[], Made]) -> Made:
-    """Return what `step` returns, from so many calls further down."""
-    return further_down(calls - 1, step) if calls else step()
+@pytest.mark.parametrize("place", sorted(PLACES))
+def test_a_request_nests_so_deep_and_no_deeper(place: str) -> None:
+    assert decode_chat(nested(place, DEEPEST)).fields
+    for depth in (DEEPEST + 1, 20_000):
+        with pytest.raises(RequestError, match=f"nested too deeply, and {DEEPEST} levels"):
+            decode_chat(nested(place, depth))
 
 
-def accepted(place: str, depth: int) -> ChatRequest | None:
-    """Return the request that nests so deep, None where it is refused."""
-    try:
-        return decode_chat(PLACES[place](b"[" * depth + b"]" * depth))
-    except RequestError as error:
-        assert "nested too deeply" in error.message
-        return None
-
-
-def deepest(place: str) -> ChatRequest:
-    """Return the deepest request that is accepted; how deep that is depends on the interpreter."""
-    low, high = 500, 100_000
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if accepted(place, middle) else (low, middle)
-    request = accepted(place, low)
-    assert request is not None
-    return request
+def nested(place: str, depth: int) -> bytes:
+    """Return a request that nests so deep in all."""
+    return filled(json.loads(PLACES[place](b'"@"')), depth)
 
 
 @pytest.mark.parametrize("place", sorted(PLACES))
 @pytest.mark.parametrize("name", ["llamacpp", "vllm", "general", "ollama"])
 def test_what_is_accepted_is_not_too_deep_for_what_follows(place: str, name: str) -> None:
-    """Such a request was answered 500, within some levels of the interpreter's limit."""
-    request, backend = deepest(place), BACKENDS[name]
+    """The deepest request was answered 500 where an interpreter's own limit was what bounds it."""
+    backend = BACKENDS[name]
 
     def follows() -> None:
+        request = decode_chat(nested(place, DEEPEST))
         let = apply_policy(request, policy="pass", caps=Caps())
         payload = prepare(backend, let, model="other")
         if backend.tokenize is not None:
             chat_request(backend.tokenize, request_fields(payload))
 
-    further_down(80, follows)
+    further_down(follows)
 
 
 @pytest.mark.parametrize(

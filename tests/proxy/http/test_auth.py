@@ -65,6 +65,7 @@ async def refusal(proxy: Proxy, headers: Any = None) -> dict[str, Any]:
     async with await proxy.chat(headers) as response:
         assert response.status == 401, await response.text()
         assert response.headers["WWW-Authenticate"] == "Bearer"
+        assert response.headers["x-should-retry"] == "false"
         assert response.headers["x-request-id"]
         error = envelope(await response.text())
     assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_api_key")

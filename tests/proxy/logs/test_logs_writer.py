@@ -278,7 +278,7 @@ logging.getLogger("wellspoken").info("first")
 thread = threading.Thread(target=lambda: 1 / 0)
 thread.start(); thread.join()
 class Bad:
-    def __del__(self): raise RuntimeError("canary")
+    def __del__(self): raise RuntimeError("can" "ary")
 Bad()
 import warnings; warnings.warn("careful")
 logging.getLogger("wellspoken").info("last")

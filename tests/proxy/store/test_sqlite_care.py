@@ -19,7 +19,8 @@ from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store.completions import CompletionStore
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.rows import Query
-from wellspoken.proxy.store.sqlite.file import SqliteDatabase
+from wellspoken.proxy.store.sqlite import file
+from wellspoken.proxy.store.sqlite.file import SqliteDatabase, connect
 
 
 @pytest.fixture
@@ -33,12 +34,23 @@ def database(file_database: SqliteDatabase) -> SqliteDatabase:
 @pytest.mark.parametrize(
     "content", [b"not a database at all\n" * 100, b"SQLite format 3\0" + b"?" * 4080]
 )
-async def test_what_is_no_database(path: Path, content: bytes) -> None:
+async def test_what_is_no_database(
+    path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[sqlite3.Connection] = []
+
+    def remember(path: Path, busy: float) -> sqlite3.Connection:
+        made.append(connect(path, busy))
+        return made[-1]
+
+    monkeypatch.setattr(file, "connect", remember)
     path.write_bytes(content)
     with pytest.raises(Unusable) as error:
         await SqliteDatabase(path).open()
     assert "no SQLite database: move it away" in one_line(error, path)
     assert path.read_bytes() == content
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        made[0].execute("SELECT 1")
 
 
 async def test_a_damaged_file(path: Path) -> None:
@@ -46,9 +58,9 @@ async def test_a_damaged_file(path: Path) -> None:
     await database.open()
     await database.insert([row(at, size=3000) for at in range(300)])
     await database.close()
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(b"\xff" * 40 * 4096)
+    with path.open("r+b") as damaged:
+        damaged.seek(4096)
+        damaged.write(b"\xff" * 40 * 4096)
     with pytest.raises(Unusable) as error:
         await database.open()
         await database.find(Query(owner=None, limit=500))
@@ -290,7 +302,7 @@ async def test_a_path_that_can_be_no_file_is_told(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(Unusable, match="no regular file"):
         await SqliteDatabase(tmp_path / "pipe").open()
-    with pytest.raises(StoreError, match="null byte"):
+    with pytest.raises(StoreError, match="embedded null"):
         await SqliteDatabase(tmp_path / "a\0b").open()
     with pytest.raises(Unusable, match="no such home directory"):
         SqliteDatabase("~nobody-of-this-name/store.db")

@@ -209,15 +209,18 @@ async def test_a_worker_that_never_answers_is_the_end(
 async def test_one_that_is_killed_when_it_has_just_ended_keeps_its_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noticed, wait = threading.Event(), os.waitpid
+    """It ends when told: since Python 3.12 asyncio waits for it in the loop, not in a thread."""
+    noticed, wait, go = threading.Event(), os.waitpid, tmp_path / "go"
+    os.mkfifo(go)
 
     def wait_later(pid: int, options: int) -> tuple[int, int]:
         assert noticed.wait(SECONDS)
         return wait(pid, options)
 
     monkeypatch.setattr(os, "waitpid", wait_later)
-    monkeypatch.setattr(sys, "executable", program(tmp_path, "exit 3"))
+    monkeypatch.setattr(sys, "executable", program(tmp_path, f"read -r line <{go}; exit 3"))
     worker = await spawn_worker(0, Hub(config_for()))
+    go.write_text("\n")
     os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOWAIT)
     worker.kill()
     noticed.set()

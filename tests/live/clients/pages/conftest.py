@@ -33,20 +33,26 @@ def client_openai2(environment_as_given: dict[str, str]) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def client_node(environment_as_given: dict[str, str]) -> Callable[..., str]:
+def npm_packages(environment_as_given: dict[str, str]) -> Path:
+    """The folder node_modules with npm's clients."""
+    found = Path(environment_as_given.get(CLIENTS_NODE, "")) / "node_modules"
+    if not environment_as_given.get(CLIENTS_NODE) or not found.is_dir():
+        pytest.fail(f"{CLIENTS_NODE} names no folder with node_modules: run make live-clients")
+    return found
+
+
+@pytest.fixture(scope="session")
+def client_node(npm_packages: Path) -> Callable[..., str]:
     """A function (folder, *argv) that runs a program of npm's there, and returns its stdout.
 
     Fails with what it said if its exit status is not 0. A .mjs file in the folder finds the
     packages.
     """
-    packages = environment_as_given.get(CLIENTS_NODE)
-    if not packages or not (Path(packages) / "node_modules").is_dir():
-        pytest.fail(f"{CLIENTS_NODE} names no folder with node_modules: run make live-clients")
 
     def run(folder: Path, *argv: str) -> str:
         modules = folder / "node_modules"
         if not modules.exists():
-            modules.symlink_to(Path(packages) / "node_modules")
+            modules.symlink_to(npm_packages)
         return run_program(folder, argv, modules / ".bin")
 
     return run

@@ -31,22 +31,30 @@ REPLAYED = {
         "vllm/0.32-stream-abort",
     ],
     "tgi": ["tgi/2.4.1-stream-tool-calls-object"],
-    "general": ["constructed/refusal-empty"],
+    "general": [
+        "constructed/chunks-of-nothing",
+        "constructed/portkey-message-in-chunk",
+        "constructed/refusal-empty",
+    ],
 }
 """Adapter -> the answers of such servers that are replayed; each is a model's name."""
+
+LONG = 32_768  # for what agents say before the question; shared by two slots
+ALIASES = '{ "claude-sonnet-4-5" = "tiny" }'
 
 
 @dataclass(frozen=True)
 class Servers:
-    """Base URLs. The proxy has each server's models; both llama.cpp serve the same weights.
+    """Base URLs. The proxy has each server's models.
 
-    llamacpp: "my-model", "tiny"; structured: "structured", held to schemas (PLAIN_TEMPLATE);
-    replay: those of REPLAYED.
+    llamacpp: "my-model", "tiny"; structured: "structured", held to schemas (PLAIN_TEMPLATE); long:
+    "long", with a context of LONG tokens; replay: those of REPLAYED.
     """
 
     proxy: str
     llamacpp: str
     structured: str
+    long: str
     replay: str
 
 
@@ -66,22 +74,30 @@ def serving_llamacpp(model: Path, template: str = "", context: int = 2048) -> It
 
 @contextmanager
 def serving_all(folder: Path) -> Iterator[Servers]:
-    """Run them all until the block ends; `folder` is for the model, the configuration, the log."""
+    """Run them all until the block ends; `folder` is for the model, the configuration, the log.
+
+    The proxy takes no key but "unused", which is what the pages have their clients send.
+    """
     model = write_model(folder / "tiny.gguf")
     with ExitStack() as stack:
         llamacpp = stack.enter_context(serving_llamacpp(model))
         structured = stack.enter_context(serving_llamacpp(model, PLAIN_TEMPLATE))
+        wide = write_model(folder / "long.gguf", context=LONG)
+        long = stack.enter_context(serving_llamacpp(wide, context=LONG))
         replay = stack.enter_context(replaying())
         tables = [
             _backend("llamacpp", llamacpp, "llamacpp", ["my-model", "tiny"]),
+            f"aliases = {ALIASES}\n",
             _backend("structured", structured, "llamacpp", ["structured"]),
+            _backend("long", long, "llamacpp", ["long"]),
             *[_backend(name, replay, name, models) for name, models in REPLAYED.items()],
         ]
         config = folder / "wellspoken.toml"
         config.write_text('[server]\nlisten = "127.0.0.1:0"\n' + "".join(tables))
-        arguments = ("--config", str(config))
-        proxy = stack.enter_context(running_proxy(arguments, folder / "log", {}))
-        yield Servers(proxy, llamacpp, structured, replay)
+        arguments = ("--config", str(config), "--key", "env:CLIENT_KEY")
+        given = {"CLIENT_KEY": "unused"}
+        proxy = stack.enter_context(running_proxy(arguments, folder / "log", given))
+        yield Servers(proxy, llamacpp, structured, long, replay)
 
 
 def _backend(name: str, url: str, adapter: str, models: list[str]) -> str:
