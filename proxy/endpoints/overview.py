@@ -39,8 +39,8 @@ LINKS: Final = {
 class Overview(Struct, kw_only=True):
     """What a proxy is and how it is.
 
-    `models` and `servers`, and `reason`, why it is not ready, which names servers: absent where
-    they are for those with a key.
+    `reason`: why it is not ready, else why no model is known. That names servers, so it is absent
+    where `models` and `servers` are, which are for those with a key.
     """
 
     name: Literal["wellspoken"] = "wellspoken"
@@ -79,8 +79,8 @@ async def _describe(call: Call) -> Overview:
     found.servers = [_server(target) for target in state.router.targets]
     try:
         found.models = list(await list_models(state.router))
-    except (UpstreamError, RequestError):
-        found.models = []  # `reason` says why, or the list alone fails
+    except (UpstreamError, RequestError) as error:
+        found.models, found.reason = [], reason or str(error)
     return found
 
 
@@ -118,8 +118,10 @@ _LINES: Final = (
 
 def _make_page(found: Overview) -> str:
     """Return the page; every text in it is escaped."""
-    status = "ready" if found.status == "ok" else "not ready"
-    reason = "." if found.reason is UNSET else f": {found.reason}"
+    reason = "." if isinstance(found.reason, UnsetType) else f": {found.reason}"
+    status, why, unlisted = "not ready", reason, "."
+    if found.status == "ok":
+        status, why, unlisted = "ready", ".", reason
     key = " Clients need a key of this proxy." if found.needs_key else ""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -128,9 +130,9 @@ def _make_page(found: Overview) -> str:
         f"<h1>wellspoken {escape(found.version)}</h1>",
         "<p>A reverse proxy that makes an LLM server speak OpenAI's contract exactly. OpenAI "
         f"clients use this address with <code>/v1</code> behind it as base URL.{key}</p>",
-        f'<p>It is <strong class="{found.status}">{status}</strong>{escape(reason)}</p>',
+        f'<p>It is <strong class="{found.status}">{status}</strong>{escape(why)}</p>',
         _make_list("Servers", found.servers),
-        _make_list("Models", found.models),
+        _make_list("Models", found.models, unlisted),
         "<h2>Links</h2><ul>",
         *(
             f'<li><a href="{path}"><code>{path}</code></a>: {escape(text)}</li>'
@@ -141,11 +143,13 @@ def _make_page(found: Overview) -> str:
     return "\n".join(filter(None, parts))
 
 
-def _make_list(title: str, names: list[str] | UnsetType) -> str:
+def _make_list(title: str, names: list[str] | UnsetType, unlisted: str = ".") -> str:
     if isinstance(names, UnsetType):
         return ""
     items = [f"<li><code>{escape(name)}</code></li>" for name in names[:MOST]]
     if len(names) > MOST:
         items.append(f"<li>and {len(names) - MOST} more</li>")
-    shown = f"<ul>{''.join(items)}</ul>" if items else "<p>none that is known</p>"
+    shown = (
+        f"<ul>{''.join(items)}</ul>" if items else f"<p>none that is known{escape(unlisted)}</p>"
+    )
     return f"<h2>{title}</h2>\n{shown}"

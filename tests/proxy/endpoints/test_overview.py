@@ -124,6 +124,20 @@ async def test_what_is_wrong_is_said(upstream: Upstream, start_proxy: StartProxy
     assert told["status"] == "unavailable" and told["reason"] and told["models"] == []
 
 
+async def test_why_no_model_is_known_is_said(upstream: Upstream, start_proxy: StartProxy) -> None:
+    """Ready, as far as can be known without the key that its server wants."""
+    upstream.script("/health", whole({"status": "ok"}))
+    upstream.script("/v1/models", whole({"error": "who?"}, status=401))
+    proxy = await start_proxy(upstream)
+    _, text = await open_page(proxy, BROWSER)
+    said = Page(text).text
+    assert "It is ready." in said
+    assert f"none that is known: The backend at {upstream.url} answered GET /v1/models" in said
+    response, _ = await open_page(proxy, None)
+    told = await response.json()
+    assert (told["status"], told["models"]) == ("ok", []) and "status 401" in told["reason"]
+
+
 async def test_without_a_key_no_server_that_is_away_is_named(
     upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
