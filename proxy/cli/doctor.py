@@ -37,7 +37,7 @@ _OPTIONS: Final = {
     "--model NAME": "what to ask for (default: its first one)",
     "--adapter NAME": "what server it is: auto (default), openai, vllm, ...",
     "--tokenizer NAME_OR_FILE": "the model's tokenizer, for the proxy",
-    "--timeout SECONDS": "for one answer (default 30); three in a row without one end it",
+    "--timeout TIME": "for one answer, as 2m (default 30s); three in a row without one end it",
     "--only NAME...": f"run this probe{_MORE}",
     "--skip NAME...": f"leave this one out{_MORE}",
     "--list": "name the probes, and end",
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 def parser_of(command: str) -> argparse.ArgumentParser:
     """Return the parser of `doctor`."""
     parser = bare_parser(f"wellspoken {command}", "wellspoken doctor URL [options]", _HELP)
-    add_options(parser, _OPTIONS, {"SECONDS": _parse_seconds})
+    add_options(parser, _OPTIONS, {"TIME": _parse_seconds})
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help=_COMPARE)
     parser.set_defaults(timeout=30.0, only=[], skip=[])
     add_options(parser.add_mutually_exclusive_group(), _FORMS)
