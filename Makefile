@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
 .PHONY: help install demo image release test check .typed .tested fuzz bench walk bench-store
-.PHONY: live-vllm live-gpu live-clients live-llamacpp live-open-webui
+.PHONY: live-vllm live-gpu live-clients live-llamacpp live-open-webui live-promptfoo
 .PHONY: .interpreter .vllm-engine .vllm-others .vllm-named
 .PHONY: tables openapi constraints clean FORCE
 .DEFAULT_GOAL := help
@@ -110,6 +110,10 @@ live-clients: install .venv-clients/.installed ## the clients of proxy/guides/cl
 live-open-webui: install .venv-open-webui/.installed ## Open WebUI in a browser (3 GB, minutes)
 	@WELLSPOKEN_LIVE_OPEN_WEBUI=$(CURDIR)/.venv-open-webui/bin/open-webui PICTURE=$(PICTURE) \
 		$(BIN)/python -m pytest tests/live/open_webui --durations=10 $(ARGS)
+
+live-promptfoo: install .venv-promptfoo/.installed ## promptfoo (2 GB, minutes)
+	@WELLSPOKEN_LIVE_PROMPTFOO=$(CURDIR)/.venv-promptfoo \
+		$(BIN)/python -m pytest tests/live/promptfoo --durations=10 $(ARGS)
 
 live-llamacpp: install .venv-llamacpp/.installed ## llama.cpp's own server tests through the proxy
 	@WELLSPOKEN_LIVE_LLAMACPP=$(CURDIR)/.venv-llamacpp/tests \
@@ -245,6 +249,16 @@ clean: ## remove what was built, .venv included
 	@set -e; pip=".venv-open-webui/bin/python -m pip install --quiet --disable-pip-version-check"; \
 		$$pip --no-compile torch==2.13.0; \
 		$$pip --no-compile --no-deps -r tests/live/open_webui/requirements.txt
+	@touch $@
+
+# Its 500 packages are not locked: this is no part of CI.
+.venv-promptfoo/.installed: tests/live/promptfoo/package.json
+	@echo "installing promptfoo in .venv-promptfoo (2 GB, minutes)"
+	@rm -rf .venv-promptfoo
+	@mkdir .venv-promptfoo
+	@cp tests/live/promptfoo/package.json .venv-promptfoo
+	@npm install --prefix .venv-promptfoo --no-audit --no-fund --ignore-scripts --no-package-lock \
+		--silent
 	@touch $@
 
 # llama.cpp's own server tests, as the source distribution has them; its metadata are asked of its

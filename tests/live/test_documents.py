@@ -49,6 +49,7 @@ ELSEWHERE = {
     "ollama": "needs a model from the network",
     "pip": "test_the_project_can_be_installed",
     "prometheus": "tests/deploy/test_prometheus.py",
+    "promptfoo": "make live-promptfoo",
     "promtool": "tests/deploy/test_alerts.py",
     "ray": "needs several machines",
     "sglang": "needs a GPU",

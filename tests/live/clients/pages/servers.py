@@ -29,6 +29,7 @@ REPLAYED = {
         "vllm/0.5.5-named-tool",
         "vllm/0.32-finish-abort",
         "vllm/0.32-stream-abort",
+        "vllm/0.32-stream-reasoning",
     ],
     "tgi": ["tgi/2.4.1-stream-tool-calls-object"],
     "general": [
