@@ -1,6 +1,6 @@
 # `make` shows what there is. Everything happens in .venv, which the first target creates.
 
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; exit; }; \
 	done; echo python3)
 BIN := .venv/bin
@@ -23,11 +23,12 @@ unexport PYTHONHOME PYTHONPATH PYTHONSTARTUP PYTHONWARNINGS PYTEST_ADDOPTS PYTES
 unexport PYTHONDONTWRITEBYTECODE
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
-.PHONY: help install demo image release test check .typed .tested fuzz bench walk bench-store
+.PHONY: help install demo image release test test-newest check .typed .tested fuzz bench walk bench-store
 .PHONY: live-vllm live-gpu live-clients live-llamacpp live-open-webui live-promptfoo
-.PHONY: .interpreter .vllm-engine .vllm-others .vllm-named
+.PHONY: .interpreter .newest .vllm-engine .vllm-others .vllm-named
 .PHONY: tables openapi constraints clean FORCE
 .DEFAULT_GOAL := help
+.PRECIOUS: .venv-3.%/.dependencies
 
 help: ## show this
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -48,6 +49,23 @@ release: .venv-release/.installed ## wheel, sdist, SBOM, image and sums of the l
 
 test: install ## run the tests (ARGS=tests/file.py::test_name: just that)
 	@$(BIN)/python -m pytest $(or $(ARGS),$(PARALLEL))
+
+# What differs between Pythons: parsers, asyncio, processes, SQLite, words. The tests that are left out
+# are about files of the repository, about other programs, or many random answers: minutes of the same.
+test-newest: .newest ## tests of the packages on the newest Python here besides .venv's (NEWEST=PATH)
+	@folder=$$(cat .venv/newest); if [ -n "$$folder" ]; then \
+		echo "on $$($$folder/bin/python -V)"; \
+		$$folder/bin/python -m pytest $(or $(ARGS),$(PARALLEL) $(PACKAGES:%=tests/%) \
+			--ignore=tests/adapters/properties); else \
+		echo "not tested on another Python: $$($(BIN)/python -V) is the only one here"; fi
+
+# Its venv, whose folder .venv/newest names; nothing where there is no other Python.
+.newest: | .venv/bin/python
+	@set -e; : >.venv/newest; python=$(or $(NEWEST),$$(.ci/newest-python $(BIN)/python)); \
+	if [ -n "$$python" ]; then \
+		folder=.venv-$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+		$(MAKE) --no-print-directory $$folder/.installed NEWEST=$$python; \
+		echo $$folder >.venv/newest; fi
 
 check: .venv-openapi/.installed .venv-deploy/.installed .venv-release/.installed
 check: install .venv-llamacpp-old/.installed ## ruff, mypy, import rules, tests, coverage gates
@@ -174,7 +192,7 @@ clean: ## remove what was built, .venv included
 		--only-binary :all: -r constraints.txt && $(BIN)/python -m pip --quiet check || { \
 		echo "The dependencies could not be installed; pip says why above. No network or no" \
 			"index: set PIP_INDEX_URL or HTTPS_PROXY. No matching distribution: there is no" \
-			"wheel for this platform; use CPython 3.11 to 3.13 on Linux (glibc) or macOS." \
+			"wheel for this platform; use CPython 3.11 to 3.14 on Linux (glibc) or macOS." \
 			; exit 1; } >&2
 	@$(BIN)/python -c 'import xllamacpp' 2>.venv/import-error || { tail -n 1 .venv/import-error; \
 		echo "The embedded llama.cpp does not load. If libgomp is missing: apt-get install" \
@@ -230,6 +248,24 @@ clean: ## remove what was built, .venv included
 .venv-demo/.installed: constraints.txt pyproject.toml deploy/pins.py tests/demo/install.py \
 		| .interpreter
 	@$(PYTHON) -m tests.demo.install .venv-demo
+	@touch $@
+
+# Another Python's venv. The project in it is a copy: the link tree of the editable install is .venv's.
+.venv-3.%/.dependencies: constraints.txt
+	@echo "installing the pinned dependencies for $$($(NEWEST) -V)"
+	@rm -rf $(@D)
+	@$(NEWEST) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		--no-deps --only-binary :all: -r constraints.txt
+	@touch $@
+
+.venv-3.%/.installed: .venv-3.%/.dependencies FORCE
+	@rm -rf $(@D)/source
+	@mkdir $(@D)/source
+	@cp -R $(PACKAGES) deploy __main__.py config.example.toml pyproject.toml README.md LICENSE \
+		$(@D)/source
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--no-build-isolation --force-reinstall ./$(@D)/source
 	@touch $@
 
 # llama.cpp b7376 for tests/live/test_old_llamacpp.py: that wheel and nothing else.
