@@ -380,11 +380,11 @@ class Upstream:
             async with asyncio.timeout(seconds):  # of the whole body: it may come byte by byte
                 return answer.status, await answer.read(limit)
         except UpstreamError as error:  # noted already
-            if error.reason not in ("first_byte_timeout", "chunk_timeout"):
+            if error.reason not in ("first_byte_timeout", "chunk_timeout", "too_large"):
                 raise
-            raise not_told(self.peer, asked, seconds, error.reason) from error
+            raise not_told(self.peer, asked, error.reason, seconds, limit) from error
         except TimeoutError as error:
-            late = not_told(self.peer, asked, seconds, "chunk_timeout")
+            late = not_told(self.peer, asked, "chunk_timeout", seconds, limit)
             raise self.note_failure(late) from error
 
     async def _connect(self) -> Wire:

@@ -172,13 +172,13 @@ def not_read(peer: Peer, error: BaseException, first: bool, seconds: float) -> U
     return None
 
 
-def not_told(peer: Peer, path: str, seconds: float, reason: Reason) -> UpstreamError:
-    """Return the error for a question of the proxy's own whose answer takes too long."""
-    return UpstreamError(
-        reason,
-        f"The {peer.name} did not answer {path} within {seconds:g} s. Look at its log; if it is "
-        "only slow, raise timeouts.probe.",
-    )
+def not_told(peer: Peer, asked: str, reason: Reason, seconds: float, limit: int) -> UpstreamError:
+    """Return the error for a question of the proxy's own whose answer is too late or too large."""
+    said = f"did not answer {asked} within {seconds:g} s. Look at its log; if it is only slow, "
+    said += "raise timeouts.probe."
+    if reason == "too_large":
+        said = f"answered {asked} with more than {limit} bytes. {_NOT_HTTP[peer.kind]}"
+    return UpstreamError(reason, f"The {peer.name} {said}")
 
 
 def too_large(peer: Peer, limit: int) -> UpstreamError:

@@ -37,6 +37,12 @@ async def test_live_whatever_happens(upstream: Upstream, start_proxy: StartProxy
             "timeouts.probe.",
         ),
         ([Cut()], 503, "closed the connection"),
+        (
+            whole(b"<html>" + 65_536 * b" ", content_type="text/html"),
+            503,
+            "answered GET /health with more than 65536 bytes. Check that the URL is that of an LLM "
+            "server",
+        ),
     ],
 )
 async def test_ready(
