@@ -30,6 +30,7 @@ ALL = (*DOCUMENTS, *(ROOT / name for name in OTHERS))
 GUIDES = tuple(path for path in DOCUMENTS if path.parent.name == "guides")
 ELSEWHERE = {
     "DashScope": "incremental_output",
+    "Cline": "read_file",
     "Codex": "env_key model_context_window model_instructions_file wire_api",
     "llama.cpp": "exceed_context_size_error",
     "DSPy": "register_model",

@@ -35,6 +35,7 @@ ELSEWHERE = {
     "apt-get": "needs root",
     "bwrap": "tests/deploy/test_bwrap.py",
     "claude": "make live-clients",
+    "cline": "make live-clients",
     "cn": "make live-clients",
     "codex": "make live-clients",
     "curl": "test_a_command_that_serves runs the banner's own",

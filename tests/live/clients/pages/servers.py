@@ -40,7 +40,7 @@ REPLAYED = {
 }
 """Adapter -> the answers of such servers that are replayed; each is a model's name."""
 
-LONG = 32_768  # for what agents say before the question; shared by two slots
+LONG = 32_768  # for what agents say before the question
 ALIASES = '{ "claude-sonnet-4-5" = "tiny" }'
 
 
@@ -60,9 +60,12 @@ class Servers:
 
 
 @contextmanager
-def serving_llamacpp(model: Path, template: str = "", context: int = 2048) -> Iterator[str]:
-    """Run a real llama.cpp until the block ends; gives its base URL."""
-    command = [sys.executable, str(SERVE), str(model), template, f"n_ctx={context}"]
+def serving_llamacpp(
+    model: Path, template: str = "", context: int = 2048, slots: int = 2
+) -> Iterator[str]:
+    """Run a real llama.cpp until the block ends; gives its base URL. Slots share the context."""
+    numbers = (f"n_ctx={context}", f"n_parallel={slots}")
+    command = [sys.executable, str(SERVE), str(model), template, *numbers]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
@@ -84,7 +87,7 @@ def serving_all(folder: Path) -> Iterator[Servers]:
         llamacpp = stack.enter_context(serving_llamacpp(model))
         structured = stack.enter_context(serving_llamacpp(model, PLAIN_TEMPLATE))
         wide = write_model(folder / "long.gguf", context=LONG)
-        long = stack.enter_context(serving_llamacpp(wide, context=LONG))
+        long = stack.enter_context(serving_llamacpp(wide, context=LONG, slots=1))
         replay = stack.enter_context(replaying())
         tables = [
             _backend("llamacpp", llamacpp, "llamacpp", ["my-model", "tiny"]),
