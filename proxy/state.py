@@ -68,5 +68,5 @@ class State:
         if self.draining:
             return "the proxy is shutting down"
         if self.store is not None and self.store.trouble:
-            return f"The store of completions fails: {self.store.trouble}"
+            return f"The store of completions cannot be used now: {self.store.trouble}"
         return await self.readiness.reason()

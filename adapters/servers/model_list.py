@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from msgspec import DecodeError, Struct, json
+from msgspec import Struct
 
+from wellspoken.adapters.repairs.loose_json import parse
 from wellspoken.adapters.requests.shapes import Model
 from wellspoken.adapters.servers.context_length import lengths_of
 
@@ -56,8 +57,8 @@ def read_models(body: bytes) -> Listed:
     a second time in Ollama's form.
     """
     try:
-        decoded = json.decode(body)
-    except (DecodeError, UnicodeDecodeError, RecursionError):
+        decoded = parse(body)
+    except ValueError:
         return NOTHING_LISTED
     items = decoded.get("data") if isinstance(decoded, dict) else decoded
     found: dict[str, Model] = {}
@@ -80,8 +81,8 @@ def read_models(body: bytes) -> Listed:
 def holds_list(body: bytes) -> bool:
     """Say whether a body holds a list of models, if an empty one; some send a bare array."""
     try:
-        decoded = json.decode(body)
-    except (DecodeError, UnicodeDecodeError, RecursionError):
+        decoded = parse(body)
+    except ValueError:
         return False
     return isinstance(decoded, list) or (isinstance(decoded, dict) and "data" in decoded)
 

@@ -15,6 +15,7 @@ from wellspoken.adapters.servers.model_list import Listed, read_models
     [
         (b'{"data": [{"id": "a", "created": "now", "owned_by": null}]}', ["a"]),
         (b'[{"id": "a", "created": 1e300}, {"id": "b", "created": true}]', ["a", "b"]),
+        (b'{"data": [{"id": "a", "size": NaN}, {"id": "b\\ud83d"}]}', ["a", "b\ufffd"]),
         (b'{"data": null}', []),
         (b"{", []),
         (b"\xff", []),

@@ -310,7 +310,7 @@ async def test_a_store_that_is_broken_stops_no_answer(
     await proxy.service.state.store.open()
     status, answer = await proxy.get("/readyz")
     assert status == 503
-    assert answer["reason"].startswith("The store of completions fails: ")
+    assert answer["reason"].startswith("The store of completions cannot be used now: ")
     assert path in answer["reason"]
     async with await proxy.chat(**KEEP) as response:
         assert response.status == 200
