@@ -138,7 +138,9 @@ def test_an_installed_wheel_runs_and_goes(built: tuple[Path, Path, str], tmp_pat
         return done.stdout
 
     command = f"{program.parent}/wellspoken"
-    run(*pip, "install", "--no-deps", "--no-index", "--no-compile", str(built[0]))
+    # A copy of the project in this environment would do for pip.
+    options = ("--no-deps", "--no-index", "--no-compile", "--ignore-installed")
+    run(*pip, "install", *options, str(built[0]))
     version = run(command, "--version")
     assert version == run(str(program), "-m", "wellspoken", "--version") != ""
     example = run(command, "config", "example")
