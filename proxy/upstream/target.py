@@ -184,8 +184,9 @@ class Target:
         acts on is none for /metrics.
         """
         for name in listed:
-            if len(self.labels) < LABELLED and 0 < len(name) <= LONGEST and name.isprintable():
-                self.labels |= {name, name.removesuffix(":latest")}
+            for known in (name, name.removesuffix(":latest")):
+                if len(self.labels) < LABELLED and 0 < len(name) <= LONGEST and name.isprintable():
+                    self.labels.add(known)
 
     @property
     def passes(self) -> tuple[str, ...]:

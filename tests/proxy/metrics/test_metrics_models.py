@@ -120,6 +120,16 @@ async def test_what_a_terminal_acts_on_is_no_label(
     assert counted(await proxy.metrics(), "requests_total") == {"_other": 3, "漢字 😀": 1}
 
 
+async def test_the_bound_counts_the_names_without_a_tag_too(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    serves(upstream, "odd", *(f"m{number}:latest" for number in range(LABELLED)))
+    proxy = await start_proxy(upstream)
+    assert (await proxy.get(MODELS))[0] == 200
+    target = proxy.service.state.router.only
+    assert target is not None and len(target.labels) == LABELLED
+
+
 async def test_of_several_backends_the_configured_names_count(
     upstream: Upstream, start_proxy: StartProxy
 ) -> None:
