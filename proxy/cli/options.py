@@ -177,9 +177,8 @@ def start(file: str | None, flags: dict[str, Any]) -> int:
 
         for line in describe_errors(examined):
             print(f"wellspoken: {line}", file=sys.stderr)
-        if file is not None:
-            text = f"to look again without starting anything: wellspoken check {file}"
-            print(f"wellspoken: {text}", file=sys.stderr)
+        if source.advice:
+            print(f"wellspoken: {source.advice}", file=sys.stderr)
         return 2
     config = examined.config
     for doubt in (*doubtful_variables(os.environ), *doubtful_urls(config.backend)):

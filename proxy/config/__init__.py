@@ -99,6 +99,13 @@ class ConfigSource(NamedTuple):
         """Return the configuration as it is now; it reads a file. Raises ConfigError."""
         return load(self.file, self.flags, self.environ)
 
+    @property
+    def advice(self) -> str:
+        """What to do about a configuration that cannot be used, "" where it is no file."""
+        if self.file is None:
+            return ""
+        return f"to look again without starting anything: wellspoken check {self.file}"
+
     def examine(self) -> Examined:
         """Return what `load` would, and everything that is wrong with it. Raises ConfigError."""
         return examine(self.file, self.flags, self.environ)

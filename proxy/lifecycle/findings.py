@@ -71,8 +71,8 @@ def why_unusable(config: Config, source: ConfigSource | None, error: ConfigError
     _, _, end = str(error).rstrip(".").rpartition(": ")  # before it stands how the key is named
     if not any(end in line for line in lines):
         lines.insert(0, str(error))
-    if source is not None and source.file is not None:
-        lines.append(f"to look again without starting anything: wellspoken check {source.file}")
+    if source is not None and source.advice:
+        lines.append(source.advice)
     return lines
 
 

@@ -174,10 +174,8 @@ class Parent:
         if code not in (1, 2):
             self._log.error("%s, so that nothing is served", told)
             code = 1
-        elif code == 2 and self._source is not None and self._source.file is not None:
-            self._log.error(
-                "to look again without starting anything: wellspoken check %s", self._source.file
-            )
+        elif code == 2 and self._source is not None and self._source.advice:
+            self._log.error("%s", self._source.advice)
         self._code = code
         self._signals.raise_to(1)
 
