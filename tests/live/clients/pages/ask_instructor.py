@@ -15,13 +15,13 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 
-class get_weather(BaseModel):  # noqa: N801: a tool's name
+class get_weather(BaseModel):  # a tool has the name of its class
     """Tell the weather of a city."""
 
     city: str
 
 
-class get_time(BaseModel):  # noqa: N801: the tool that the tiny model knows
+class get_time(BaseModel):  # the tool that the tiny model knows
     """Tell the time in a zone."""
 
     tz: str
