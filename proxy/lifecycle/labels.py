@@ -18,7 +18,8 @@ class LabelLearner:
 
     It may have loaded that model since, or have been away when the proxy started. Names that a
     client invents have it asked once in `AGAIN` seconds. One asking is under way at a time, in a
-    task of its own, so no answer waits for it.
+    task of its own, so no answer waits for it. A server that has no list is not asked more often,
+    as a `Memory` of it would, which is for what a request waits for.
     """
 
     def __init__(self) -> None:
