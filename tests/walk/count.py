@@ -6,7 +6,6 @@ an old vLLM's, so every event is translated. Nothing here depends on how fast th
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import socket
@@ -112,8 +111,9 @@ def run() -> Found:
         with child(["-m", "tests.walk.counted", path, *arguments], None) as proxy:
             control = Control(path)
             try:
+                urls = (proxy.url, backend)
                 measured = {
-                    name: _count(loop, control, proxy.url, job) for name, job in by_name.items()
+                    name: loop.run(_count(control, urls, job)) for name, job in by_name.items()
                 }
             finally:
                 control.close()
@@ -130,18 +130,20 @@ def _case(name: str, answer: Answer, kind: str) -> Case:
     return Case(load.Job(name, ask, 1), answer, kind)
 
 
-def _count(loop: asyncio.Runner, control: Control, url: str, job: load.Job) -> dict[str, Any]:
-    """Return what the requests of one kind call, once the same were answered before."""
-    times = REQUESTS if job.name == "small" else 1
-    loop.run(_ask(url, job, 3))
-    with control.count() as counted:
-        loop.run(_ask(url, job, times))
+async def _count(control: Control, urls: tuple[str, str], job: load.Job) -> dict[str, Any]:
+    """Return what the requests of one kind call: on a connection that is kept, in a proxy whose
+    connections to the backend are kept as well, after the same were answered before.
+    """
+    url, backend = urls
+    (client,) = await load.connected(url, 1)
+    try:
+        await load.settle(client, url, job, backend)
+        with control.count() as counted:
+            for _ in range(REQUESTS if job.name == "small" else 1):
+                await load.fetch_on(client, url, job)
+    finally:
+        client.close()
     return counted
-
-
-async def _ask(url: str, job: load.Job, times: int) -> None:
-    for _ in range(times):
-        await load.fetch(url, job)
 
 
 def _calls(more: dict[str, Any], less: dict[str, Any], number: int) -> Calls:
