@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import load
-from tests.bench.data import Answer, Source
+from tests.bench.data import Source
+from tests.bench.judge.loads import case, upstream
 from tests.bench.process import child
-from tests.bench.proxy import Case, upstream
 
 REQUESTS = 50
 SHORT, LONG = 20, 120  # events of the streams whose difference tells the calls of one event
@@ -95,23 +95,23 @@ def run() -> Found:
     """Start everything, count, stop. Raises LoadError, StartError."""
     source = Source()
     found = [
-        _case("small", source.answer(20, 0), "json"),
-        _case("short", source.answer(SHORT, 5), "paced"),
-        _case("long", source.answer(LONG, 5), "paced"),
-        _case("one", source.answer(3, 5), "paced"),
+        case("small", "", source.answer(20, 0), "json"),
+        case("short", "", source.answer(SHORT, 5), "paced"),
+        case("long", "", source.answer(LONG, 5), "paced"),
+        case("one", "", source.answer(3, 5), "paced"),
     ]
-    by_name = {case.job.name: case.job for case in found}
+    by_name = {each.name: each.job for each in found}
     with (
         tempfile.TemporaryDirectory() as folder,
         upstream(found, None) as backend,
         load.runner() as loop,
     ):
         path = str(Path(folder) / "control")
-        arguments = [backend, "--adapter", "vllm", "--listen", "127.0.0.1:0"]
+        arguments = [backend.url, "--adapter", "vllm", "--listen", "127.0.0.1:0"]
         with child(["-m", "tests.walk.counted", path, *arguments], None) as proxy:
             control = Control(path)
             try:
-                urls = (proxy.url, backend)
+                urls = (proxy.url, backend.url)
                 measured = {
                     name: loop.run(_count(control, urls, job)) for name, job in by_name.items()
                 }
@@ -125,17 +125,12 @@ def run() -> Found:
     )
 
 
-def _case(name: str, answer: Answer, kind: str) -> Case:
-    ask = load.asking(name, answer.k, kind != "json")
-    return Case(load.Job(name, ask, 1), answer, kind)
-
-
 async def _count(control: Control, urls: tuple[str, str], job: load.Job) -> dict[str, Any]:
     """Return what the requests of one kind call: on a connection that is kept, in a proxy whose
     connections to the backend are kept as well, after the same were answered before.
     """
     url, backend = urls
-    (client,) = await load.connected(url, 1)
+    client = await load.connect(url, load.Client)
     try:
         await load.settle(client, url, job, backend)
         with control.count() as counted:
