@@ -2,6 +2,8 @@
 
 events and bodies are the translation alone; proxy is the whole proxy beside other servers, limits
 what of it is no ratio, calls the calls of a request; last stand the targets and what was measured.
+--growth measures over tokens, alternatives, streams and connections; --readme takes one or several
+runs' JSON and writes what the README says of speed.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 
 from tests.bench import kernels, table
 from tests.bench.data import Source
-from tests.bench.judge import limits, loads, report, rounds, targets
+from tests.bench.judge import growth, limits, loads, readme, report, rounds, targets
 from tests.bench.load import LoadError
 from tests.bench.process import StartError
 from tests.walk import count
@@ -28,10 +30,12 @@ TABLES = ("events", "bodies", "proxy", "limits", "calls")
 def main() -> int:
     """Run the benchmark; return the exit code, 1 if an answer was wrong or a server missing."""
     options = _parser().parse_args()
+    if options.readme:
+        return _write_readme(options.readme)
     bench = Bench(options)
     print(f"{bench.found['machine']}\n")
     try:
-        for name in options.only or TABLES:
+        for name in ["growth"] if options.growth else options.only or TABLES:
             print(getattr(bench, name)(), flush=True)
     except (kernels.WrongAnswer, LoadError, StartError) as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -50,7 +54,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", choices=TABLES, nargs="+", help="these tables")
     parser.add_argument("--loads", metavar="NAME", nargs="+", help="these loads of the proxy")
     parser.add_argument("--peers", action="store_true", help="LiteLLM and vllm-router beside it")
+    parser.add_argument("--growth", action="store_true", help="instead: over what time grows")
+    parser.add_argument(
+        "--readme", metavar="FILE", type=Path, nargs="+", help="write the README's part from JSON"
+    )
     return parser
+
+
+def _write_readme(paths: list[Path]) -> int:
+    try:
+        readme.write(paths)
+    except (OSError, ValueError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 class Bench:
@@ -102,6 +119,13 @@ class Bench:
         self.run.counted = count.run()
         self.found["calls"] = asdict(self.run.counted)
         return count.text(self.run.counted) + "\n"
+
+    def growth(self) -> str:
+        """How time and memory grow."""
+        sizes = growth.QUICK if self.options.quick else growth.FULL
+        points = growth.measure(self.source, sizes, _tell)
+        self.found["growth"] = [asdict(point) for point in points]
+        return report.growth(points)
 
     def targets(self) -> str:
         """What must be, and what was; empty where nothing of it was measured."""

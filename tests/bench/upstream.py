@@ -128,7 +128,9 @@ async def serve(folder: Path) -> None:
     """Listen on a free port, say so, and serve until killed."""
     answers, seen = canned(folder), Seen()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(answers, seen), "127.0.0.1", 0)
+    server = await loop.create_server(
+        lambda: Connection(answers, seen), "127.0.0.1", 0, backlog=4096
+    )
     host, port = server.sockets[0].getsockname()[:2]
     print(f"listens on http://{host}:{port}", flush=True)
     await asyncio.Event().wait()

@@ -9,6 +9,7 @@ from tests.bench.process import cores
 from tests.bench.table import markdown
 
 if TYPE_CHECKING:
+    from tests.bench.judge.growth import Point
     from tests.bench.judge.limits import Limits
     from tests.bench.judge.rounds import Compared, Measured
     from tests.bench.judge.targets import Verdict
@@ -65,12 +66,22 @@ def limits(found: Limits) -> str:
         ("added by bare", f"{found.added_bare:.2f} ms"),
         ("added by ours", f"{found.added:.2f} ms"),
         ("added by ours, events spread", f"{found.added_spread:.2f} ms"),
-        ("two workers over one, for a core second left", f"{scaling.worth:.2f}"),
+        ("two workers over one, were the load elsewhere", f"{scaling.worth:.2f}"),
         ("two workers over one, rates", f"{scaling.plain:.2f}"),
         ("cores that load and upstream used beside two", f"{scaling.used:.2f}"),
     ]
     title = "One process on a core of its own; large answers, and 3,000 events a second.\n\n"
     return title + markdown(["what", "measured"], [list(row) for row in rows]) + "\n"
+
+
+def growth(found: list[Point]) -> str:
+    """Return how time and memory grow."""
+    rows = [
+        [point.axis, f"{point.size:,}", f"{point.cpu:,.1f}", point.unit, f"{point.peak:.0f}"]
+        for point in found
+    ]
+    title = "CPU microseconds a unit, and MB that were resident at most, of one process.\n\n"
+    return title + markdown(["what grows", "to", "CPU", "a", "MB"], rows) + "\n"
 
 
 def verdicts(found: list[Verdict]) -> str:
@@ -79,7 +90,9 @@ def verdicts(found: list[Verdict]) -> str:
         [each.title, _bound(each, each.must), _bound(each, each.goal), _number(each), each.mark]
         for each in found
     ]
-    return markdown(["target", "must", "goal", "measured", ""], rows) + "\n"
+    table = markdown(["target", "must", "goal", "measured", ""], rows)
+    noisy = any(each.mark == "?" for each in found)
+    return table + ("\n?: the machine had other work to do.\n" if noisy else "\n")
 
 
 def _bound(verdict: Verdict, bound: float | None) -> str:

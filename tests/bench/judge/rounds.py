@@ -153,7 +153,7 @@ def _round(
             count = done.answers * each.units
             one[f"{side.name}.rate"] = count / done.seconds
             one[f"{side.name}.cpu"] = used / count * 1e6
-            one[f"{side.name}.switches"] = switches / count
+            one[f"{side.name}.switches"] = max(switches, 0) / count  # threads may have ended
             one[f"{side.name}.share"] = used / done.seconds
             one[f"{side.name}.rest"] = rest / done.seconds
             one[f"{side.name}.busy"] = (used + waited) / done.seconds

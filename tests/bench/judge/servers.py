@@ -66,11 +66,11 @@ model_list:
 """
 
 
-def ours(backend: str, *options: str) -> Program:
+def ours(backend: str, *options: str, **environment: str) -> Program:
     """Return wellspoken in front of an old vLLM."""
     listen = f"127.0.0.1:{free_port()}"
     serve = ["-m", "wellspoken.proxy.cli", backend, "--adapter", "vllm", "--listen", listen]
-    return Program([sys.executable, *serve, *options], f"http://{listen}")
+    return Program([sys.executable, *serve, *options], f"http://{listen}", environment)
 
 
 def bare(backend: str) -> Program:

@@ -5,14 +5,28 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from tests.bench import __main__ as bench
 from tests.bench.data import Source
-from tests.bench.judge import latency, limits, report, rounds, servers, targets
+from tests.bench.judge import (
+    growth,
+    latency,
+    limits,
+    readme,
+    report,
+    rounds,
+    servers,
+    targets,
+    workers,
+)
 from tests.bench.judge.loads import Effort
+from tests.bench.judge.picture import picture
 from tests.bench.judge.rounds import Compared, Measured
 from tests.bench.judge.targets import Run, Target
 
@@ -61,6 +75,10 @@ def test_a_server_that_does_not_start_is_told(
 
 def test_the_limits_are_measured(source: Source) -> None:
     found = limits.measure(source, TINY)
+    for direct, mark in ((0.2, "met"), (1.2, "?")):
+        run = Run({}, replace(found, direct=direct, added=0.5))
+        (verdict,) = (each for each in targets.judge(run) if "at p99" in each.title)
+        assert verdict.mark == mark
     assert found.start > 0 and found.scaling.plain > 0
     for value in (found.idle, found.held, found.held_idle, found.held_many, found.peak):
         assert math.isnan(value) or value > 0
@@ -86,7 +104,7 @@ def test_targets_are_judged_by_what_was_measured(compared: Compared) -> None:
         (False, 0.5, "goal"),
         (False, 0.9, "met"),
         (False, 1.1, "missed"),
-        (False, math.nan, ""),
+        (False, math.nan, "?"),
         (True, 0.9, "missed"),
         (True, 1.0, "met"),
     ],
@@ -106,3 +124,87 @@ def test_an_event_is_noted_when_it_begins() -> None:
     assert watch.times == sorted(watch.times)
     assert latency.percentile(sorted(range(100)), 0.99) == 99
     assert latency.percentile([1.0], 0.99) == 1.0
+
+
+SIZES = growth.Sizes((10, 20), (0, 5), (1, 3), (1, 3), seconds=0.02, rounds=1, events=2)
+
+
+def test_growth_is_measured_over_each_size(source: Source) -> None:
+    found = growth.measure(source, SIZES)
+    assert [(point.axis, point.size) for point in found] == [
+        ("tokens", 10),
+        ("tokens", 20),
+        ("alternatives", 0),
+        ("alternatives", 5),
+        ("streams", 1),
+        ("streams", 3),
+        ("connections", 1),
+        ("connections", 3),
+    ]
+    assert all(math.isnan(point.cpu) or point.cpu > 0 for point in found)
+    assert len(report.growth(found).splitlines()) == 4 + len(found)
+
+
+def test_a_picture_has_each_point_twice_and_is_svg() -> None:
+    points = [growth.Point("tokens", n, "token", n / 10, n) for n in (10, 1000)]
+    points += [growth.Point("streams", n, "event", 3.0, 50.0) for n in (1, 2, 3)]
+    root = ElementTree.fromstring(picture(points))
+    assert len(root.findall(".//{*}circle")) == 2 * len(points)
+    said = [each.text for each in root.findall(".//{*}text")]
+    assert {"100.0", "1,000", "1000", "CPU of an event, over the first"} <= set(said)
+
+
+def test_the_readme_shows_what_a_run_printed() -> None:
+    figures = json.loads(readme.FIGURES.read_text())
+    made = readme.section(figures)
+    assert made in readme.README.read_text()
+    assert readme.PICTURE.read_text() == readme.growth(figures)
+    speeds = readme.README.read_text().partition("## How fast")[2]
+    around = speeds.replace(made, "").strip()
+    assert around == "`make bench` prints this of your machine.\n\nApache-2.0."
+
+
+def test_figures_are_those_of_full_runs() -> None:
+    run = {"date": "2026-01-01", "machine": "m", "versions": {"nginx": "1"}, "proxy": [1]}
+    grown = {"date": "2026-02-02", "machine": "n", "versions": {}, "growth": [2]}
+    found = readme.keep([run, grown | {"quick": False}])
+    assert found == run | {"growth": [2]} == readme.keep([grown, run])
+    with pytest.raises(ValueError, match="quick"):
+        readme.keep([run, grown | {"quick": True}])
+    with pytest.raises(ValueError, match="growth"):
+        readme.keep([run])
+
+
+def test_the_readme_is_written_from_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = tmp_path / "run.json"
+    given.write_text(readme.FIGURES.read_text())
+    for name in ("README", "PICTURE", "FIGURES"):
+        monkeypatch.setattr(readme, name, tmp_path / name)
+    readme.README.write_text(f"before\n{readme.MARKS[0]}\nold\n{readme.MARKS[1]}\nafter\n")
+    monkeypatch.setattr(sys, "argv", ["bench", "--readme", str(given)])
+    assert bench.main() == 0
+    figures = json.loads(given.read_text())
+    assert readme.README.read_text() == f"before\n{readme.section(figures)}\nafter\n"
+    assert json.loads(readme.FIGURES.read_text()) == figures
+    given.write_text("{}")
+    assert bench.main() == 1
+    assert "no run has 'proxy'" in capsys.readouterr().err
+
+
+def test_a_second_worker_is_worth_what_it_would_do_on_a_core_of_its_own() -> None:
+    one = {"rate": 100.0, "answers": 100.0, "busy": 1.0, "used": 0.2}
+    two = {"rate": 150.0, "answers": 95.0, "busy": 2.0, "used": 0.4}
+    found = workers._compare(one, two)
+    assert found == {"worth": pytest.approx(1.9), "plain": 1.5, "used": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.456, "0.46"), (0.996, "1.0"), (1.04, "1.0"), (9.96, "10"), (63.9, "64")]
+)
+def test_a_ratio_has_two_digits(value: float, shown: str) -> None:
+    numbers = {"ours.cpu": value, "bare.cpu": 1.0}
+    each = Measured("small", "", "request", False, 1, ["ours", "bare"], [numbers])
+    assert readme._ratio(each, "ours") == shown
+    assert readme._ratio(each, "LiteLLM") == "-"
