@@ -95,6 +95,7 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> U
             authorization=authorization,
             first=timeouts.first_token_stream if request.stream else timeouts.first_token_body,
             between=timeouts.between_chunks,
+            whole=not request.stream,
         )
 
     async def send_traced(upstream: Upstream, again: bool) -> UpstreamResponse:
