@@ -59,13 +59,14 @@ def find_variable(request: ChatRequest) -> Variable | None:
         messages = _decode_texts(raw)
     except (DecodeError, UnicodeDecodeError):
         return None
-    if not messages:
-        return None
-    roles = [message.role for message in messages]
-    if "system" in roles[1:] or (roles[:1] == ["system"] and roles[1:2] != ["user"]):
-        return None  # which a template may refuse, so that the server is asked first
-    facts = {"prompt_size": sum([len(message.content.encode()) for message in messages])}
-    return Variable("messages", raw, "system" if "system" in roles else "", facts)
+    kind, size = "", 0
+    for place, message in enumerate(messages):
+        size += len(message.content.encode())
+        if message.role == "system":
+            kind = "system"
+            if place or len(messages) == 1 or messages[1].role != "user":
+                return None  # which a template may refuse, so that the server is asked first
+    return Variable("messages", raw, kind, {"prompt_size": size}) if messages else None
 
 
 def exchange_for(request: ChatRequest, **given: Unpack[Surroundings]) -> Exchange:

@@ -154,8 +154,7 @@ async def read_body(request: BaseRequest, notable: bool, limit: int, idle: float
     announced = headers.get("Content-Length")
     if announced is not None and int(announced) > limit:
         raise _too_large(limit)
-    expected = headers.get("Expect", "") if notable else ""
-    if expected.lower() == "100-continue" and request.transport:
+    if notable and headers.get("Expect", "").lower() == "100-continue" and request.transport:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     content = request.content
     if content.is_eof() and announced is not None:
