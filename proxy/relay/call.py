@@ -15,7 +15,7 @@ from wellspoken.adapters.events import Fault, Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.errors import RequestError, error_json
 from wellspoken.proxy.http.connection import Connection
-from wellspoken.proxy.http.requests import read_body, request_id
+from wellspoken.proxy.http.requests import fresh_id, is_notable, read_body, request_id
 from wellspoken.proxy.http.responses import (
     EVENTS,
     JSON,
@@ -90,7 +90,8 @@ class Hooks:
 class Call(Struct, frozen=True, eq=False):
     """One request on its way: facts, the records of what becomes of it, the ways to answer it.
 
-    `began`: perf_counter's time at the end of the head. `tap` notes the bodies for the log.
+    `began`: perf_counter's time at the end of the head. `notable`: one of the headers came that are
+    (http/requests.py). `tap` notes the bodies for the log.
     """
 
     state: State
@@ -98,6 +99,7 @@ class Call(Struct, frozen=True, eq=False):
     request: BaseRequest
     id: str
     path: str
+    notable: bool
     began: float
     routing: Routing
     timing: Timing
@@ -135,7 +137,9 @@ class Call(Struct, frozen=True, eq=False):
         """
         config, began = self.state.config, perf_counter()
         try:
-            body = await read_body(self.request, config.limits.body, config.timeouts.client_body)
+            body = await read_body(
+                self.request, self.notable, config.limits.body, config.timeouts.client_body
+            )
         finally:
             self.timing.end_wait(began)
         if self.tap is not None:
@@ -253,13 +257,16 @@ class Call(Struct, frozen=True, eq=False):
 
 def begin_call(state: State, hooks: Hooks, request: BaseRequest) -> Call:
     """Return the call of a request whose head has come."""
-    id, routing = request_id(request), Routing()
+    headers = request.headers
+    notable, routing = is_notable(headers), Routing()
+    id = request_id(headers) if notable else fresh_id()
     return Call(
         state,
         hooks,
         request,
         id,
         request.raw_path.partition("?")[0],
+        notable,
         perf_counter(),
         routing,
         Timing(state.metrics, routing),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
 
 from wellspoken.adapters.events import Event
 from wellspoken.adapters.exchange import Exchange
@@ -27,6 +28,7 @@ class Amendment(NamedTuple):
     note: Callable[[Outcome], None]
 
 
+Amend = Callable[[], Awaitable[tuple[Amendment, ...]]]
 Merging = Callable[[int, list[Event]], list[Event]]
 
 
@@ -36,7 +38,7 @@ class BackendRequest(NamedTuple):
     `nothing`: no token is asked for, so no backend is; the number of the prompt's tokens, which
     `source` tells, one of the usage's. `extra`: further header lines. `untouched`: the answer is to
     leave as it comes. `amendments`: by which it is sent again, each at most once, should the server
-    refuse what they change.
+    refuse what they change; `amend` finds these out once it has refused a request for a body.
     """
 
     path: str
@@ -48,13 +50,13 @@ class BackendRequest(NamedTuple):
     untouched: bool = False
     method: str = "POST"
     amendments: tuple[Amendment, ...] = ()
+    amend: Amend | None = None
 
 
 More = Callable[[range], tuple[list[BackendRequest], list[BackendAnswer]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True, eq=False):
     """One request to the backend, or several whose answers `merge` makes one.
 
     `sources` read the answers, one each; empty for the usual case, a single answer that needs no

@@ -210,12 +210,13 @@ async def send_accepted(
 
     response, streamed, data = await send(request)
     left = request.amendments
+    if request.amend is not None and not _answers(response, data):
+        left = await request.amend()
     made: list[Amendment] = []
     while left or made:
         if streamed:
             data = await read_first_event(response, data)
-        # An answer may speak of errors; in a server's own there are no choices.
-        if response.status < 300 and (b'"choices"' in data or b"error" not in data):
+        if _answers(response, data):
             for amendment in made:
                 amendment.note("amended")
             for amendment in left:
@@ -231,6 +232,14 @@ async def send_accepted(
         left = tuple(other for other in left if other is not refused)
         response, streamed, data = await send(request._replace(payload=refused.payload()))
     return response, streamed, data
+
+
+def _answers(response: UpstreamResponse, data: bytes) -> bool:
+    """Say whether an answer is none of a refusal's.
+
+    It may speak of errors, but in a server's own there are no choices.
+    """
+    return response.status < 300 and (b'"choices"' in data or b"error" not in data)
 
 
 async def enter_engine(call: Call, target: Target) -> None:
