@@ -32,7 +32,7 @@ Amend = Callable[[], Awaitable[tuple[Amendment, ...]]]
 Merging = Callable[[int, list[Event]], list[Event]]
 
 
-class BackendRequest(NamedTuple):
+class BackendRequest(Struct, frozen=True, eq=False):
     """One request to a backend; `stream`: its answer is to be a stream.
 
     `nothing`: no token is asked for, so no backend is; the number of the prompt's tokens, which

@@ -224,7 +224,7 @@ class Planner(Generic[Wanted]):
             part = self.exchange.part(prompt, **facts)
             prelude = self._prelude(part, place, sample) if self.found or self.ids else []
             request = self._request(partial(make, part, self.streams, place, sample))
-            asks.append(request._replace(nothing=nothing, source=source))
+            asks.append(structs.replace(request, nothing=nothing, source=source))
             sources.append(BackendAnswer(part, self.endpoint.dialect, prelude))
         return asks, sources
 

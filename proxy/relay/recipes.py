@@ -10,9 +10,9 @@ needs no more than its translation. Whatever differs from that is planned anew.
 from __future__ import annotations
 
 import time
-from typing import Final, NamedTuple
+from typing import Final
 
-from msgspec import Raw, json, structs
+from msgspec import Raw, Struct, json, structs
 
 from wellspoken.adapters.exchange import AnswerResult, Notes
 from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest, Variable
@@ -26,7 +26,7 @@ MOST: Final = 256  # recipes of one configuration
 LONGEST: Final = 16_384  # bytes of a request without its text
 
 
-class Likeness(NamedTuple):
+class Likeness(Struct, frozen=True):
     """What requests have in common that differ in their `variable` alone."""
 
     key: RecipeKey

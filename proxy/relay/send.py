@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Final
 
+from msgspec import structs
+
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.readers.sse import EventTooLarge, SSEDecoder
 from wellspoken.engine.failure import NotReady
@@ -230,7 +232,7 @@ async def send_accepted(
         response.close()
         made.append(refused)
         left = tuple(other for other in left if other is not refused)
-        response, streamed, data = await send(request._replace(payload=refused.payload()))
+        response, streamed, data = await send(structs.replace(request, payload=refused.payload()))
     return response, streamed, data
 
 
