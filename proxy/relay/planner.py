@@ -120,6 +120,11 @@ class Planner(Generic[Wanted]):
             "prompt_logprobs"
         )
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing about the server is to be learned from its answer."""
+        return not self.usage or self._saw(TAKEN)
+
     async def find_ids(self, prompts: Sequence[Prompt]) -> None:
         """Find the prompts' token ids, which the backend's answer will not tell.
 

@@ -220,8 +220,13 @@ async def send_accepted(
     """
     response, streamed, data = await _send_once(call, target, request, streams)
     left = request.amendments
-    if request.amend is not None and not _answers(response, data):
-        left = await request.amend()
+    if request.amending is not None:
+        if streamed:
+            data = await read_first_event(response, data)
+        if _answers(response, data):
+            request.amending.note()
+        else:
+            left = await request.amending.find()
     made: list[Amendment] = []
     while left or made:
         if streamed:
