@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 
 from wellspoken.adapters.events import End, Event, Extra, Fault, Finish, Start, Text, Usage
 from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.lane import KNOWN, Lane
 from wellspoken.adapters.merge import Best, Merge, weakest
 from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative, TextOrNative
 from wellspoken.adapters.readers.near_openai import NearOpenAI
@@ -137,7 +138,10 @@ class BackendAnswer:
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events of these bytes of a stream."""
-        events = self.reader.feed(data)
+        return self.pass_on(self.reader.feed(data))
+
+    def pass_on(self, events: list[Event]) -> list[Event]:
+        """Return what the stages make of a reader's events."""
         if self.stop is not None:
             events = self._cut_at_stop(events)
         else:  # as `through`, without a call for each read
@@ -235,6 +239,9 @@ class StreamTranslator:
         self.body = body_writer(exchange) if fold else None
         self.stream = None if fold else stream_writer(exchange)
         self.kept = body_writer(exchange) if exchange.stored and not fold else None
+        self.lane: Lane | None = None
+        if merge is None and type(self.stream) is ChatStream and self.kept is None:
+            self.lane = lane_of(self.sources[0], self.stream)
         self.given: bytes | None = None
         self.written = 0
         self.done = False
@@ -243,7 +250,39 @@ class StreamTranslator:
 
     def feed(self, data: bytes, place: int = 0) -> bytes:
         """Return what the client gets for these bytes of the backend."""
-        return self._write(self.sources[place].feed(data), place)
+        lane = self.lane
+        if lane is None:
+            return self._write(self.sources[place].feed(data), place)
+        values = lane.split(data)
+        if values is None:
+            return self._pass(self.sources[place].feed(data), lane)
+        out = bytearray()
+        at, event = lane.run(values, out)
+        if at < len(values):
+            self._go_on(values, at, event, out, lane)
+        self.written += len(out)
+        return bytes(out)
+
+    def _go_on(
+        self, values: list[bytes], at: int, event: Text | None, out: bytearray, lane: Lane
+    ) -> None:
+        """Add what the client gets for a read's events from the first one that is not plain."""
+        source, before = self.sources[0], self.written
+        while at < len(values):
+            size, events = 1, list[Event]()
+            if event is not None:
+                events.append(event)
+            else:
+                size, events = lane.take(values[at:])
+            out += self._pass(source.pass_on(events), lane)
+            values = values[at + size :]
+            at, event = lane.run(values, out)
+        self.written = before
+
+    def _pass(self, events: list[Event], lane: Lane) -> bytes:
+        out = self._write(events, 0)
+        lane.follow(events)
+        return out
 
     def close(self, place: int = 0) -> bytes:
         """Return what the client gets when a backend's bytes end."""
@@ -330,6 +369,16 @@ class StreamTranslator:
         self.started = self.stream.started
         self.fault = self.stream.fault
         return out
+
+
+def lane_of(source: BackendAnswer, writer: ChatStream) -> Lane | None:
+    """Return the hot lane of an answer that may have one."""
+    reader, exchange = source.reader, source.exchange
+    if type(reader) is not NearOpenAI or exchange.n != 1:
+        return None
+    if not all(type(stage) in KNOWN for stage in source.stages):
+        return None
+    return Lane(reader, source.stages, writer)
 
 
 def through(pipeline: tuple[Stage, ...], events: list[Event]) -> list[Event]:

@@ -115,8 +115,7 @@ class Service:
         self.hooks = Hooks([RequestCounter(metrics)])
         # Asked at a scrape, rather than set twice by each request.
         metrics.inflight.set_function(lambda: self.state.inflight)
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Future[None] | None = None  # of a drain that waits for the last answer
         self._hosts = _hosts(config)
         self._retired: list[Upstream] = []  # of removed backends, with requests on their way
         self._servers: list[asyncio.Server] = []
@@ -143,6 +142,7 @@ class Service:
             name: scorer for name, scorer in state.scoring.items() if keep and name in known
         }
         state.config = config
+        state.recipes.clear()
         state.origins = _origins(config)
         state.router = Router(targets)
         state.keys = keys
@@ -194,7 +194,9 @@ class Service:
         self.listener.close_idle()
         try:
             async with asyncio.timeout(state.config.server.drain_timeout):
-                await self._idle.wait()
+                while state.inflight:
+                    self._idle = state.loop.create_future()
+                    await self._idle
         except TimeoutError:
             state.log.warning("%d requests did not end in time and are cut off", state.inflight)
         await self.listener.flush(1.0)
@@ -214,11 +216,10 @@ class Service:
         """Answer one request (aiohttp calls this), whatever happens on the way."""
         call = begin_call(self.state, self.hooks, request)
         self.state.inflight += 1
-        self._idle.clear()
         code = 499  # until something was answered: the client has left
         try:
             try:
-                refuse(request, self._hosts)
+                refuse(request, call.notable, self._hosts)
                 route = self._route(call)
                 if route.asks and self.state.inflight > self.state.config.limits.inflight:
                     raise _too_many()
@@ -236,8 +237,8 @@ class Service:
             if call.routing.engine is not None:
                 call.routing.engine.leave()
             self.state.inflight -= 1
-            if not self.state.inflight:
-                self._idle.set()
+            if self._idle is not None and not self.state.inflight and not self._idle.done():
+                self._idle.set_result(None)
             self._tell_observers(call, code)
 
     def _count_refusal(self, request: BaseRequest, code: int) -> str:

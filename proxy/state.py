@@ -9,12 +9,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
+from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.servers.backend import Dialect
 from wellspoken.proxy.config import Config
 from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.http.cors import Origins
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.upstream.readiness import Readiness
-from wellspoken.proxy.upstream.target import Router
+from wellspoken.proxy.upstream.target import Router, Target
 
 if TYPE_CHECKING:
     from wellspoken.proxy.store.completions import CompletionStore
@@ -36,13 +40,36 @@ class Scorer:
     forces: bool = True
 
 
+class Recipe(Struct, frozen=True, eq=False, kw_only=True):
+    """The plan of a request without its text, which holds while the target's `condition` is this.
+
+    `exchange` is that of the answer without what differs each time; `head` and `tail`: the payload
+    around the text; `amends`: another form may be tried where the server refuses this one.
+    """
+
+    target: Target
+    condition: tuple[object, ...]
+    exchange: Exchange
+    dialect: Dialect
+    path: str
+    stream: bool
+    head: bytes
+    tail: bytes
+    amends: bool
+
+
+RecipeKey = tuple[str | bytes, ...]
+"""The path, the text's kind, the request's keys in order, and the values of all but the text."""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class State:
     """The present state of one service; what a reload replaces is replaced in one step of the loop.
 
     `expose` gives the metrics in Prometheus' text format. `scoring`: a backend's name -> what
-    is known of its scoring of prompts. `stopping`: what is still open is cut off. `origins`: whose
-    web pages may use the service, None where no page's.
+    is known of its scoring of prompts. `recipes`: how requests are asked for that come again.
+    `stopping`: what is still open is cut off. `origins`: whose web pages may use the service, None
+    where no page's.
     """
 
     config: Config
@@ -56,6 +83,7 @@ class State:
     log: logging.Logger
     new_id: Callable[[], str] = new_id
     scoring: dict[str, Scorer] = field(default_factory=dict)
+    recipes: dict[RecipeKey, Recipe] = field(default_factory=dict)
     inflight: int = 0
     draining: bool = False
     stopping: bool = False

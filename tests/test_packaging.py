@@ -304,7 +304,7 @@ MUTANTS = [
     ("proxy/endpoints/stored.py", "import sqlite3", "a database is asked through the store"),
     (
         "proxy/server.py",
-        "import wellspoken.proxy.upstream.wire",
+        "import wellspoken.proxy.upstream.link.wire",
         "only proxy/upstream/client.py owns",
     ),
     ("proxy/store/queue.py", "import wellspoken.proxy.server", "the store knows no HTTP"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from msgspec import Raw, json
+from msgspec import DecodeError, Raw, json
 
 from wellspoken.adapters.exchange import Exchange, Extensions, Surroundings
 from wellspoken.adapters.requests import chat_bounds
@@ -23,10 +23,13 @@ from wellspoken.adapters.requests.shapes import (
     FunctionCall,
     Message,
     StreamOptions,
+    TextMessage,
     ToolChoice,
+    Variable,
 )
 
 _decode_typed = json.Decoder(ChatRequest).decode
+_decode_texts = json.Decoder(list[TextMessage]).decode
 
 
 def decode_chat(body: bytes, *, bounds: Bounds = "openai") -> ChatRequest:
@@ -35,12 +38,35 @@ def decode_chat(body: bytes, *, bounds: Bounds = "openai") -> ChatRequest:
     `bounds="backend"` checks types and what protects a backend (n, sizes) and leaves it the rest:
     five stop sequences, max_tokens -1, unknown roles and parts, a missing model.
     """
+    request = parse_chat(body)
+    chat_bounds.check(request, strict=bounds == "openai")
+    return request
+
+
+def parse_chat(body: bytes) -> ChatRequest:
+    """Return the request in `body`, its types checked, not its values; raise `RequestError` 400."""
     request, fields = parse(body, _decode_typed, '{"model": ..., "messages": [...]}')
     request.fields = fields
     if request.oai_compat is None:
         request.oai_compat = True
-    chat_bounds.check(request, strict=bounds == "openai")
     return request
+
+
+def find_variable(request: ChatRequest) -> Variable | None:
+    """Return the messages, where all are texts, the system's the first, followed by the user's."""
+    raw = bytes(request.fields.get("messages", b""))
+    try:
+        messages = _decode_texts(raw)
+    except (DecodeError, UnicodeDecodeError):
+        return None
+    kind, size = "", 0
+    for place, message in enumerate(messages):
+        size += len(message.content.encode())
+        if message.role == "system":
+            kind = "system"
+            if place or len(messages) == 1 or messages[1].role != "user":
+                return None  # which a template may refuse, so that the server is asked first
+    return Variable("messages", raw, kind, {"prompt_size": size}) if messages else None
 
 
 def exchange_for(request: ChatRequest, **given: Unpack[Surroundings]) -> Exchange:

@@ -18,6 +18,7 @@ from wellspoken.adapters.requests.shapes import (
     CompletionRequest,
     NativeRequest,
     Prompt,
+    Variable,
 )
 
 _ID_SIZE: Final = 4  # bytes of text that a token id stands for, about
@@ -38,6 +39,13 @@ def decode_completion(
     `max_tokens` (negative: no limit) and `n_probs` as `logprobs` (0: none), and a model need not be
     named; with `"oai_compat": false` any form of prompt passes, as llama.cpp's mixed arrays.
     """
+    request = parse_completion(body, native_names=native_names)
+    completions_bounds.check(request, strict=bounds == "openai")
+    return request
+
+
+def parse_completion(body: bytes, *, native_names: bool = False) -> CompletionRequest:
+    """Return the request in `body`, its types checked, not its values; raise `RequestError` 400."""
     decode: Callable[[bytes], CompletionRequest] = _decode_native if native_names else _decode
     request, fields = parse(body, decode, _EXAMPLE)
     request.fields = fields
@@ -47,8 +55,16 @@ def decode_completion(
         request.oai_compat = True
     if isinstance(request, NativeRequest) and request.oai_compat is not False:
         _translate(request)
-    completions_bounds.check(request, strict=bounds == "openai")
     return request
+
+
+def find_variable(request: CompletionRequest) -> Variable | None:
+    """Return the prompt, where it is one text."""
+    prompt = request.prompt
+    if not isinstance(prompt, str) or not prompt:
+        return None
+    facts = {"prompts": (prompt,), "prompt_size": _size(prompt)}
+    return Variable("prompt", json.encode(prompt), "", facts)
 
 
 def _translate(request: NativeRequest) -> None:

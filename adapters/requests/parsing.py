@@ -54,7 +54,7 @@ def parse(
         if not body.isascii():
             body.decode()  # the skipping of unread values does not look at their encoding
         fields = _decode_fields(body)
-        if is_too_deep(body, fields):
+        if len(body) > DEEPEST and is_too_deep(body, fields):
             raise RecursionError
         if len(fields) > MOST_KEYS:
             raise RequestError(

@@ -59,6 +59,13 @@ class Message(Struct, gc=False):
     reasoning: Any = None  # as vLLM and Ollama do
 
 
+class TextMessage(Struct, gc=False, forbid_unknown_fields=True):
+    """A message that is a text and nothing else."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
 class Function(Struct, gc=False):
     """A function the model may call; `parameters` is a JSON schema, unread."""
 
@@ -170,6 +177,19 @@ OFF: Final = (b"null", b"false")
 
 OPENAI_KEYS: Final = frozenset(ChatRequest.__struct_fields__) - OUR_KEYS - {"fields"}
 """The top-level keys of OpenAI's request; every other one is a vendor's."""
+
+
+class Variable(Struct, frozen=True):
+    """The text of a request that is another each time, while all else is as a program sends it.
+
+    `raw`: the value of `key` as a payload has it, whose content nothing depends on but what is said
+    of it here: its `kind`, and the `facts` of the answer's exchange.
+    """
+
+    key: str
+    raw: bytes
+    kind: str
+    facts: dict[str, Any]
 
 
 class ModelMeta(Struct, kw_only=True):

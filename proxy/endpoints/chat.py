@@ -10,7 +10,7 @@ from msgspec import Raw, structs
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.prompt_scores import prompt_token_ids_missing
 from wellspoken.adapters.requests import chat_bounds
-from wellspoken.adapters.requests.chat import decode_chat, exchange_for
+from wellspoken.adapters.requests.chat import exchange_for, find_variable, parse_chat
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.shapes import ChatRequest
 from wellspoken.adapters.requests.system import (
@@ -170,8 +170,9 @@ def _one_choice(wanted: ChatRequest, sample: int) -> ChatRequest:
 
 
 CHAT: Final = Generation(
-    lambda _, body, bounds: decode_chat(body, bounds=bounds),
+    lambda _, body: parse_chat(body),
     chat_bounds.check,
+    find_variable,
     exchange_for,
     lambda backend, exchange: backend.chat,
     "no chat completions. Use POST /v1/completions.",

@@ -15,12 +15,13 @@ from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests import completions_bounds
 from wellspoken.adapters.requests.chat_bounds import seed_of_choice
 from wellspoken.adapters.requests.completions import (
-    decode_completion,
     exchange_for_completion,
+    find_variable,
+    parse_completion,
     prompts,
 )
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.adapters.requests.shapes import Bounds, CompletionRequest, Prompt
+from wellspoken.adapters.requests.shapes import CompletionRequest, Prompt
 from wellspoken.adapters.servers.backend import Backend, Endpoint
 from wellspoken.adapters.servers.known.llamacpp_native import prepare_native
 from wellspoken.adapters.servers.parameters import find_rows, refuse
@@ -39,8 +40,8 @@ OPENAI_PATH = "/v1/completions"
 COMPUTED = frozenset({"prompt_logprobs"})  # what a backend that cannot do it is not sent
 
 
-def _decode(call: Call, body: bytes, bounds: Bounds) -> CompletionRequest:
-    return decode_completion(body, bounds=bounds, native_names=call.path != OPENAI_PATH)
+def _parse(call: Call, body: bytes) -> CompletionRequest:
+    return parse_completion(body, native_names=call.path != OPENAI_PATH)
 
 
 def _endpoint(backend: Backend, exchange: Exchange) -> Endpoint | None:
@@ -164,8 +165,9 @@ async def _size(planner: Planner[CompletionRequest], place: int, prompt: Prompt)
 
 
 COMPLETIONS: Final = Generation(
-    _decode,
+    _parse,
     completions_bounds.check,
+    find_variable,
     exchange_for_completion,
     _endpoint,
     "chat completions only. Use POST /v1/chat/completions.",

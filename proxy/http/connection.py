@@ -48,6 +48,7 @@ class Connection(RequestHandler):
         "_head_seconds",
         "_head_size",
         "_head_timer",
+        "_held",
         "_last",
         "_listener",
     )
@@ -62,6 +63,7 @@ class Connection(RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._answered = 0
+        self._held = False  # reading is paused, until a body that is too much at once was read
         self._last: StreamReader | None = None
 
     @property
@@ -71,8 +73,9 @@ class Connection(RequestHandler):
 
     def _between(self) -> bool:
         """Every request that has begun is answered and read to its end."""
+        last = self._last
         return self._answered == self._request_count and (
-            self._last is None or self._last.is_eof() or self._last.exception() is not None
+            last is None or last.is_eof() or last.exception() is not None
         )
 
     def data_received(self, data: bytes) -> None:
@@ -90,6 +93,17 @@ class Connection(RequestHandler):
                 self._refuse(431, "The request's headers are too large. Send fewer.")
             elif self._head_timer is None:
                 self._head_timer = self._loop.call_later(self._head_seconds, self._head_late)
+
+    def pause_reading(self) -> None:
+        """Read no more for now, as a body that nobody reads asks."""
+        self._held = True
+        super().pause_reading()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Read on, unless nothing has stopped that: aiohttp asks at each piece of a body."""
+        if self._held:
+            self._held = False
+            super().resume_reading(resume_parser)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Drop the timer, then cancel the handler (aiohttp, handler_cancellation)."""

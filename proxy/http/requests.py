@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-import secrets
 from collections.abc import Collection
+from functools import lru_cache
 from itertools import chain
+from os import urandom
 from typing import Final
 
 from aiohttp.web_request import BaseRequest
@@ -22,15 +23,30 @@ TRACE: Final = (TRACE_PARENT, TRACE_STATE)
 JSON: Final = "application/json"
 EXTENSIONS: tuple[Extensions, ...] = ("none", "known", "all")
 
+WISHES: Final = ("x-wellspoken-extensions", "x-wellspoken-keep")
+"""Headers of ours that change an answer."""
+
+NOTABLE: Final = (
+    *("Content-Encoding", "Expect", "Origin", "Transfer-Encoding", "x-request-id"),
+    *(*WISHES, *TRACE),
+)
+"""Headers that change how a request is answered; the usual one has none of them."""
+
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _DOTS = re.compile(r"/\.{1,2}(?:/|$)|%2e", re.IGNORECASE)
+VERSIONS: Final = frozenset(((1, 1), (1, 0)))
 _LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
 
 
-def request_id(request: BaseRequest) -> str:
+def is_notable(headers: CIMultiDictProxy[str]) -> bool:
+    """Say whether any of the `NOTABLE` headers came."""
+    return not headers.keys().isdisjoint(NOTABLE)
+
+
+def request_id(headers: CIMultiDictProxy[str]) -> str:
     """Return the client's x-request-id if it is sane, else a new one."""
-    given = request.headers.get("x-request-id")
+    given = headers.get("x-request-id")
     if given is not None and _SANE_ID.fullmatch(given):
         return given
     return fresh_id()
@@ -38,21 +54,23 @@ def request_id(request: BaseRequest) -> str:
 
 def fresh_id() -> str:
     """Return the id of a request that brought none, in OpenAI's form."""
-    return f"req_{secrets.token_hex(12)}"
+    return f"req_{urandom(12).hex()}"
 
 
-def refuse(request: BaseRequest, hosts: Collection[str] | None) -> None:
+def refuse(request: BaseRequest, notable: bool, hosts: frozenset[str] | None) -> None:
     """Raise RequestError for a request that aiohttp accepts and a proxy must not act on.
 
-    `hosts`: names that the Host header may hold beside local ones; None: any. On a loopback bind
-    this stops DNS rebinding, by which a web page reaches the proxy under the page's own name.
+    `notable`: it has one of these headers. `hosts`: names that the Host header may hold beside
+    local ones; None: any. On a loopback bind this stops DNS rebinding, by which a web page reaches
+    the proxy under the page's own name.
     """
     target = request.raw_path
-    if request.version not in ((1, 1), (1, 0)):
+    if request.version not in VERSIONS:
         raise RequestError("This server speaks HTTP/1.1. Use that version.", status=505)
-    if request.method in ("TRACE", "CONNECT"):
+    method = request.method
+    if method == "TRACE" or method == "CONNECT":
         raise RequestError(
-            f"{request.method} is not allowed. Use GET or POST.",
+            f"{method} is not allowed. Use GET or POST.",
             status=405,
             code="method_not_supported",
             headers={"Allow": "GET, HEAD, POST"},
@@ -62,16 +80,16 @@ def refuse(request: BaseRequest, hosts: Collection[str] | None) -> None:
             "The request's target has to be a path, like /v1/chat/completions: this is a reverse "
             "proxy. Use its address as base URL, not as HTTP proxy."
         )
-    if _DOTS.search(target.partition("?")[0]):
+    if _has_dots(target.partition("?")[0]):
         raise RequestError("The path holds dot segments. Write it without them.")
-    ascii_alone = b"".join(chain.from_iterable(request.raw_headers)).isascii()
-    for name, value in () if ascii_alone else request.raw_headers:
+    lines = request.raw_headers
+    for name, value in () if b"".join(chain.from_iterable(lines)).isascii() else lines:
         if not value.isascii():
             shown = name.decode("ascii", "replace")
             raise RequestError(f"The header {shown} holds bytes that are not ASCII. Remove them.")
-    if "Transfer-Encoding" in request.headers or "Content-Encoding" in request.headers:
-        _check_framing(request)
-    if hosts is not None and not _local(request.headers.get("Host", ""), hosts):
+    if notable:
+        _check_framing(request.headers)
+    if hosts is not None and not _is_local(request.headers.get("Host", ""), hosts):
         raise RequestError(
             "The Host header names no address of this server. Use http://localhost, or add the "
             "name to server.hosts in the configuration.",
@@ -79,9 +97,14 @@ def refuse(request: BaseRequest, hosts: Collection[str] | None) -> None:
         )
 
 
-def _check_framing(request: BaseRequest) -> None:
+@lru_cache(maxsize=256)
+def _has_dots(path: str) -> bool:
+    """Say whether a path, of which few are asked for again and again, holds dot segments."""
+    return _DOTS.search(path) is not None
+
+
+def _check_framing(headers: CIMultiDictProxy[str]) -> None:
     """Refuse every body framing but one Content-Length or plain chunks, and compressed bodies."""
-    headers = request.headers
     codings = [value.strip().lower() for value in headers.getall("Transfer-Encoding", ())]
     if codings and ("Content-Length" in headers or codings != ["chunked"]):
         raise RequestError(
@@ -96,7 +119,8 @@ def _check_framing(request: BaseRequest) -> None:
         )
 
 
-def _local(header: str, hosts: Collection[str]) -> bool:
+@lru_cache(maxsize=256)
+def _is_local(header: str, hosts: frozenset[str]) -> bool:
     """Say whether a Host header is an address or a name that the public DNS cannot hold."""
     name = header.strip().lower()
     if name.startswith("["):
@@ -112,13 +136,14 @@ def _local(header: str, hosts: Collection[str]) -> bool:
     return True
 
 
-async def read_body(request: BaseRequest, limit: int, idle: float) -> bytes:
-    """Return the body of a JSON request.
+def take_body(request: BaseRequest, notable: bool, limit: int) -> bytes | None:
+    """Return the body of a JSON request, None where not all of it has come.
 
-    Raises RequestError: 415 for another content type, 413 above `limit` bytes, 408 when the client
-    sends nothing for `idle` seconds.
+    `notable`: it has one of these headers. Raises RequestError: 415 for another content type, 413
+    above `limit` bytes.
     """
-    kind = request.headers.get("Content-Type", "" if "Origin" in request.headers else None)
+    headers = request.headers
+    kind = headers.get("Content-Type", "" if notable and "Origin" in headers else None)
     # A page of another site may send a request without a type unasked, a program may leave it out.
     if kind is not None and kind != JSON and kind.partition(";")[0].strip().lower() != JSON:
         raise RequestError(
@@ -126,19 +151,21 @@ async def read_body(request: BaseRequest, limit: int, idle: float) -> bytes:
             "with the header Content-Type: application/json.",
             status=415,
         )
-    announced = request.headers.get("Content-Length")
+    announced = headers.get("Content-Length")
     if announced is not None and int(announced) > limit:
         raise _too_large(limit)
-    expected = request.headers["Expect"] if "Expect" in request.headers else ""
-    if expected and expected.lower() == "100-continue" and request.transport:
+    if notable and headers.get("Expect", "").lower() == "100-continue" and request.transport:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     content = request.content
-    if content.is_eof() and announced is not None:
-        return content.read_nowait()
-    return await _read_slowly(request, limit, idle)
+    return content.read_nowait() if announced is not None and content.is_eof() else None
 
 
-async def _read_slowly(request: BaseRequest, limit: int, idle: float) -> bytes:
+async def read_body(request: BaseRequest, limit: int, idle: float) -> bytes:
+    """Return the body of a request that has not come yet.
+
+    Raises RequestError: 413 above `limit` bytes, 408 when the client sends nothing for `idle`
+    seconds.
+    """
     content = request.content
     parts: list[bytes] = []
     size = 0

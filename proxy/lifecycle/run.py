@@ -179,6 +179,8 @@ class _Life:
         if not signals.count:
             say(await banner(self.service, host, port))
             gc.collect()
+            # Requests leave few circles behind, and each look for them goes through what is alive.
+            gc.set_threshold(10_000, 20, 20)
             gc.freeze()  # what lives as long as the process need not be looked at again
         await signals.first.wait()
         await self._drain()

@@ -1,7 +1,7 @@
 """The log on stderr: text on a terminal, else one JSON object a line, never in the loop's way.
 
 Beside messages it has a line for each request (`Access`). No line has a prompt, an answer, a key or
-a header's value; with `log.bodies` and at level debug relay/bodies.py adds bodies, without keys.
+a header's value; with `log.bodies` and at level debug bodies.py adds bodies, without keys.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Final, Protocol, TextIO
 from wellspoken.adapters.events import Fault
 from wellspoken.proxy.config.secrets import redact
 from wellspoken.proxy.config.tables import Log
+from wellspoken.proxy.logs import bodies
 from wellspoken.proxy.logs.line_writer import Descriptor, LogWriter
 from wellspoken.proxy.logs.lines import JsonFormat, Request, TextLines, traceback_of
-from wellspoken.proxy.relay import bodies
 from wellspoken.proxy.relay.call import Call, Hooks
 from wellspoken.proxy.relay.outcome import QUIET, level_of, outcome_of
 from wellspoken.proxy.terminal.colour import Colour

@@ -11,7 +11,7 @@ import platform
 from functools import partial
 from typing import Final
 
-from msgspec import DecodeError, Struct, json
+from msgspec import DecodeError, Raw, Struct, json
 from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
@@ -136,13 +136,13 @@ class Metrics:
         """Count what one answer needed: each repair once, each dropped field; and its tokens."""
         notes = exchange.notes
         for rule in notes.counts:
-            self.repairs.series[backend, rule].inc()
+            self.repairs.series[backend, rule].value += 1
         if notes.fields:
-            self.fields.series[backend,].inc(sum(notes.fields.values()))
+            self.fields.series[backend,].value += sum(notes.fields.values())
         if exchange.result.usage_source:
-            self.usage.series[backend, exchange.result.usage_source].inc()
+            self.usage.series[backend, exchange.result.usage_source].value += 1
         for kind, count in tokens_of(exchange.result.usage):
-            self.tokens.series[backend, model, kind].inc(count)
+            self.tokens.series[backend, model, kind].value += count
 
     def count_passing_answer(self, backend: str, model: str, usage: Usage | None) -> None:
         """Count what an answer that passed through told of its tokens."""
@@ -175,6 +175,7 @@ class _Details(Struct):
 
 
 _details_of = json.Decoder(_Details).decode
+_NO_DETAILS: Final = (Raw(), Raw(b"null"))
 
 
 def tokens_of(usage: Usage | None) -> list[tuple[str, int]]:
@@ -183,7 +184,7 @@ def tokens_of(usage: Usage | None) -> list[tuple[str, int]]:
         return []
     counts = [("prompt", usage.prompt), ("completion", usage.completion)]
     for kind, raw in (("cached", usage.prompt_details), ("reasoning", usage.completion_details)):
-        if bytes(raw) not in (b"", b"null"):
+        if raw not in _NO_DETAILS:
             try:
                 counts.append((kind, getattr(_details_of(raw), f"{kind}_tokens")))
             except (DecodeError, UnicodeDecodeError):  # a backend's own idea of the object

@@ -44,8 +44,13 @@ def make_exchange(call: Call, target: Target, make: Callable[..., Exchange]) -> 
         tokenize=target.backend.tokenize,
         pairs_best=target.backend.pairs_best,
         recover=target.settings.recover,
-        origin=f"backend {target.name}, request {call.id}",
+        origin=origin_of(call, target),
     )
+
+
+def origin_of(call: Call, target: Target) -> str:
+    """Return how messages name a request and where it goes."""
+    return f"backend {target.name}, request {call.id}"
 
 
 def error_exchange(call: Call, backend: str, model: str) -> Exchange:

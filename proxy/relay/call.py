@@ -15,7 +15,13 @@ from wellspoken.adapters.events import Fault, Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.errors import RequestError, error_json
 from wellspoken.proxy.http.connection import Connection
-from wellspoken.proxy.http.requests import read_body, request_id
+from wellspoken.proxy.http.requests import (
+    fresh_id,
+    is_notable,
+    read_body,
+    request_id,
+    take_body,
+)
 from wellspoken.proxy.http.responses import (
     EVENTS,
     JSON,
@@ -90,7 +96,8 @@ class Hooks:
 class Call(Struct, frozen=True, eq=False):
     """One request on its way: facts, the records of what becomes of it, the ways to answer it.
 
-    `began`: perf_counter's time at the end of the head. `tap` notes the bodies for the log.
+    `began`: perf_counter's time at the end of the head. `notable`: one of the headers came that are
+    (http/requests.py). `tap` notes the bodies for the log.
     """
 
     state: State
@@ -98,6 +105,7 @@ class Call(Struct, frozen=True, eq=False):
     request: BaseRequest
     id: str
     path: str
+    notable: bool
     began: float
     routing: Routing
     timing: Timing
@@ -131,13 +139,16 @@ class Call(Struct, frozen=True, eq=False):
     async def read_body(self) -> bytes:
         """Return the body of the request; then the call waits for a backend. Raises RequestError.
 
-        As `http.requests.read_body` does.
+        As `http.requests.take_body` and `read_body` do.
         """
-        config, began = self.state.config, perf_counter()
-        try:
-            body = await read_body(self.request, config.limits.body, config.timeouts.client_body)
-        finally:
-            self.timing.end_wait(began)
+        config, request = self.state.config, self.request
+        body = take_body(request, self.notable, config.limits.body)
+        if body is None:
+            began = perf_counter()
+            try:
+                body = await read_body(request, config.limits.body, config.timeouts.client_body)
+            finally:
+                self.timing.end_wait(began)
         if self.tap is not None:
             self.tap.request(body)
         self.results.received = True
@@ -253,13 +264,16 @@ class Call(Struct, frozen=True, eq=False):
 
 def begin_call(state: State, hooks: Hooks, request: BaseRequest) -> Call:
     """Return the call of a request whose head has come."""
-    id, routing = request_id(request), Routing()
+    headers = request.headers
+    notable, routing = is_notable(headers), Routing()
+    id = request_id(headers) if notable else fresh_id()
     return Call(
         state,
         hooks,
         request,
         id,
         request.raw_path.partition("?")[0],
+        notable,
         perf_counter(),
         routing,
         Timing(state.metrics, routing),

@@ -74,7 +74,7 @@ class RequestCounter:
                 if routing.backend
                 else None,
             )
-        series[0].inc()
+        series[0].value += 1
         if series[1] is not None:
             series[1].observe(now - call.began)
         if timing.sent:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
 
 from wellspoken.adapters.events import Event
 from wellspoken.adapters.exchange import Exchange
@@ -27,16 +28,23 @@ class Amendment(NamedTuple):
     note: Callable[[Outcome], None]
 
 
+class Amending(Struct, frozen=True, eq=False):
+    """Amendments that are made out once they are needed; `note` is told where none is."""
+
+    find: Callable[[], Awaitable[tuple[Amendment, ...]]]
+    note: Callable[[], None]
+
+
 Merging = Callable[[int, list[Event]], list[Event]]
 
 
-class BackendRequest(NamedTuple):
+class BackendRequest(Struct, frozen=True, eq=False):
     """One request to a backend; `stream`: its answer is to be a stream.
 
     `nothing`: no token is asked for, so no backend is; the number of the prompt's tokens, which
     `source` tells, one of the usage's. `extra`: further header lines. `untouched`: the answer is to
     leave as it comes. `amendments`: by which it is sent again, each at most once, should the server
-    refuse what they change.
+    refuse what they change; `amending`: the same for a request whose like was sent before.
     """
 
     path: str
@@ -48,13 +56,13 @@ class BackendRequest(NamedTuple):
     untouched: bool = False
     method: str = "POST"
     amendments: tuple[Amendment, ...] = ()
+    amending: Amending | None = None
 
 
 More = Callable[[range], tuple[list[BackendRequest], list[BackendAnswer]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True, eq=False):
     """One request to the backend, or several whose answers `merge` makes one.
 
     `sources` read the answers, one each; empty for the usual case, a single answer that needs no

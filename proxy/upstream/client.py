@@ -4,7 +4,7 @@ Every request is built from the parsed model: no header and no path of the clien
 a client smuggles into its head cannot reach a backend. Backends are fixed by the configuration,
 redirects are answers like any other, and proxy variables of the environment are not read.
 
-aiohttp's response parser and its protocol do the HTTP; its ClientSession does not take part: it is
+The HTTP is parsed by httptools in a protocol of our own (link/wire.py). aiohttp's ClientSession is
 the main cost of a small request, and it cannot say whether a request's bytes were already sent,
 which decides whether a request may be repeated.
 """
@@ -14,217 +14,24 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
-from typing import NoReturn, Protocol
-
-from aiohttp import ClientPayloadError
-from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
-from multidict import CIMultiDictProxy
 
 from wellspoken.proxy.config.backend_headers import StaticHeaders
 from wellspoken.proxy.config.tables import Timeouts
-from wellspoken.proxy.upstream.connections import Connections
 from wellspoken.proxy.upstream.failures import (
     UNREACHABLE,
+    ConnectionCut,
     Peer,
     UpstreamError,
-    encoded,
     not_connected,
-    not_read,
     not_told,
-    too_large,
 )
-from wellspoken.proxy.upstream.wire import NEVER, Address, AnswerKind, Wire, take_ready
+from wellspoken.proxy.upstream.link.connect import Address
+from wellspoken.proxy.upstream.link.connections import Connections
+from wellspoken.proxy.upstream.link.response import UpstreamResponse as UpstreamResponse
+from wellspoken.proxy.upstream.link.wire import Wire
 
-READ_SIZE = 65_536  # bytes a connection buffers before it stops reading, twice at most
 _SECRETS = 64  # keys and headers of one backend that are remembered, the newest ones
 NO_HEADERS = StaticHeaders()
-LINGER = 0.25  # seconds for the last bytes of an answer that is no longer needed
-
-
-class Watch(Protocol):
-    """Who is told how a backend's answer comes in; see `UpstreamResponse.watch`."""
-
-    def begin_body(self) -> None:
-        """Note that the first piece of the body was read."""
-
-    def end(self) -> None:
-        """Note that the last byte has come or the connection was closed; more than once maybe."""
-
-    def note_failure(self, error: UpstreamError) -> None:
-        """Note that the answer broke off."""
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class UpstreamResponse:
-    """A backend's answer whose head has come; read it to its end, or close it.
-
-    `content_type` is lower-case and without parameters. After the last byte the connection goes
-    back to the idle ones by itself.
-
-    One task reads. Beside it run the timer (`_late`), which fails a wait that is too long, and the
-    parser, which may give the connection back (`_give_back`) at any wait of the reader's, or before
-    its first. Whoever cancels the reader has the connection closed, since bytes that nobody takes
-    would be the next answer's; `close` and `finish` await nothing, so they are safe in a `finally`.
-    """
-
-    _upstream: Upstream
-    _wire: Wire
-    _limit: float
-    _between: float
-    _coded: bool
-    _works: bool  # it shows that the model computes
-    _loop: asyncio.AbstractEventLoop
-    _first: bool = True  # no byte of the body has come
-    _complete: bool = False  # its last byte has come, and the connection is no longer ours
-    _body: StreamReader | None = None
-    _timer: asyncio.TimerHandle | None = None
-    _watch: Watch | None = None
-    _since: float = 0.0  # when the present wait began; 0: nobody waits
-    status: int = 0
-    headers: CIMultiDictProxy[str] = field(init=False)
-    content_type: str = ""
-    content_type_header: str = ""
-
-    async def head(self, again: bool = False) -> bool:
-        """Wait for the response's head, past any 1xx. Raises UpstreamError.
-
-        `again`: what the server did not read may be sent once more; then False is returned.
-        """
-        if self._limit:
-            self._since = self._loop.time()
-            self._timer = self._loop.call_later(self._limit, self._late)
-        try:
-            while True:
-                message, payload = await self._wire.read()
-                if message.code >= 200 or message.code == 101:
-                    break
-        except BaseException as error:
-            self.close()
-            if again and self._wire.unread and not isinstance(error, asyncio.CancelledError):
-                return False
-            self._raise(error)
-        self._wire.since = NEVER
-        self._body = payload
-        self.status = message.code
-        self.headers = message.headers
-        self.content_type_header = message.headers.get("Content-Type", "")
-        self.content_type = self.content_type_header.partition(";")[0].strip().lower()
-        coding = message.headers.get("Content-Encoding", "identity").strip().lower()
-        if message.code == 101 or (coding not in ("identity", "") and not self._coded):
-            self.close()
-            raise encoded(self._upstream.peer, coding)
-        payload.on_eof(self._give_back)
-        if payload is EMPTY_PAYLOAD:
-            self._body = None
-        return True
-
-    async def chunk(self) -> bytes:
-        """Return what has come, at least one byte; b"" at the end. Raises UpstreamError."""
-        body = self._body
-        if body is None:
-            return b""
-        data = take_ready(body)
-        if not data:
-            self._since = self._loop.time()
-            try:
-                data = await body.readany()
-            except BaseException as error:
-                self.close()
-                self._raise(error)
-        self._since = 0.0
-        if self._works:
-            self._upstream.heard = self._loop.time()
-        if self._first:
-            self._first = False
-            self._limit = self._between
-            if self._watch is not None:
-                self._watch.begin_body()
-            if not self._complete:
-                self._arm(self._between)
-        return data
-
-    def watch(self, watch: Watch) -> None:
-        """Tell `watch` of the body's first piece, of its end, and of what fails."""
-        self._watch = watch
-        if self._complete:
-            watch.end()
-
-    async def read(self, limit: int) -> bytes:
-        """Return the whole body. Raises UpstreamError, also for more than `limit` bytes."""
-        parts = []
-        size = 0
-        while data := await self.chunk():
-            parts.append(data)
-            size += len(data)
-            if size > limit:
-                self.close()
-                raise self._note_failure(too_large(self._upstream.peer, limit))
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def close(self) -> None:
-        """Close the connection at once, whatever is still to come; after the end, do nothing."""
-        self._stop()
-        self._body = None
-        if not self._complete:
-            self._wire.abort()
-        if self._watch is not None:
-            self._watch.end()
-
-    def finish(self) -> None:
-        """Say that what matters has been read: the rest, if it comes at once, is dropped.
-
-        A server's last chunk often is a packet of its own behind [DONE]; to wait a moment for it
-        keeps the connection, and costs nobody anything.
-        """
-        if self._body is not None and not self._complete:
-            self._limit = LINGER
-            self._since = self._loop.time()
-            self._arm(LINGER)
-
-    def _give_back(self) -> None:
-        """Give the connection back, at the moment in which its answer's last byte is parsed."""
-        self._stop()
-        self._complete = True
-        if self._watch is not None:
-            self._watch.end()
-        # Perhaps still inside the parser, where what follows the last byte in the same read is not
-        # seen yet; it is looked at again (`quiet`) before the connection is used.
-        streamed = self.content_type == "text/event-stream" or "Content-Length" not in self.headers
-        kind = AnswerKind(self._works, streamed, self.status >= 400)
-        self._upstream.connections.give(self._wire, kind)
-
-    def _arm(self, seconds: float) -> None:
-        self._stop()
-        if seconds:
-            self._timer = self._loop.call_later(seconds, self._late)
-
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _late(self) -> None:
-        """Fail the present wait if it is too long; the timer is moved here, not at every chunk."""
-        self._timer = None
-        waited = self._loop.time() - self._since if self._since else 0.0
-        if waited < self._limit - 0.001:
-            self._timer = self._loop.call_later(self._limit - waited, self._late)
-            return
-        self._wire.drop(TimeoutError())
-
-    def _note_failure(self, error: UpstreamError) -> UpstreamError:
-        if self._watch is not None:
-            self._watch.note_failure(error)
-        return error
-
-    def _raise(self, error: BaseException) -> NoReturn:
-        """Raise what a failed read means: the backend's failure by name, else the error itself."""
-        meaning = not_read(self._upstream.peer, error, self._first, self._limit)
-        if meaning is None:
-            raise error
-        raise self._note_failure(self._upstream.note_failure(meaning)) from error
 
 
 class Upstream:
@@ -275,13 +82,15 @@ class Upstream:
         first: float = 0.0,
         between: float = 0.0,
         coded: bool = False,
+        whole: bool = False,
     ) -> UpstreamResponse:
         """Send a request and return its answer once the head has come.
 
         `path` begins with /v1 or /; `extra` and `authorization` are whole header lines, the latter
         used where no key is configured. `first` and `between`: seconds for the first and for each
         further piece of the answer, 0 for no limit. `coded`: `extra` says which encodings of the
-        answer are welcome; otherwise none is. Raises UpstreamError.
+        answer are welcome; otherwise none is. `whole`: the body is wanted whole, so that of a small
+        one the head need not be told before. Raises UpstreamError.
         """
         head = f"{method} {self._address.prefix}{path} HTTP/1.1\r\n".encode()
         lines = [head, self._fixed, self._key or authorization, extra]
@@ -290,30 +99,18 @@ class Upstream:
         if method == "POST":
             lines.append(b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body))
         request = b"".join((*lines, b"\r\n", body))
+        posted, bodiless = method == "POST", method == "HEAD"
         wire = self.connections.take()
-        send = partial(self._send, request, (first, between, coded, method == "POST"), method)
-        if wire is not None:  # an idle one is false, since it is an empty queue too
-            answer = send(wire)
-            if await answer.head(again=True):
+        again = wire is not None
+        while True:
+            wire = wire or await self._connect()
+            answer = UpstreamResponse(self, wire, self.loop, first, between, coded, whole, posted)
+            # No step of the loop lies between the look at an idle connection and this write, so
+            # nothing is sent into one that is known to be over.
+            wire.send(request, answer, bodiless)
+            if await answer.head(again):
                 return answer
-        answer = send(await self._connect())
-        await answer.head()
-        return answer
-
-    def _send(
-        self, request: bytes, facts: tuple[float, float, bool, bool], method: str, wire: Wire
-    ) -> UpstreamResponse:
-        """Send a request into a connection; return its answer, of which nothing has come."""
-        wire.set_response_params(
-            skip_payload=method == "HEAD",
-            read_until_eof=True,
-            auto_decompress=False,
-            read_bufsize=READ_SIZE,
-        )
-        # No step of the loop lies between the look at an idle connection and this write, so nothing
-        # is sent into one that is known to be over.
-        wire.send(request)
-        return UpstreamResponse(self, wire, *facts, self.loop)
+            wire, again = None, False
 
     def use(self, key: str | None, headers: StaticHeaders = NO_HEADERS) -> None:
         """Send this key and these headers with every request from now on.
@@ -358,7 +155,7 @@ class Upstream:
         """Close every connection, also those in use."""
         self.retire()
         for wire in list(self.connections.open):
-            wire.drop(ClientPayloadError("the proxy closed the connection"))
+            wire.drop(ConnectionCut("the proxy closed the connection"))
         await asyncio.sleep(0)  # aborted transports run connection_lost in the next step
 
     async def probe(self, path: str) -> int:

@@ -6,9 +6,6 @@ import socket
 import ssl
 from typing import Final, Literal, NamedTuple
 
-from aiohttp import ClientError, EofStream
-from aiohttp.http_exceptions import HttpProcessingError
-
 from wellspoken.adapters.events import Fault
 
 Reason = Literal[
@@ -25,6 +22,14 @@ UNREACHABLE: frozenset[Reason] = frozenset(
 
 LASTING: frozenset[Reason] = frozenset({"tls", "too_large", "encoding"})
 """What the same request meets again, however often it is sent."""
+
+
+class ConnectionCut(Exception):
+    """A connection ended before the answer on it was complete."""
+
+
+class NotHttp(Exception):
+    """What came on a connection is no answer in HTTP/1."""
 
 
 class UpstreamError(Exception):
@@ -141,8 +146,8 @@ _CUT = {
 }
 
 
-def not_read(peer: Peer, error: BaseException, first: bool, seconds: float) -> UpstreamError | None:
-    """Return why an answer could not be read, None if that is no failure of the backend.
+def not_read(peer: Peer, error: Exception, first: bool, seconds: float) -> UpstreamError:
+    """Return why an answer could not be read: too late, no HTTP, or else cut.
 
     `first`: nothing of the body had come; `seconds`: how long it was waited for.
     """
@@ -158,18 +163,15 @@ def not_read(peer: Peer, error: BaseException, first: bool, seconds: float) -> U
             f"The {peer.name} sent nothing more of its answer for {seconds:g} s. Look at its "
             "log; if it is only slow, raise timeouts.between_chunks.",
         )
-    if isinstance(error, HttpProcessingError):
+    if isinstance(error, NotHttp):
         return UpstreamError(
             "protocol",
             f"The {peer.name} answered something that is not HTTP. {_NOT_HTTP[peer.kind]}",
         )
-    if isinstance(error, (ClientError, EofStream, OSError)):
-        return UpstreamError(
-            "cut",
-            f"The {peer.name} closed the connection before its answer was complete. "
-            + _CUT[peer.kind],
-        )
-    return None
+    return UpstreamError(
+        "cut",
+        f"The {peer.name} closed the connection before its answer was complete. " + _CUT[peer.kind],
+    )
 
 
 def not_told(peer: Peer, asked: str, reason: Reason, seconds: float, limit: int) -> UpstreamError:

@@ -28,7 +28,12 @@ _MOST: Final = 1000  # remembered at a time; a client may call a model by any na
 
 @dataclass(slots=True, eq=False)
 class Refusals:
-    """What was seen of the `server` that was seen last, each with whose it is."""
+    """What was seen of the `server` that was seen last, each with whose it is.
+
+    `changes` grows with all that is noted: what was found out before it may be otherwise now.
+    """
+
+    changes: int = 0
 
     _server: tuple[object, ...] = ()
     _seen: set[tuple[str, ...]] = field(default_factory=set)
@@ -37,6 +42,8 @@ class Refusals:
     def note(self, server: tuple[object, ...], seen: tuple[str, ...] = ()) -> None:
         """Remember what was seen as the server answered; of another server than this, nothing."""
         self._turn_to(server)
+        if self._in_vain or (seen and seen not in self._seen):
+            self.changes += 1
         self._in_vain = 0
         if seen and len(self._seen) < _MOST:
             self._seen.add(seen)
@@ -45,6 +52,7 @@ class Refusals:
         """Note that the server refused also what was sent it once more."""
         self._turn_to(server)
         self._in_vain += 1
+        self.changes += 1
 
     def hold(self, server: tuple[object, ...], seen: tuple[str, ...]) -> bool:
         """Say whether that was seen of this server."""
@@ -56,6 +64,7 @@ class Refusals:
 
     def _turn_to(self, server: tuple[object, ...]) -> None:
         if server != self._server:
+            self.changes += 1
             self._server = server
             self._seen.clear()
             self._in_vain = 0

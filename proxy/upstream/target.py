@@ -225,6 +225,13 @@ class Target:
         losses = self.upstream.losses if self.upstream is not None else 0
         return self.upstream, losses, self.detected
 
+    @property
+    def condition(self) -> tuple[object, ...]:
+        """All of what is known of it that a request's plan depends on, to compare with `==`."""
+        losses = self.upstream.losses if self.upstream is not None else 0
+        changes, vocabulary = self._refusals.changes, self.tokens.vocabulary
+        return self.backend, self.lone, self.upstream, losses, changes, vocabulary
+
     async def ready(self) -> None:
         """Wait for what is found out once: what the backend is, and the vocabulary.
 

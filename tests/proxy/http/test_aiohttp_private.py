@@ -158,9 +158,8 @@ def test_the_range_that_was_tested_is_the_one_that_is_installed() -> None:
 
 SIDES = {
     "http/connection.py": {"_request_count", "_messages", "_task_handler", "_lingering_time"},
-    "upstream/wire.py": {"_payload", "_buffer", "_read_nowait"},
 }
-"""The one module of each side that knows private names of aiohttp, and those."""
+"""The one module that knows private names of aiohttp, and those."""
 
 
 def test_nobody_else_uses_them() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.upstream import Upstream
 from tests.proxy.conftest import StartProxy, envelope, raw
-from wellspoken.proxy.relay.bodies import log_answer, tap_request
+from wellspoken.proxy.logs.bodies import log_answer, tap_request
 from wellspoken.proxy.relay.call import Call
 
 HEAD = b"GET /livez HTTP/1.1\r\nHost: x\r\n"

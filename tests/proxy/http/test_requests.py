@@ -301,7 +301,7 @@ async def test_a_failure_outside_the_handler_is_500_as_well(
         raise ZeroDivisionError("secret detail")
 
     proxy = await start_proxy(upstream)
-    monkeypatch.setattr(call, "request_id", fail)
+    monkeypatch.setattr(call, "fresh_id", fail)
     answer = await raw(proxy.port, post())
     assert status_of(answer) == 500
     assert b"secret detail" not in answer

@@ -22,7 +22,7 @@ from tests.proxy.endpoints.test_chat_stream import EVENTS
 from tests.proxy.logs.logging_here import Written, logging_to
 from tests.waiting import until
 from wellspoken.proxy.config.secrets import HIDDEN
-from wellspoken.proxy.relay import bodies as logs_bodies
+from wellspoken.proxy.logs import bodies as logs_bodies
 
 CANARY = "canary"
 KEYS = {

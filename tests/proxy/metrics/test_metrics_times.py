@@ -149,7 +149,7 @@ async def test_work_on_a_request_is_overhead(
 ) -> None:
     upstream.scripts = [whole(body())]
     proxy = await start_proxy(upstream)
-    slowed(monkeypatch, clock, chat, "decode_chat")
+    slowed(monkeypatch, clock, chat, "parse_chat")
     async with await proxy.chat() as response:
         assert response.status == 200
     request, answer = await overhead(proxy)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.fakes.upstream import (
+    LAST_CHUNK,
     Cut,
     Gate,
     Pause,
@@ -271,3 +272,56 @@ async def test_chunks_come_as_they_are_sent(upstream: Upstream) -> None:
         gate.open()
         assert await answer.chunk() == b"c"
         answer.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "waits"),
+    [
+        ([head(length=2), Gate(), b"ab"], True),
+        ([head(length=2) + b"a", Gate(), b"b"], True),
+        ([head(content_type="text/event-stream", length=2), Gate(), b"ab"], False),
+        ([head(chunked=True), Gate(), chunk(b"ab"), LAST_CHUNK], False),
+        ([head(length=200_000), Gate(), b"a" * 200_000], False),
+    ],
+)
+async def test_the_head_of_a_small_body_need_not_be_told_before_it(
+    upstream: Upstream, script: list[Gate | bytes], waits: bool
+) -> None:
+    """Where it is wanted whole: one wake-up for both. A stream's head is not held back."""
+    (gate,) = (step for step in script if isinstance(step, Gate))
+    upstream.scripts = [script]
+    async with client(upstream.url) as made:
+        task = asyncio.create_task(made.open("POST", "/x", whole=True))
+        await gate.reached.wait()
+        done, _ = await asyncio.wait({task}, timeout=0.05)
+        assert bool(done) is not waits
+        gate.open()
+        answer = await task
+        assert (await answer.read(200_000)).startswith(b"a")
+
+
+@pytest.mark.parametrize("end", [Cut(), Reset(), Stall()])
+async def test_a_body_that_breaks_off_is_a_failure_of_the_reading(
+    upstream: Upstream, end: Cut | Reset | Stall
+) -> None:
+    """The head has come all the same, and the request is not sent once more."""
+    upstream.scripts = [[head(length=3) + b"a", Pause(0.02), end]]
+    async with client(upstream.url) as made:
+        answer = await made.open("POST", "/x", whole=True, first=60, between=0.1)
+        assert answer.status == 200
+        with pytest.raises(UpstreamError) as caught:
+            await answer.read(10)
+        assert caught.value.reason == ("chunk_timeout" if isinstance(end, Stall) else "cut")
+    assert len(upstream.requests) == 1
+
+
+async def test_the_fields_of_a_head_are_found_by_any_case(upstream: Upstream) -> None:
+    fields = [("X-A", "1"), ("x-a", "2 "), ("X-C", "\xe9"), ("CONTENT-type", "Text/Plain; X")]
+    upstream.scripts = [whole(b"1", content_type=None, headers=fields)]
+    async with client(upstream.url) as made:
+        answer = await made.open("POST", "/x")
+        assert answer.headers["x-A"] == "1"
+        assert answer.headers["x-c"] == "\xe9"
+        assert answer.headers.getall("X-a") == ["1", "2"]
+        assert (answer.content_type, answer.content_type_header) == ("text/plain", "Text/Plain; X")
+        assert await answer.read(10) == b"1"

@@ -19,9 +19,9 @@ from tests.proxy.upstream.trials import pass_trial
 from tests.waiting import until
 from wellspoken.proxy.config.tables import Timeouts
 from wellspoken.proxy.upstream.client import Upstream as Client
-from wellspoken.proxy.upstream.connections import TRIAL, TRIALS
 from wellspoken.proxy.upstream.failures import UpstreamError
-from wellspoken.proxy.upstream.wire import Wire
+from wellspoken.proxy.upstream.link.connections import TRIAL, TRIALS
+from wellspoken.proxy.upstream.link.wire import Wire
 
 ROUNDS = 20
 KINDS: dict[str, Callable[[bytes], Script]] = {

@@ -6,7 +6,7 @@ import asyncio
 
 from tests.clock import skip
 from tests.waiting import until
-from wellspoken.proxy.upstream.connections import TRIAL, Connections
+from wellspoken.proxy.upstream.link.connections import TRIAL, Connections
 
 
 async def pass_trial(connections: Connections) -> None:

@@ -25,7 +25,7 @@ import asyncio
 from collections import defaultdict, deque
 from dataclasses import dataclass
 
-from wellspoken.proxy.upstream.wire import AnswerKind, Wire
+from wellspoken.proxy.upstream.link.wire import AnswerKind, Wire
 
 TRIAL = 1.0  # seconds after an answer; idle connections live longer on every server (gunicorn: 2)
 TRIALS = 16  # trials that a server has to pass which has failed one; it may close only at times
@@ -80,7 +80,7 @@ class Connections:
 
     def give(self, wire: Wire, kind: AnswerKind) -> None:
         """Take a connection back after an answer of this kind, unless it is to close."""
-        if self._closed or wire.should_close or not wire.is_connected():
+        if self._closed or wire.should_close or not wire.connected:
             wire.close()
             return
         wire.since = self._loop.time()

@@ -1,0 +1,1 @@
+"""The connections to a backend, below the client: opened, kept, read, closed."""
