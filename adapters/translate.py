@@ -16,9 +16,11 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from wellspoken.adapters import plain_body
 from wellspoken.adapters.events import End, Event, Extra, Fault, Finish, Start, Text, Usage
 from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.lane import KNOWN, Lane
 from wellspoken.adapters.merge import Best, Merge, weakest
+from wellspoken.adapters.pipeline import stages, through
 from wellspoken.adapters.plain_body import asks_plainly
-from wellspoken.adapters.readers.framing import is_text
+from wellspoken.adapters.readers.framing import is_stream, is_text
 from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative, TextOrNative
 from wellspoken.adapters.readers.near_openai import NearOpenAI, strict_body
 from wellspoken.adapters.readers.strict import WireBody
@@ -27,12 +29,8 @@ from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.envelope import PREFIXES
 from wellspoken.adapters.repairs.loose_json import parse
 from wellspoken.adapters.servers.backend import Dialect
-from wellspoken.adapters.stages.echo import EchoStage
-from wellspoken.adapters.stages.finish import FinishStage
 from wellspoken.adapters.stages.order import OrderStage
-from wellspoken.adapters.stages.recover import RecoverStage
 from wellspoken.adapters.stages.stop import StopStage
-from wellspoken.adapters.stages.tiling import EntryCounts, TilingStage
 from wellspoken.adapters.stages.tool_calls import ToolCallStage
 from wellspoken.adapters.stages.usage import UsageStage
 from wellspoken.adapters.sums import add_usage
@@ -43,7 +41,6 @@ from wellspoken.adapters.writers.completion_body import CompletionBody
 from wellspoken.adapters.writers.completion_stream import CompletionStream
 from wellspoken.adapters.writers.objects import error_object
 
-Stage = Callable[[list[Event]], list[Event]]
 Given = WireBody | UnsetType | None
 """What the strict reader made of a body, None if it refused it, UNSET if it was not asked."""
 
@@ -71,26 +68,6 @@ def body_writer(exchange: Exchange) -> ChatBody | CompletionBody:
 def stream_writer(exchange: Exchange) -> ChatStream | CompletionStream:
     """Return the writer of the client's stream."""
     return ChatStream(exchange) if exchange.kind == "chat" else CompletionStream(exchange)
-
-
-def stages(exchange: Exchange) -> tuple[Stage, ...]:
-    """Return the stages that this exchange needs, in order."""
-    echo = (EchoStage(exchange),) if exchange.echo and not exchange.echoed else ()
-    stop = (StopStage(exchange),) if exchange.stops else ()
-    tiling = (TilingStage(exchange),) if exchange.logprobs else ()
-    usage = UsageStage(exchange, tiling[0].counts if tiling else EntryCounts())
-    leaks = exchange.kind == "chat" and (exchange.schemas or exchange.recover - {"tool_calls"})
-    recover = (RecoverStage(exchange),) if leaks else ()
-    return (
-        *recover,
-        ToolCallStage(exchange),
-        *echo,
-        *stop,
-        *tiling,
-        FinishStage(exchange),
-        usage,
-        OrderStage(exchange, merged=bool(echo)),
-    )
 
 
 def fault_answer(fault: Fault) -> BodyAnswer:
@@ -143,7 +120,10 @@ class BackendAnswer:
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events of these bytes of a stream."""
-        events = self.reader.feed(data)
+        return self.pass_on(self.reader.feed(data))
+
+    def pass_on(self, events: list[Event]) -> list[Event]:
+        """Return what the stages make of a reader's events."""
         if self.stop is not None:
             events = self._cut_at_stop(events)
         else:  # as `through`, without a call for each read
@@ -177,7 +157,7 @@ class BackendAnswer:
         """Return the events of a whole answer, whatever it is; `given`: as `strict_body` has it."""
         if status >= 300:
             return [error_of(self.exchange, status, data)]
-        if _is_stream(content_type, data):
+        if is_stream(content_type, data):
             self.exchange.notes.add("stream_for_body")
             events = self.reader.feed(data) + self.reader.close()
         else:
@@ -250,6 +230,9 @@ class StreamTranslator:
         self.may_be_plain = fold and not sources and asks_plainly(exchange, dialect)
         self.stream = None if fold else stream_writer(exchange)
         self.kept = body_writer(exchange) if exchange.stored and not fold else None
+        self.lane: Lane | None = None
+        if merge is None and type(self.stream) is ChatStream and self.kept is None:
+            self.lane = lane_of(self.sources[0], self.stream)
         self.given: bytes | None = None
         self.written = 0
         self.done = False
@@ -269,7 +252,39 @@ class StreamTranslator:
 
     def feed(self, data: bytes, place: int = 0) -> bytes:
         """Return what the client gets for these bytes of the backend."""
-        return self._write(self.sources[place].feed(data), place)
+        lane = self.lane
+        if lane is None:
+            return self._write(self.sources[place].feed(data), place)
+        values = lane.split(data)
+        if values is None:
+            return self._pass(self.sources[place].feed(data), lane)
+        out = bytearray()
+        at, event = lane.run(values, out)
+        if at < len(values):
+            self._go_on(values, at, event, out, lane)
+        self.written += len(out)
+        return bytes(out)
+
+    def _go_on(
+        self, values: list[bytes], at: int, event: Text | None, out: bytearray, lane: Lane
+    ) -> None:
+        """Add what the client gets for a read's events from the first one that is not plain."""
+        source, before = self.sources[0], self.written
+        while at < len(values):
+            size, events = 1, list[Event]()
+            if event is not None:
+                events.append(event)
+            else:
+                size, events = lane.take(values[at:])
+            out += self._pass(source.pass_on(events), lane)
+            values = values[at + size :]
+            at, event = lane.run(values, out)
+        self.written = before
+
+    def _pass(self, events: list[Event], lane: Lane) -> bytes:
+        out = self._write(events, 0)
+        lane.follow(events)
+        return out
 
     def close(self, place: int = 0) -> bytes:
         """Return what the client gets when a backend's bytes end."""
@@ -368,17 +383,14 @@ class StreamTranslator:
         return out
 
 
-def through(pipeline: tuple[Stage, ...], events: list[Event]) -> list[Event]:
-    """Return what becomes of the events."""
-    for stage in pipeline:
-        events = stage(events)
-    return events
-
-
-def _is_stream(content_type: str, data: bytes) -> bool:
-    if "text/event-stream" in content_type:
-        return True
-    return data[:64].lstrip(b"\xef\xbb\xbf\r\n ").startswith((b"data:", b"event:", b": "))
+def lane_of(source: BackendAnswer, writer: ChatStream) -> Lane | None:
+    """Return the hot lane of an answer that may have one."""
+    reader, exchange = source.reader, source.exchange
+    if type(reader) is not NearOpenAI or exchange.n != 1:
+        return None
+    if not all(type(stage) in KNOWN for stage in source.stages):
+        return None
+    return Lane(reader, source.stages, writer)
 
 
 def error_of(exchange: Exchange, status: int, data: bytes) -> Fault:

@@ -132,7 +132,7 @@ class Pieces:
         ):
             names = ("stop_reason", "matched_stop", "routed_experts")
             self.extras("choice", choice.index, choice, names)
-        lp = self._logprobs(choice.logprobs, text)
+        lp = self.logprobs(choice.logprobs, text)
         if raw is not None and self.notes.changes != before:
             raw = None
         self.written[choice.index].texts.append(text)
@@ -148,7 +148,7 @@ class Pieces:
         told = self.extras("choice", choice.index, choice, strict.CHOICE_EXTRAS)
         index = choice.index
         text = part.content if isinstance(part.content, str) else ""
-        lp = self._logprobs(choice.logprobs, text)
+        lp = self.logprobs(choice.logprobs, text)
         refused = None
         if isinstance(choice.logprobs, strict.WireLogprobs):
             refused = self._refusal_entries(choice.logprobs)
@@ -334,7 +334,7 @@ class Pieces:
             index = n
         return (index, call.id or None, function.name or None, function.arguments or "")
 
-    def _logprobs(self, given: Any, text: str) -> Logprobs | None:
+    def logprobs(self, given: Any, text: str) -> Logprobs | None:
         """Return the entries of strict logprobs, settled; None where the client asked for none."""
         return legacy.read_logprobs(given, text, self.context)
 

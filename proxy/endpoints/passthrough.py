@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
@@ -92,8 +92,8 @@ async def pass_request(call: Call) -> Reply | EventStream:
     request = passing_request(call, target, call.path, body, stream)
     if reads:
         query = call.request.rel_url.raw_query_string
-        request = request._replace(
-            method="GET", path=f"{call.path}?{query}" if query else call.path
+        request = structs.replace(
+            request, method="GET", path=f"{call.path}?{query}" if query else call.path
         )
     answer = await send_request(call, target, request)
     if answer.status < 300:

@@ -29,6 +29,8 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+from msgspec import structs
+
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.requests.errors import RequestError, error_json
 from wellspoken.adapters.rest import Rest
@@ -350,7 +352,7 @@ async def send_untouched(
     call: Call, target: Target, request: BackendRequest
 ) -> Reply | EventStream:
     """Return a backend's answer as it is (`"oai_compat": false`)."""
-    response = await send_request(call, target, request._replace(untouched=True))
+    response = await send_request(call, target, structs.replace(request, untouched=True))
     return await pass_through(call, response, request.stream and response.status < 400)
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from time import perf_counter
 from typing import Final
+
+from msgspec import structs
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.readers.sse import EventTooLarge, SSEDecoder
@@ -76,46 +79,59 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> U
     while the engine is not there, UpstreamError, and ClientKeyRefused unless the answer is to leave
     `untouched`.
     """
-    timeouts = call.state.config.timeouts
-    tracing = call.hooks.tracing
+    if call.hooks.tracing is None and target.engine is None:
+        call.timing.sent = call.timing.sent or perf_counter()
+        upstream = target.upstream or target.connection()
+        response = await _open(call, target, request, upstream)
+    else:
+        response = await reach(call, target, partial(_send_traced, call, target, request))
+    if target.settings.auth_pass and response.status in KEY_REFUSED and not request.untouched:
+        await response.read(call.state.config.limits.response)  # which keeps the connection
+        raise ClientKeyRefused(response.status)
+    return response
+
+
+def _open(
+    call: Call,
+    target: Target,
+    request: BackendRequest,
+    upstream: Upstream,
+    context: bytes | None = None,
+) -> Awaitable[UpstreamResponse]:
+    timeouts, stream = call.state.config.timeouts, request.stream
     authorization = b""
     if target.settings.auth_pass and "Authorization" in call.request.headers:
         given = call.request.headers["Authorization"]
         authorization = f"Authorization: {given}\r\n".encode("ascii")
+    kind = "text/event-stream" if stream else "application/json"
+    return upstream.open(
+        request.method,
+        request.path,
+        request.payload,
+        extra=forward_headers(call, target, kind, context) + request.extra,
+        authorization=authorization,
+        first=timeouts.first_token_stream if stream else timeouts.first_token_body,
+        between=timeouts.between_chunks,
+        whole=not stream,
+    )
 
-    def send(
-        upstream: Upstream, _: bool, context: bytes | None = None
-    ) -> Awaitable[UpstreamResponse]:
-        kind = "text/event-stream" if request.stream else "application/json"
-        return upstream.open(
-            request.method,
-            request.path,
-            request.payload,
-            extra=forward_headers(call, target, kind, context) + request.extra,
-            authorization=authorization,
-            first=timeouts.first_token_stream if request.stream else timeouts.first_token_body,
-            between=timeouts.between_chunks,
-            whole=not request.stream,
-        )
 
-    async def send_traced(upstream: Upstream, again: bool) -> UpstreamResponse:
-        """Send in a span of its own, below which the backend's hang."""
-        assert tracing is not None
-        span = tracing.begin_request(call, target, upstream.url, request, resent=again)
-        try:
-            response = await send(upstream, again, span.lines)
-        except BaseException as error:
-            span.end()
-            if isinstance(error, UpstreamError):
-                span.note_failure(error)
-            raise
-        span.note_answer(response)
-        return response
-
-    response = await reach(call, target, send if tracing is None else send_traced)
-    if target.settings.auth_pass and response.status in KEY_REFUSED and not request.untouched:
-        await response.read(call.state.config.limits.response)  # which keeps the connection
-        raise ClientKeyRefused(response.status)
+async def _send_traced(
+    call: Call, target: Target, request: BackendRequest, upstream: Upstream, again: bool
+) -> UpstreamResponse:
+    """Send in a span of its own, below which the backend's hang, if there are spans."""
+    tracing = call.hooks.tracing
+    if tracing is None:
+        return await _open(call, target, request, upstream)
+    span = tracing.begin_request(call, target, upstream.url, request, resent=again)
+    try:
+        response = await _open(call, target, request, upstream, span.lines)
+    except BaseException as error:
+        span.end()
+        if isinstance(error, UpstreamError):
+            span.note_failure(error)
+        raise
+    span.note_answer(response)
     return response
 
 
@@ -126,9 +142,11 @@ def forward_headers(call: Call, target: Target, accept: str, context: bytes | No
     """
     lines = f"Accept: {accept}\r\nx-request-id: {call.id}\r\n".encode("ascii")
     names = target.settings.forwards
-    if context is None:
-        return lines + client_lines(call.request.headers, (*TRACE, *names))
-    return lines + context + client_lines(call.request.headers, names)
+    if context is not None:
+        lines += context
+    elif call.notable:
+        names = (*TRACE, *names)
+    return lines + client_lines(call.request.headers, names) if names else lines
 
 
 async def reach(call: Call, target: Target, send: Send) -> UpstreamResponse:
@@ -200,18 +218,15 @@ async def send_accepted(
     `streams`: it may be one. Where the server refuses what an amendment of the request changes,
     nothing was computed, and it is sent again. Raises as `send_request` and `read_start` do.
     """
-    limit = call.state.config.limits.response
-
-    async def send(request: BackendRequest) -> tuple[UpstreamResponse, bool, bytes]:
-        response = await send_request(call, target, request)
-        if streams:
-            return response, *await read_start(response, limit)
-        return response, False, await response.read(limit)
-
-    response, streamed, data = await send(request)
+    response, streamed, data = await _send_once(call, target, request, streams)
     left = request.amendments
-    if request.amend is not None and not _answers(response, data):
-        left = await request.amend()
+    if request.amending is not None:
+        if streamed:
+            data = await read_first_event(response, data)
+        if _answers(response, data):
+            request.amending.note()
+        else:
+            left = await request.amending.find()
     made: list[Amendment] = []
     while left or made:
         if streamed:
@@ -230,8 +245,19 @@ async def send_accepted(
         response.close()
         made.append(refused)
         left = tuple(other for other in left if other is not refused)
-        response, streamed, data = await send(request._replace(payload=refused.payload()))
+        request = structs.replace(request, payload=refused.payload())
+        response, streamed, data = await _send_once(call, target, request, streams)
     return response, streamed, data
+
+
+async def _send_once(
+    call: Call, target: Target, request: BackendRequest, streams: bool
+) -> tuple[UpstreamResponse, bool, bytes]:
+    response = await send_request(call, target, request)
+    limit = call.state.config.limits.response
+    if streams:
+        return response, *await read_start(response, limit)
+    return response, False, await response.read(limit)
 
 
 def _answers(response: UpstreamResponse, data: bytes) -> bool:
