@@ -80,7 +80,7 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> U
     `untouched`.
     """
     if call.hooks.tracing is None and target.engine is None:
-        call.timing.sent = call.timing.sent or perf_counter()
+        call.timing.note_sent()
         upstream = target.upstream or target.connection()
         response = await _open(call, target, request, upstream)
     else:
@@ -155,7 +155,7 @@ async def reach(call: Call, target: Target, send: Send) -> UpstreamResponse:
     Where the proxy's own engine turns out to be gone, so that nothing was sent, it is waited for
     and the request sent once more. What may have run is never repeated.
     """
-    call.timing.sent = call.timing.sent or perf_counter()
+    call.timing.note_sent()
     upstream = target.upstream
     if target.engine is None:
         return await send(upstream or target.connection(), False)
