@@ -185,7 +185,6 @@ class Relay:
         of them: the backend must not compute on while a slow client reads.
         """
         call, translator, stream = self.call, self.translator, self.stream
-        source = translator.sources[place]
         response: UpstreamResponse | None = None
         try:
             response, data, began = await self._open(place, request)
@@ -196,7 +195,7 @@ class Relay:
                 if self.in_thread:
                     await self._turn()
                 out = translator.feed(data, place) if data else translator.close(place)
-                if source.ended or not data or (not out and translator.done):
+                if translator.sources[place].ended or not data or (not out and translator.done):
                     break
                 if out and stream is not None:
                     call.timing.end_work(began, leaves=True)
@@ -214,7 +213,7 @@ class Relay:
                 await self._turn()
             out = translator.fail(error.fault, place)
         finally:
-            if response is not None and source.clean:
+            if response is not None and translator.sources[place].clean:
                 response.finish()
             elif response is not None:
                 response.close()
