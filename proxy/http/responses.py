@@ -178,9 +178,25 @@ class EventStream:
 
         Raises ConnectionResetError when the client has gone.
         """
+        self.put(data)
+        if self.paused:
+            await self.drain()
+
+    def put(self, data: bytes) -> None:
+        """Write whole events now; where the stream is `paused` then, `drain` before the next.
+
+        Raises ConnectionResetError when the client has gone.
+        """
         self._put(data, last=False)
-        if self.request.protocol.writing_paused:
-            await self.request.writer.drain()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client reads slower than events come."""
+        return self.request.protocol.writing_paused
+
+    async def drain(self) -> None:
+        """Wait until the client has read. Raises ConnectionResetError when it has gone."""
+        await self.request.writer.drain()
 
     async def end(self, data: bytes = b"") -> None:
         """Write the last events and the end of the reply, in one write."""

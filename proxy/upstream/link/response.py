@@ -21,7 +21,7 @@ from wellspoken.proxy.upstream.failures import (
 from wellspoken.proxy.upstream.link.connections import Connections
 from wellspoken.proxy.upstream.link.wire import AnswerKind, Fields, Wire
 
-MOST = 131_072  # bytes of an answer that wait for a reader until no more are read
+MOST = 65_536  # bytes of an answer that wait for a reader until no more are read
 LINGER = 0.25  # seconds for the last bytes of an answer that is no longer needed
 
 Sink = Callable[[bytes], bool]
@@ -298,7 +298,6 @@ class UpstreamResponse:
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self._size = 0
-        self._resume()
         return data
 
     def _resume(self) -> None:
@@ -308,6 +307,7 @@ class UpstreamResponse:
 
     async def _wait(self, wanted: int, sink: Sink | None = None) -> None:
         """Wait for `wanted` bytes, or the end; before the head for the head."""
+        self._resume()
         self._wanted = wanted
         self._sink = sink
         self._since = self._loop.time()
@@ -327,6 +327,7 @@ class UpstreamResponse:
 
     def _give_back(self) -> None:
         """Give the connection back, now that its answer's last byte has come."""
+        self._resume()
         if self._watch is not None:
             self._watch.end()
         kind = AnswerKind(self._works, self._streamed, self.status >= 400)
