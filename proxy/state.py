@@ -44,7 +44,7 @@ class Recipe(Struct, frozen=True, eq=False, kw_only=True):
     """The plan of a request without its text, which holds while the target's `condition` is this.
 
     `exchange` is that of the answer without what differs each time; `head` and `tail`: the payload
-    around the text; `revises`: another form may be tried where the server refuses this one.
+    around the text; `amends`: another form may be tried where the server refuses this one.
     """
 
     target: Target
@@ -55,7 +55,7 @@ class Recipe(Struct, frozen=True, eq=False, kw_only=True):
     stream: bool
     head: bytes
     tail: bytes
-    revises: bool
+    amends: bool
 
 
 RecipeKey = tuple[str | bytes, ...]

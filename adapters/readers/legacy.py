@@ -1,4 +1,4 @@
-"""The completions endpoint's logprob arrays in a chat answer, with clean values: the fast way.
+"""Strict logprobs as entries: chat's own, and the completions endpoint's arrays in their place.
 
 vLLM 0.3.3-0.4.2 and llama-cpp-python 0.2.58-0.3.2 send {text_offset, token_logprobs, tokens,
 top_logprobs} in bodies; that vLLM streams `top_logprobs` alone. Arrays that do not align take the
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import contains
+from typing import Any, NamedTuple
 
 from msgspec import UNSET, Raw
 
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry, Logprobs
+from wellspoken.adapters.exchange import Notes
 from wellspoken.adapters.readers.strict import WireArrays, WireLogprobs
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.logprobs import id_of, is_keyed_by_id
@@ -21,6 +23,40 @@ from wellspoken.adapters.repairs.token_bytes import LOGPROB, own_value, settle
 from wellspoken.adapters.tokens.table import NULL, TokenTable, bytes_json, raw_escapes, spell
 
 ARRAYS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+
+
+class LogprobsRead(NamedTuple):
+    """A choice's logprobs that were read before, and what was noted of them."""
+
+    lp: Logprobs | None
+    notes: Notes
+
+
+def read_logprobs(given: Any, text: str, context: Context) -> Logprobs | None:
+    """Return the entries of strict logprobs, settled; None where the client asked for none."""
+    if given is None:
+        return None
+    notes = context.notes
+    if type(given) is LogprobsRead:
+        notes.take(given.notes)
+        return given.lp
+    if given is UNSET:
+        notes.add("logprobs_key_missing")
+        return None
+    if not (context.exchange.logprobs or context.ids):
+        notes.add("logprobs_unasked")
+        return None
+    if given.refusal is UNSET and given.content is not UNSET:
+        notes.add("logprobs_refusal_missing")
+    if isinstance(given.content, list):
+        if given.tokens is not UNSET or given.top_logprobs is not UNSET:
+            notes.add("logprobs_both_shapes")
+        if text and not given.content:
+            notes.add("logprobs_empty")
+        return Logprobs(given.content, settle(given.content, context), True)
+    if given.content is None and isinstance(given.refusal, list):
+        return None
+    return logprobs(given, text, context)
 
 
 def logprobs(given: WireLogprobs, text: str, context: Context) -> Logprobs | None:

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from wellspoken.adapters.events import End, Event, Extra, Fault, Usage
+from wellspoken.adapters.events import End, Event, Extra, Fault, Text, Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.nesting import is_too_deep
 from wellspoken.adapters.readers import strict
@@ -34,8 +34,10 @@ from wellspoken.adapters.repairs.token_ids import settle_token_ids
 _USAGE_NULL = re.compile(rb',\s*"usage"\s*:\s*null|"usage"\s*:\s*null\s*,\s*')
 REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 NONE = strict.NONE
+_LF = 10
 
 _chunk = msgspec.json.Decoder(strict.WireChunk).decode
+_plain_chunk = msgspec.json.Decoder(strict.PlainChunk).decode
 _body = msgspec.json.Decoder(strict.WireBody).decode
 _text_chunk = msgspec.json.Decoder(strict.WireTextChunk).decode
 _text_body = msgspec.json.Decoder(strict.WireTextBody).decode
@@ -61,6 +63,7 @@ class NearOpenAI(Framed):
         )
         self.opening = Opening(self.pieces)
         self.begin = self.opening.begin
+        self.usual = None if exchange.include_usage else UNSET  # a chunk's usage
         numbering = Numbering(exchange)
         self.numbering = None if numbering.settled else numbering  # until they number choices
 
@@ -73,15 +76,20 @@ class NearOpenAI(Framed):
             self._end(clean=False)
         return self.pieces.take()
 
-    def body(self, data: bytes, status: int = 200) -> list[Event]:
-        """Return the events of a whole answer; one that is no completion gives a `Fault`."""
+    def body(
+        self, data: bytes, status: int = 200, given: strict.WireBody | UnsetType | None = UNSET
+    ) -> list[Event]:
+        """Return the events of a whole answer; one that is no completion gives a `Fault`.
+
+        `given`: what `strict_body` made of the data, where it was asked.
+        """
         self.pieces.whole = True
         if self.exchange.switches:
             self.context.ids = self.exchange.tells_ids
         try:
-            if not is_text(data):
+            if given is None or not is_text(data):
                 raise ValueError
-            body = self.decode_body(data)
+            body = self.decode_body(data) if given is UNSET else given
             if len({choice.index for choice in body.choices}) < len(body.choices):
                 raise ValueError
             if body.timings is not NONE or body.metrics is not NONE:  # Amazon Bedrock has the last
@@ -139,26 +147,18 @@ class NearOpenAI(Framed):
             self._tolerant(data, 200)
             return
         same = self.begin(chunk.id, chunk.created, chunk.model, chunk.system_fingerprint)
-        usage, ours = None, False
+        usage = None
         if isinstance(chunk.usage, strict.WireUsage):
             usage = self._usage(chunk.usage)
             if usage is not None:
                 usage.last = not chunk.choices
             if chunk.choices and not self.exchange.running_usage:
                 self.notes.add("usage_misplaced")
-        elif (chunk.usage is None) != self.exchange.include_usage:
-            ours = self.exchange.asks_usage and chunk.usage is None
-            if not ours:
-                null = chunk.usage is UNSET
-                self.notes.add("usage_null_missing" if null else "null_key_omitted")
-        if chunk.system_fingerprint is None or chunk.system_fingerprint == "":
-            self.notes.add("system_fingerprint_null")
-        if chunk.service_tier is not UNSET or self.exchange.service_tier:
-            self.opening.tier(chunk.service_tier)
-        if b"\n" in data:
+        ours = self._note_keys(chunk)
+        if _LF in data:
             self.notes.add("sse_data_lines")
         raw = data if same and before == self.notes.changes else None
-        if ours and raw is not None:  # a null that only our asking brought
+        if ours and raw is not None:
             raw = _USAGE_NULL.sub(b"", raw, 1)
         if usage is not None and not chunk.choices:
             usage.raw = raw
@@ -167,6 +167,69 @@ class NearOpenAI(Framed):
             raw = None
         for choice in chunk.choices:
             self.emit(choice, raw)
+
+    def is_plain(self) -> bool:
+        """Say whether `plain` may be asked, until something is read by `feed` or `take` again."""
+        if self.numbering is not None or self.context.probabilities or self.pieces.ended:
+            return False
+        return not self.text
+
+    def plain(self, data: bytes) -> Text | None:
+        """Return the event of a chunk that is some content alone. Hot.
+
+        None for any other, of which nothing was noted or kept: it is one for `take`.
+        """
+        if self.context.probabilities or not (data.isascii() or is_text(data)):
+            return None
+        try:
+            chunk = _plain_chunk(data)
+        except REFUSED:
+            return None
+        opening, fingerprint = self.opening, chunk.system_fingerprint
+        start = opening.start
+        if start is None or (fingerprint and fingerprint != start.system_fingerprint):
+            return None
+        (choice,) = chunk.choices
+        text, given, lp = choice.delta.content, choice.logprobs, None
+        notes, same, ours = self.notes, opening.same, False
+        before = notes.changes
+        if (chunk.id, chunk.created, chunk.model) != opening.given:
+            same = self.begin(chunk.id, chunk.created, chunk.model, fingerprint)
+        if (
+            chunk.usage is not self.usual
+            or not (fingerprint or fingerprint is UNSET)
+            or chunk.service_tier is not UNSET
+            or self.exchange.service_tier
+        ):
+            ours = self._note_keys(chunk)
+        if choice.finish_reason is UNSET:
+            notes.add("finish_reason_absent")
+        if choice.token_ids is None:
+            notes.add("null_key_omitted")
+        if given is not None:
+            lp = self.pieces.logprobs(given, text)
+        self.pieces.written[0].texts.append(text)
+        if not same or before != notes.changes:
+            return Text(0, text, lp)
+        return Text(0, text, lp, _USAGE_NULL.sub(b"", data, 1) if ours else data)
+
+    def _note_keys(self, chunk: strict.WireChunk | strict.PlainChunk) -> bool:
+        """Note what is odd about the keys beside the choices.
+
+        Returns whether the chunk has a null that only our asking for usage brought.
+        """
+        ours = False
+        if type(chunk.usage) is not strict.WireUsage:
+            if (chunk.usage is None) != self.exchange.include_usage:
+                ours = self.exchange.asks_usage and chunk.usage is None
+                if not ours:
+                    null = chunk.usage is UNSET
+                    self.notes.add("usage_null_missing" if null else "null_key_omitted")
+        if chunk.system_fingerprint is None or chunk.system_fingerprint == "":
+            self.notes.add("system_fingerprint_null")
+        if chunk.service_tier is not UNSET or self.exchange.service_tier:
+            self.opening.tier(chunk.service_tier)
+        return ours
 
     def _number(self, data: bytes, numbering: Numbering) -> None:
         """Read one chunk of which it is not known whether its index numbers a choice."""
@@ -190,7 +253,7 @@ class NearOpenAI(Framed):
             self.pieces.end(faults.nests_too_deeply(self.context))
             usage = None
         else:
-            usage = repaired_usage(_plain(given), self.context)
+            usage = repair_usage(given, self.context)
         if usage is not None:
             self.pieces.out.append(usage)
         return usage
@@ -218,8 +281,17 @@ class NearOpenAI(Framed):
             self.notes.add("shape_unusual")  # the Structs refused what no repair has a name for
 
 
-def _plain(given: strict.WireUsage) -> Any:
-    return msgspec.json.decode(
+def strict_body(data: bytes) -> strict.WireBody | None:
+    """Return a chat answer whose types are the contract's, None for any other."""
+    try:
+        return _body(data)
+    except REFUSED:
+        return None
+
+
+def repair_usage(given: strict.WireUsage, context: Context) -> Usage:
+    """Return the counts of a usage that has details, or a total that is not their sum."""
+    value = msgspec.json.decode(
         msgspec.json.encode(
             {
                 name: value
@@ -228,3 +300,6 @@ def _plain(given: strict.WireUsage) -> Any:
             }
         )
     )
+    usage = repaired_usage(value, context)
+    assert usage is not None  # which only one without any counts is
+    return usage

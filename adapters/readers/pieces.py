@@ -132,7 +132,7 @@ class Pieces:
         ):
             names = ("stop_reason", "matched_stop", "routed_experts")
             self.extras("choice", choice.index, choice, names)
-        lp = self._logprobs(choice.logprobs, text)
+        lp = self.logprobs(choice.logprobs, text)
         if raw is not None and self.notes.changes != before:
             raw = None
         self.written[choice.index].texts.append(text)
@@ -148,7 +148,7 @@ class Pieces:
         told = self.extras("choice", choice.index, choice, strict.CHOICE_EXTRAS)
         index = choice.index
         text = part.content if isinstance(part.content, str) else ""
-        lp = self._logprobs(choice.logprobs, text)
+        lp = self.logprobs(choice.logprobs, text)
         refused = None
         if isinstance(choice.logprobs, strict.WireLogprobs):
             refused = self._refusal_entries(choice.logprobs)
@@ -334,27 +334,9 @@ class Pieces:
             index = n
         return (index, call.id or None, function.name or None, function.arguments or "")
 
-    def _logprobs(self, given: Any, text: str) -> Logprobs | None:
+    def logprobs(self, given: Any, text: str) -> Logprobs | None:
         """Return the entries of strict logprobs, settled; None where the client asked for none."""
-        if given is None:
-            return None
-        if given is UNSET:
-            self.notes.add("logprobs_key_missing")
-            return None
-        if not (self.exchange.logprobs or self.context.ids):
-            self.notes.add("logprobs_unasked")
-            return None
-        if given.refusal is UNSET and given.content is not UNSET:
-            self.notes.add("logprobs_refusal_missing")
-        if isinstance(given.content, list):
-            if given.tokens is not UNSET or given.top_logprobs is not UNSET:
-                self.notes.add("logprobs_both_shapes")
-            if text and not given.content:
-                self.notes.add("logprobs_empty")
-            return self.settle_entries(given.content, True)
-        if given.content is None and isinstance(given.refusal, list):
-            return None
-        return legacy.logprobs(given, text, self.context)
+        return legacy.read_logprobs(given, text, self.context)
 
     def _refusal_entries(self, given: strict.WireLogprobs) -> Logprobs | None:
         """Return the refusal's own entries, trimmed here: they are not tiled."""

@@ -88,15 +88,60 @@ class SSEDecoder:
 
     def feed(self, data: bytes) -> list[ServerEvent]:
         """Return the events that `data` completes; raise `EventTooLarge`."""
-        if self._between and data.endswith(b"\n\n") and b"\r" not in data:
-            values = self._plain(data)
-            if values is not None:
-                self._start = None
-                return values
+        values = self.split_plain(data)
+        if values is not None:
+            return list(map(ServerEvent, values))
         self._between = False
         events = self._feed(data)
         self._between = not (self._open or self._parts or self._skip_lf or self._start is not None)
         return events
+
+    def split_plain(self, data: bytes) -> list[bytes] | None:
+        """Return the data of the events that a read completes, each of one `data: ` line.
+
+        None for any other read, of which nothing was taken: it is one for `feed`.
+        """
+        if _CR in data:
+            data = b"\r" if data[-1] == _CR else data.replace(b"\r\n", b"\n")
+            if _CR in data:
+                return None
+        if self._between and data.find(b"\n") == len(data) - 2 <= self.cap and data[-1] == _LF:
+            if data[:6] == b"data: ":  # one event, as it usually is
+                self._start = None
+                return [data[6:-2]]
+            return None
+        if self._open or self._skip_lf or self._start:
+            return None
+        data = b"".join((*self._parts, data))
+        end = data.rfind(b"\n\n") + 2
+        rest = data[end:]
+        if end < 2 or _LF in rest or len(rest) > self.cap:
+            return None
+        values = self._plain(data[:end])
+        if values is not None:
+            self._start = None
+            self._parts = [rest] if rest else []
+            self._size = len(rest)
+            self._between = not rest
+        return values
+
+    def _plain(self, data: bytes) -> list[bytes] | None:
+        """Return the values if `data` is nothing but `data: ` lines, each with LF LF after it."""
+        size = len(data)
+        if not data.startswith(b"data: ") or size > self.cap:
+            return None
+        values: list[bytes] = []
+        find, follows, append = data.find, data.startswith, values.append
+        start = 6
+        while True:
+            end = find(b"\n", start)
+            append(data[start:end])
+            if follows(b"\n\ndata: ", end):
+                start = end + 8
+            elif end == size - 2:
+                return values
+            else:
+                return None
 
     def _feed(self, data: bytes) -> list[ServerEvent]:
         if self._start is not None:
@@ -105,11 +150,11 @@ class SSEDecoder:
             self._skip_lf = False
             if data[0] == _LF:
                 data = data[1:]
-        if b"\r" in data:
+        if _CR in data:
             self._skip_lf = data[-1] == _CR
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         events: list[ServerEvent] = []
-        if b"\n" not in data:
+        if _LF not in data:
             if data:
                 self._hold(data, events)
             return events
@@ -124,7 +169,7 @@ class SSEDecoder:
         if end >= 0:
             self._blocks(data[: end + 2], events)
             data = data[end + 2 :]
-        if b"\n" in data:  # whole lines of the open event: joined again later they would cost twice
+        if _LF in data:  # whole lines of the open event: joined again later they would cost twice
             lines, data = data.rsplit(b"\n", 1)
             self._lines(lines, events)
         if data:
@@ -161,29 +206,11 @@ class SSEDecoder:
             raise EventTooLarge(self.cap, events)
         self._parts.append(data)
 
-    def _plain(self, data: bytes) -> list[ServerEvent] | None:
-        """Return the events if `data` is nothing but `data: ` lines, each with LF LF after it."""
-        size = len(data)
-        if not data.startswith(b"data: ") or size > self.cap:
-            return None
-        events: list[ServerEvent] = []
-        find, follows, append = data.find, data.startswith, events.append
-        start = 6
-        while True:
-            end = find(b"\n", start)
-            append(ServerEvent(data[start:end]))
-            if follows(b"\n\ndata: ", end):
-                start = end + 8
-            elif end == size - 2:
-                return events
-            else:
-                return None
-
     def _blocks(self, data: bytes, events: list[ServerEvent]) -> None:
         """Append the events of whole blocks; `data` ends in LF LF."""
         plain = self._plain(data)
         if plain is not None:
-            events += plain
+            events += map(ServerEvent, plain)
             return
         for block in data[:-2].split(b"\n\n"):
             self._lines(block, events)

@@ -155,6 +155,32 @@ class WireBody(WireAnswer[WireMessageChoice]):
     timings: Raw = NONE
 
 
+class PlainDelta(Struct, gc=False, forbid_unknown_fields=True):
+    content: Annotated[str, Meta(min_length=1)]
+
+
+class PlainChoice(Struct, gc=False, forbid_unknown_fields=True):
+    index: Literal[0]
+    delta: PlainDelta
+    logprobs: WireLogprobs | UnsetType | None = UNSET
+    finish_reason: UnsetType | None = UNSET
+    token_ids: UnsetType | None = UNSET  # null on every chunk of vLLM >= 0.10.2
+
+
+class PlainChunk(Struct, gc=False, forbid_unknown_fields=True):
+    """A `WireChunk` of the first choice's content alone, as nearly all of a stream are."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: tuple[PlainChoice]
+    usage: UnsetType | None = UNSET
+    system_fingerprint: str | UnsetType | None = UNSET
+    service_tier: str | UnsetType = UNSET
+    obfuscation: str | UnsetType = UNSET
+
+
 class WireTextChunk(WireAnswer[WireTextChoice]):
     object: Literal["text_completion"]
     service_tier: str | UnsetType = UNSET

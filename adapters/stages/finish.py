@@ -45,13 +45,17 @@ class _State(Struct, eq=False):
     tokens: int = 0  # logprob entries, else pieces of text
 
     def count(self, event: Text | ToolDelta | Reasoning | Refusal) -> None:
-        """Take note of a piece that is written. Hot."""
-        self.written = True
+        """Take note of a piece that is written."""
         if type(event) is Text and event.lp is not None:
-            self.tokens += len(event.lp.entries)
-            self.scored = True
+            self.add(len(event.lp.entries), scored=True)
         else:
-            self.tokens += 1
+            self.add(1, scored=False)
+
+    def add(self, tokens: int, *, scored: bool) -> None:
+        """Take note of pieces that are written."""
+        self.written = True
+        self.tokens += tokens
+        self.scored = self.scored or scored
 
 
 _EMPTY = Fault(
@@ -100,6 +104,15 @@ class FinishStage:
                     self.usage = event
                 out.append(event)
         return out
+
+    def is_plain(self) -> bool:
+        """Say whether the first choice's text passes, and is only counted."""
+        state = self.states.get(0)
+        return state is not None and not (state.finished or state.over)
+
+    def keep(self, tokens: int, *, scored: bool) -> None:
+        """Take note of plain texts, with as many entries, or of as many without."""
+        self.states[0].add(tokens, scored=scored)
 
     def _write_piece(self, event: Text | ToolDelta | Reasoning | Refusal, out: list[Event]) -> None:
         state = self.states[event.choice]

@@ -66,6 +66,10 @@ class OrderStage:
                 out.append(event)
         return out
 
+    def is_plain(self) -> bool:
+        """Say whether the first choice's text passes."""
+        return self.numbers.get(0) == 0
+
     def _choice(self, choice: int, event: Event, out: list[Event]) -> None:
         if choice in self.numbers:
             out.append(self._number(choice, event))

@@ -81,6 +81,29 @@ class TilingStage:
             out.append(event)
         return out
 
+    def is_plain(self) -> bool:
+        """Say whether `plain` may be asked of the first choice's text."""
+        run = self.runs.get(0)
+        return run is not None and _is_idle(run) and run.begun and not (run.apart or run.reasoning)
+
+    def plain(self, event: Text) -> int:
+        """Take a text whose choice is idle, if the entries are the text as they stand. Hot.
+
+        Returns how many they are, 0 if they are not.
+        """
+        lp = event.lp
+        if lp is None or not lp.entries or not _fits(event.text, lp):
+            return 0
+        size = len(lp.entries)
+        self.counts.entries += size
+        k = self.exchange.k
+        for entry in lp.entries:
+            if len(entry.top_logprobs) > k:
+                if self.runs[event.choice].trim(lp.entries):
+                    event.raw = None
+                break
+        return size
+
     def _run(self, choice: int) -> Run:
         run = self.runs.get(choice)
         if run is None:
@@ -92,6 +115,11 @@ class TilingStage:
         lp = event.lp
         if lp is not None and lp.late and run.any:
             return  # they came with the text
+        if _is_idle(run) and self.plain(event):
+            run.any = run.begun = True
+            run.apart, run.reasoning = False, ""
+            out.append(event)
+            return
         if lp is None or not lp.entries:
             run.given = run.given or lp is not None
             event.lp = lp = None
@@ -103,13 +131,6 @@ class TilingStage:
         else:
             run.any = True
             self.counts.entries += len(lp.entries)
-            idle = run.spelling is None and not run.waiting and not run.bare
-            if idle and _fits(event.text, lp):
-                run.begun, run.apart, run.reasoning = True, False, ""
-                if run.trim(lp.entries):
-                    event.raw = None
-                out.append(event)
-                return
         alone = lp is not None and not run.waiting and not run.held
         if lp is not None and lp.late:
             run.add_late(lp, out)
@@ -147,6 +168,11 @@ class TilingStage:
             self.notes.add("logprobs_incomplete")
         if bare and not had:
             self.notes.add("logprobs_missing")
+
+
+def _is_idle(run: Run) -> bool:
+    """Say whether nothing that came before may be of the next text, or tells how to read it."""
+    return run.spelling is None and not run.waiting and not run.bare
 
 
 def _fits(text: str, lp: Logprobs) -> bool:

@@ -114,6 +114,10 @@ class ToolCallStage:
             out.append(event)
         return out
 
+    def is_plain(self) -> bool:
+        """Say whether text passes: it is no affair of the calls'."""
+        return True
+
     def _end(self, choice: int, event: Ending, out: list[Event]) -> Ending:
         """Write what waits for a choice's end; return that, changed if it was not the client's."""
         known = self.choices[choice]

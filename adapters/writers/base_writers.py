@@ -34,6 +34,7 @@ from wellspoken.adapters.writers.objects import (
 )
 
 encode = json.Encoder().encode
+encode_into = json.Encoder().encode_into
 
 ALONE = frozenset({"prompt_progress"})
 """Extensions that do not wait for a chunk: they tell of a time in which there is none."""
@@ -173,19 +174,23 @@ class StreamWriter(ABC):
 
     def __call__(self, events: list[Event]) -> bytes:
         """Return the bytes that these events are; b"" for what only changes the state."""
-        out: list[bytes] = []
+        out = bytearray()
         for event in self._put_extras_first(events) if self.waits else events:
             if self.done:
                 break
             if type(event) is Text:
-                self._text(event, out)
+                self.text(event, out)
             elif type(event) is Finish:
                 self._finish(event, out)
             else:
                 self._other(event, out)
         if out:
             self.started = True
-        return b"".join(out)
+        return bytes(out)
+
+    def is_plain(self) -> bool:
+        """Say whether `text` may be called for what comes next, as a call does for it alone."""
+        return self.waiting is None and self.started and not self.done
 
     def _put_extras_first(self, events: list[Event]) -> list[Event]:
         """Return the events with each `Finish` behind the extras of the chunk that follows it."""
@@ -206,26 +211,26 @@ class StreamWriter(ABC):
         return ordered
 
     @abstractmethod
-    def _text(self, event: Text, out: list[bytes]) -> None:
+    def text(self, event: Text, out: bytearray) -> None:
         """Write a piece of content. Hot."""
 
     @abstractmethod
-    def _finish(self, event: Finish, out: list[bytes]) -> None:
+    def _finish(self, event: Finish, out: bytearray) -> None:
         """Write the end of a choice."""
 
     @abstractmethod
-    def _begin_choice(self, event: Open, out: list[bytes]) -> None:
+    def _begin_choice(self, event: Open, out: bytearray) -> None:
         """Write the begin of a choice, if it has to be written now."""
 
     @abstractmethod
-    def _piece(self, event: Piece, out: list[bytes]) -> None:
+    def _piece(self, event: Piece, out: bytearray) -> None:
         """Write what else a message may hold."""
 
     @abstractmethod
     def _frame(self, choice: int) -> tuple[bytes, bytes]:
         """Return what stands before a chunk's content, and what between it and its logprobs."""
 
-    def _other(self, event: Event, out: list[bytes]) -> None:
+    def _other(self, event: Event, out: bytearray) -> None:
         if type(event) is Start:
             self._begin(event)
         elif type(event) is Open:
@@ -243,15 +248,15 @@ class StreamWriter(ABC):
         elif type(event) is Usage:
             if self.exchange.include_usage and not self._pass_raw(event.raw, out):
                 usage = b'"choices":[],"usage":' + encode(usage_object(event))
-                out.append(self.top + usage + self.fingerprint + self._take(None) + b"}\n\n")
+                out += self.top + usage + self.fingerprint + self._take(None) + b"}\n\n"
         elif type(event) is Fault:
             self.fault = event
             self.done = True
             if self.started or out:
-                out.append(b"data: " + error_object(event) + b"\n\n")
+                out += b"data: " + error_object(event) + b"\n\n"
         elif type(event) is End:
             self.done = True
-            out.append(b"data: [DONE]\n\n")
+            out += b"data: [DONE]\n\n"
             for extra in self.extras:  # they came behind the last chunk that could carry them
                 self.exchange.notes.drop(extra.key)
 
@@ -261,25 +266,25 @@ class StreamWriter(ABC):
         self.top = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,' % facts
         self.frames.clear()
 
-    def _pass_raw(self, raw: bytes | None, out: list[bytes]) -> bool:
+    def _pass_raw(self, raw: bytes | None, out: bytearray) -> bool:
         """Write the backend's own chunk, if there is one and no key has to be put into it."""
         if raw is None or self.extras:
             return False
-        out.append(b"data: " + raw + b"\n\n")
+        out += b"data: " + raw + b"\n\n"
         return True
 
     def _chunk(
         self,
         choice: int,
         content: bytes,
-        out: list[bytes],
+        out: bytearray,
         logprobs: bytes = b"null",
         reason: bytes | None = None,
     ) -> None:
         """Write a chunk of a delta or text, with the keys that wait for it. Hot."""
         front, behind, tail = self.frames.get(choice) or self._add_frame(choice)
         if reason is None and not self.extras:
-            out.append(b"".join((front, content, behind, logprobs, tail)))
+            out += b"".join((front, content, behind, logprobs, tail))
             return
         if content[:1] == b"{":
             keys = self._take(choice, "message")
@@ -287,7 +292,7 @@ class StreamWriter(ABC):
         end = b',"finish_reason":' + (reason or b"null") + self._take(choice) + b"}]"
         usage = b"" if any(extra.key == "usage" for extra in self.extras) else self.usage_null
         end += usage + self.fingerprint + self._take(None) + b"}\n\n"
-        out.append(b"".join((front, content, behind, logprobs, end)))
+        out += b"".join((front, content, behind, logprobs, end))
 
     def _add_frame(self, choice: int) -> tuple[bytes, bytes, bytes]:
         """Return what stands around a chunk's content and logprobs, if it has no other keys."""

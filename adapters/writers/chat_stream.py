@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wellspoken.adapters.events import Finish, Open, Reasoning, Refusal, Start, Text, ToolDelta
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.writers.base_writers import Piece, StreamWriter, encode
+from wellspoken.adapters.writers.base_writers import Piece, StreamWriter, encode, encode_into
 
 FIRST = "prompt_token_ids"
 """An extension of the answer's that goes with its first chunk, as vLLM's does."""
@@ -30,13 +30,13 @@ class ChatStream(StreamWriter):
     def _frame(self, choice: int) -> tuple[bytes, bytes]:
         return self.top + b'"choices":[{"index":%d,"delta":' % choice, b',"logprobs":'
 
-    def _begin_choice(self, event: Open, out: list[bytes]) -> None:
+    def _begin_choice(self, event: Open, out: bytearray) -> None:
         if event.now:
             self._open(event.choice, out)
         elif event.raw is not None and event.choice not in self.opened:
             self.roles[event.choice] = event
 
-    def _open(self, choice: int, out: list[bytes], call: bool = False) -> None:
+    def _open(self, choice: int, out: bytearray, call: bool = False) -> None:
         """Write the role chunk of a choice once, as its first: content null before a call."""
         if choice in self.opened:
             return
@@ -52,21 +52,45 @@ class ChatStream(StreamWriter):
         self._chunk(choice, b'{"role":"assistant","content":%b,"refusal":null}' % content, out)
         self.extras = extras
 
-    def _text(self, event: Text, out: list[bytes]) -> None:
-        choice = event.choice
+    def text(self, event: Text, out: bytearray) -> None:
+        """Write a piece of content. Hot."""
+        choice, lp, raw = event.choice, event.lp, event.raw
         if choice not in self.opened:
             self._open(choice, out)
-        if event.raw is not None and not self.extras:
-            out.append(b"data: " + event.raw + b"\n\n")
+        if self.extras or not event.text:
+            self._text_with_keys(event, out)
+            return
+        if raw is not None:
+            out += b"data: "
+            out += raw
+            out += b"\n\n"
+            return
+        front, behind, tail = self.frames.get(choice) or self._add_frame(choice)
+        out += front
+        out += b'{"content":'
+        encode_into(event.text, out, -1)
+        out += b"}"
+        out += behind
+        if lp is None:
+            out += b"null"
+        else:
+            out += b'{"content":'
+            encode_into(lp.entries, out, -1)
+            out += b',"refusal":null}'
+        out += tail
+
+    def _text_with_keys(self, event: Text, out: bytearray) -> None:
+        """Write a piece of content where keys wait for it, or entries that came without a text."""
+        if self._pass_raw(event.raw, out):
             return
         logprobs = b"null"
         if event.lp is not None:
             logprobs = b'{"content":' + encode(event.lp.entries) + b',"refusal":null}'
         said = event.text or (event.lp is not None and event.lp.entries)
         content = b'{"content":' + encode(event.text) + b"}" if said else b"{}"
-        self._chunk(choice, content, out, logprobs)
+        self._chunk(event.choice, content, out, logprobs)
 
-    def _piece(self, event: Piece, out: list[bytes]) -> None:
+    def _piece(self, event: Piece, out: bytearray) -> None:
         if type(event) is Reasoning:
             if self.exchange.keeps("reasoning_content"):
                 self._open(event.choice, out)
@@ -82,7 +106,7 @@ class ChatStream(StreamWriter):
         elif type(event) is ToolDelta:
             self._call(event, out)
 
-    def _call(self, event: ToolDelta, out: list[bytes]) -> None:
+    def _call(self, event: ToolDelta, out: bytearray) -> None:
         if event.opens and event.choice not in self.opened and self._pass_raw(event.raw, out):
             self.opened.add(event.choice)
             return
@@ -99,7 +123,7 @@ class ChatStream(StreamWriter):
         call = head if event.name is not None else {"index": event.n, "function": function}
         self._chunk(event.choice, b'{"tool_calls":[' + encode(call) + b"]}", out)
 
-    def _finish(self, event: Finish, out: list[bytes]) -> None:
+    def _finish(self, event: Finish, out: bytearray) -> None:
         self._open(event.choice, out)
         if not self._pass_raw(event.raw, out):
             self._chunk(

@@ -26,11 +26,11 @@ class CompletionStream(StreamWriter):
     def _frame(self, choice: int) -> tuple[bytes, bytes]:
         return self.top + b'"choices":[{"text":', b',"index":%d,"logprobs":' % choice
 
-    def _begin_choice(self, event: Open, out: list[bytes]) -> None:
+    def _begin_choice(self, event: Open, out: bytearray) -> None:
         if event.now:  # a higher choice is about to be written, and they appear in order
             self._chunk(event.choice, b'""', out)
 
-    def _text(self, event: Text, out: list[bytes]) -> None:
+    def text(self, event: Text, out: bytearray) -> None:
         logprobs = b"null"
         if event.lp is not None:
             arrays = self.arrays.get(event.choice)
@@ -40,10 +40,10 @@ class CompletionStream(StreamWriter):
         if not self._pass_raw(event.raw, out):
             self._chunk(event.choice, encode(event.text), out, logprobs)
 
-    def _piece(self, event: Piece, out: list[bytes]) -> None:
+    def _piece(self, event: Piece, out: bytearray) -> None:
         drop(event, self.exchange)
 
-    def _finish(self, event: Finish, out: list[bytes]) -> None:
+    def _finish(self, event: Finish, out: bytearray) -> None:
         if not self._pass_raw(event.raw, out):
             reason = b'"%b"' % text_reason(event.reason).encode()
             self._chunk(event.choice, b'""', out, reason=reason)

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
@@ -30,10 +30,16 @@ from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.config.checks import counts_tokens
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay.admission import admit_passing, enter_passing, error_exchange
-from wellspoken.proxy.relay.answer import STREAMS, pass_through
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import delays, explain_headers
-from wellspoken.proxy.relay.send import ANTHROPIC, KEY_REFUSED, passing_request, send_request
+from wellspoken.proxy.relay.send import (
+    ANTHROPIC,
+    KEY_REFUSED,
+    STREAMS,
+    pass_through,
+    passing_request,
+    send_request,
+)
 from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.target import Router, Target, no_endpoint
 
@@ -92,8 +98,8 @@ async def pass_request(call: Call) -> Reply | EventStream:
     request = passing_request(call, target, call.path, body, stream)
     if reads:
         query = call.request.rel_url.raw_query_string
-        request = request._replace(
-            method="GET", path=f"{call.path}?{query}" if query else call.path
+        request = structs.replace(
+            request, method="GET", path=f"{call.path}?{query}" if query else call.path
         )
     answer = await send_request(call, target, request)
     if answer.status < 300:

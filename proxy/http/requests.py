@@ -136,11 +136,11 @@ def _is_local(header: str, hosts: frozenset[str]) -> bool:
     return True
 
 
-async def read_body(request: BaseRequest, notable: bool, limit: int, idle: float) -> bytes:
-    """Return the body of a JSON request; `notable`: it has one of these headers.
+def take_body(request: BaseRequest, notable: bool, limit: int) -> bytes | None:
+    """Return the body of a JSON request, None where not all of it has come.
 
-    Raises RequestError: 415 for another content type, 413 above `limit` bytes, 408 when the client
-    sends nothing for `idle` seconds.
+    `notable`: it has one of these headers. Raises RequestError: 415 for another content type, 413
+    above `limit` bytes.
     """
     headers = request.headers
     kind = headers.get("Content-Type", "" if notable and "Origin" in headers else None)
@@ -157,12 +157,15 @@ async def read_body(request: BaseRequest, notable: bool, limit: int, idle: float
     if notable and headers.get("Expect", "").lower() == "100-continue" and request.transport:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     content = request.content
-    if content.is_eof() and announced is not None:
-        return content.read_nowait()
-    return await _read_slowly(request, limit, idle)
+    return content.read_nowait() if announced is not None and content.is_eof() else None
 
 
-async def _read_slowly(request: BaseRequest, limit: int, idle: float) -> bytes:
+async def read_body(request: BaseRequest, limit: int, idle: float) -> bytes:
+    """Return the body of a request that has not come yet.
+
+    Raises RequestError: 413 above `limit` bytes, 408 when the client sends nothing for `idle`
+    seconds.
+    """
     content = request.content
     parts: list[bytes] = []
     size = 0

@@ -34,7 +34,6 @@ from wellspoken.adapters.requests.errors import RequestError, error_json
 from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.translate import StreamTranslator
 from wellspoken.proxy.http.responses import EventStream, Reply
-from wellspoken.proxy.metrics.passing import PassingUsage
 from wellspoken.proxy.relay import counting
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import DONE, explain_headers, with_repairs
@@ -43,16 +42,12 @@ from wellspoken.proxy.relay.send import (
     LARGE,
     ClientKeyRefused,
     send_accepted,
-    send_request,
     suspect_engine,
 )
 from wellspoken.proxy.relay.storing import keep, keep_stream
 from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
 from wellspoken.proxy.upstream.target import Target
-
-STREAMS = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
-"""Content types of answers that pass through as they come."""
 
 
 async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> Reply | EventStream:
@@ -183,7 +178,6 @@ class Relay:
         of them: the backend must not compute on while a slow client reads.
         """
         call, translator = self.call, self.translator
-        source = translator.sources[place]
         response: UpstreamResponse | None = None
         try:
             response, data, began = await self._open(place, request)
@@ -198,7 +192,7 @@ class Relay:
                 await self._turn()
             self._give(translator.fail(error.fault, place), 0.0)  # no work on an answer
         finally:
-            if response is not None and source.clean:
+            if response is not None and translator.sources[place].clean:
                 response.finish()
             elif response is not None:
                 response.close()
@@ -364,13 +358,12 @@ class Step:
     wakes, by another source that ends the answer.
     """
 
-    __slots__ = ("_call", "_place", "_relay", "_source", "held", "over")
+    __slots__ = ("_call", "_place", "_relay", "held", "over")
 
     def __init__(self, relay: Relay, place: int, held: bytes) -> None:
         self._relay = relay
         self._call = relay.call
         self._place = place
-        self._source = relay.translator.sources[place]
         self.held = held
         self.over = False
 
@@ -385,7 +378,7 @@ class Step:
         call, translator, stream = self._call, relay.translator, relay.stream
         began = perf_counter()
         out = translator.feed(data, self._place)
-        if self._source.ended or (not out and translator.done):
+        if translator.sources[self._place].ended or (not out and translator.done):
             self.over = True
             relay._give(out, began)
             return True
@@ -401,62 +394,3 @@ class Step:
 
 class _Over(Exception):
     """The answer is complete, or has failed: whatever else is under way is of no use."""
-
-
-async def send_untouched(
-    call: Call, target: Target, request: BackendRequest
-) -> Reply | EventStream:
-    """Return a backend's answer as it is (`"oai_compat": false`)."""
-    response = await send_request(call, target, request._replace(untouched=True))
-    return await pass_through(call, response, request.stream and response.status < 400)
-
-
-async def pass_through(
-    call: Call, response: UpstreamResponse, streams: bool
-) -> Reply | EventStream:
-    """Pass an answer on as it is, with its status and content type: as it comes, or whole.
-
-    An error loses the backend's key. Raises UpstreamError: then nothing was sent.
-    """
-    if streams:
-        return await _pass_stream(call, response)
-    data = await response.read(call.state.config.limits.response)
-    counts = PassingUsage()
-    counts.body(data)
-    call.count_passing(counts.usage)
-    data = call.routing.hide(data) if response.status >= 400 else data
-    kind = response.content_type_header.encode("utf-8", "replace")
-    return call.reply(response.status, data, content_type=kind)
-
-
-async def _pass_stream(call: Call, response: UpstreamResponse) -> EventStream:
-    kind = response.content_type_header.encode("utf-8", "replace")
-    stream = call.stream(response.status, kind)
-    counts = PassingUsage()
-
-    def take(data: bytes) -> bool:
-        began = perf_counter()
-        counts.feed(data)
-        call.timing.end_work(began, leaves=True)
-        stream.put(data)
-        call.note_first_piece()
-        return stream.paused
-
-    try:
-        while await response.pump(take):
-            await stream.drain()
-        await stream.end()
-    except BaseException as error:
-        if not stream.left:
-            stream.stop()
-            raise
-        stream.abort()
-        if not isinstance(error, UpstreamError):
-            raise
-        # Nothing of ours may be added to an untouched answer: a cut one is passed on cut.
-        call.note_failure(error)
-        call.note_fault(error.fault)
-    finally:
-        call.count_passing(counts.usage)
-        response.close()
-    return stream

@@ -15,7 +15,13 @@ from wellspoken.adapters.events import Fault, Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.errors import RequestError, error_json
 from wellspoken.proxy.http.connection import Connection
-from wellspoken.proxy.http.requests import fresh_id, is_notable, read_body, request_id
+from wellspoken.proxy.http.requests import (
+    fresh_id,
+    is_notable,
+    read_body,
+    request_id,
+    take_body,
+)
 from wellspoken.proxy.http.responses import (
     EVENTS,
     JSON,
@@ -133,15 +139,16 @@ class Call(Struct, frozen=True, eq=False):
     async def read_body(self) -> bytes:
         """Return the body of the request; then the call waits for a backend. Raises RequestError.
 
-        As `http.requests.read_body` does.
+        As `http.requests.take_body` and `read_body` do.
         """
-        config, began = self.state.config, perf_counter()
-        try:
-            body = await read_body(
-                self.request, self.notable, config.limits.body, config.timeouts.client_body
-            )
-        finally:
-            self.timing.end_wait(began)
+        config, request = self.state.config, self.request
+        body = take_body(request, self.notable, config.limits.body)
+        if body is None:
+            began = perf_counter()
+            try:
+                body = await read_body(request, config.limits.body, config.timeouts.client_body)
+            finally:
+                self.timing.end_wait(began)
         if self.tap is not None:
             self.tap.request(body)
         self.results.received = True

@@ -19,9 +19,9 @@ from wellspoken.proxy.http.requests import WISHES
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay import storing
 from wellspoken.proxy.relay.admission import admit, enter, make_exchange
-from wellspoken.proxy.relay.answer import respond, send_untouched
+from wellspoken.proxy.relay.answer import respond
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.plan import Amendment, BackendRequest, Plan
+from wellspoken.proxy.relay.plan import Amending, Amendment, BackendRequest, Plan
 from wellspoken.proxy.relay.planner import Planner, Wanted
 from wellspoken.proxy.relay.recipes import (
     Likeness,
@@ -30,6 +30,7 @@ from wellspoken.proxy.relay.recipes import (
     follow_recipe,
     learn_recipe,
 )
+from wellspoken.proxy.relay.send import send_untouched
 from wellspoken.proxy.state import Recipe
 from wellspoken.proxy.upstream.listing import name_model
 from wellspoken.proxy.upstream.target import Target
@@ -109,8 +110,13 @@ async def _generate_admitted(
     async def plan() -> Plan:
         if target.engine is not None:
             await enter(call, target, wanted)
-        made = await generation.plan(Planner(call, target, wanted, exchange, endpoint))
-        if alike is not None and not (vendor_keys(given) or names_tokens(given)):
+        planner = Planner(call, target, wanted, exchange, endpoint)
+        made = await generation.plan(planner)
+        if (
+            alike is not None
+            and planner.settled
+            and not (vendor_keys(given) or names_tokens(given))
+        ):
             learn_recipe(call, alike, target, condition, made)
         return made
 
@@ -146,7 +152,7 @@ async def _follow(
         described = _describe_answer(call, generation, wanted, target)
         return await generation.plan(Planner(call, target, wanted, *described))
 
-    async def amend() -> tuple[Amendment, ...]:
+    async def find_amendments() -> tuple[Amendment, ...]:
         return (await plan_anew()).asks[0].amendments
 
     async def plan() -> Plan:
@@ -154,6 +160,11 @@ async def _follow(
             await enter(call, target, given)
             if recipe.condition != target.condition:  # it was started anew
                 return await plan_anew()
-        return follow_recipe(call, recipe, alike, amend)
+        note = target.note_seen if recipe.stream else _note_nothing
+        return follow_recipe(call, recipe, alike, Amending(find_amendments, note))
 
     return await respond(call, target, plan, bool(given.stream))
+
+
+def _note_nothing() -> None:
+    pass

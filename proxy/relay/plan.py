@@ -28,17 +28,23 @@ class Amendment(NamedTuple):
     note: Callable[[Outcome], None]
 
 
-Amend = Callable[[], Awaitable[tuple[Amendment, ...]]]
+class Amending(Struct, frozen=True, eq=False):
+    """Amendments that are made out once they are needed; `note` is told where none is."""
+
+    find: Callable[[], Awaitable[tuple[Amendment, ...]]]
+    note: Callable[[], None]
+
+
 Merging = Callable[[int, list[Event]], list[Event]]
 
 
-class BackendRequest(NamedTuple):
+class BackendRequest(Struct, frozen=True, eq=False):
     """One request to a backend; `stream`: its answer is to be a stream.
 
     `nothing`: no token is asked for, so no backend is; the number of the prompt's tokens, which
     `source` tells, one of the usage's. `extra`: further header lines. `untouched`: the answer is to
     leave as it comes. `amendments`: by which it is sent again, each at most once, should the server
-    refuse what they change; `amend` finds these out once it has refused a request for a body.
+    refuse what they change; `amending`: the same for a request whose like was sent before.
     """
 
     path: str
@@ -50,7 +56,7 @@ class BackendRequest(NamedTuple):
     untouched: bool = False
     method: str = "POST"
     amendments: tuple[Amendment, ...] = ()
-    amend: Amend | None = None
+    amending: Amending | None = None
 
 
 More = Callable[[range], tuple[list[BackendRequest], list[BackendAnswer]]]

@@ -120,6 +120,11 @@ class Planner(Generic[Wanted]):
             "prompt_logprobs"
         )
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing about the server is to be learned from its answer."""
+        return not self.usage or self._saw(TAKEN)
+
     async def find_ids(self, prompts: Sequence[Prompt]) -> None:
         """Find the prompts' token ids, which the backend's answer will not tell.
 
@@ -224,7 +229,7 @@ class Planner(Generic[Wanted]):
             part = self.exchange.part(prompt, **facts)
             prelude = self._prelude(part, place, sample) if self.found or self.ids else []
             request = self._request(partial(make, part, self.streams, place, sample))
-            asks.append(request._replace(nothing=nothing, source=source))
+            asks.append(structs.replace(request, nothing=nothing, source=source))
             sources.append(BackendAnswer(part, self.endpoint.dialect, prelude))
         return asks, sources
 

@@ -10,15 +10,15 @@ needs no more than its translation. Whatever differs from that is planned anew.
 from __future__ import annotations
 
 import time
-from typing import Final, NamedTuple
+from typing import Final
 
-from msgspec import Raw, json, structs
+from msgspec import Raw, Struct, json, structs
 
 from wellspoken.adapters.exchange import AnswerResult, Notes
 from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest, Variable
 from wellspoken.proxy.relay.admission import origin_of
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.plan import Amend, BackendRequest, Plan
+from wellspoken.proxy.relay.plan import Amending, BackendRequest, Plan
 from wellspoken.proxy.state import Recipe, RecipeKey
 from wellspoken.proxy.upstream.target import Target
 
@@ -26,7 +26,7 @@ MOST: Final = 256  # recipes of one configuration
 LONGEST: Final = 16_384  # bytes of a request without its text
 
 
-class Likeness(NamedTuple):
+class Likeness(Struct, frozen=True):
     """What requests have in common that differ in their `variable` alone."""
 
     key: RecipeKey
@@ -53,8 +53,8 @@ def find_recipe(call: Call, alike: Likeness, target: Target) -> Recipe | None:
     return recipe
 
 
-def follow_recipe(call: Call, recipe: Recipe, alike: Likeness, amend: Amend) -> Plan:
-    """Return the plan of a request; `amend` tells its amendments if it is refused."""
+def follow_recipe(call: Call, recipe: Recipe, alike: Likeness, amending: Amending) -> Plan:
+    """Return the plan of a request; `amending` is for one that may be refused."""
     variable = alike.variable
     exchange = structs.replace(
         recipe.exchange,
@@ -65,12 +65,10 @@ def follow_recipe(call: Call, recipe: Recipe, alike: Likeness, amend: Amend) -> 
         **variable.facts,
     )
     payload = recipe.head + variable.raw + recipe.tail
-    asks = (
-        BackendRequest(
-            recipe.path, payload, recipe.stream, amend=amend if recipe.revises else None
-        ),
+    request = BackendRequest(
+        recipe.path, payload, recipe.stream, amending=amending if recipe.amends else None
     )
-    return Plan(exchange, recipe.dialect, asks)
+    return Plan(exchange, recipe.dialect, (request,))
 
 
 def learn_recipe(
@@ -92,11 +90,8 @@ def _recipe_of(
     if len(plan.asks) != 1 or plan.sources or plan.merge is not None or plan.more is not None:
         return None
     request, exchange = plan.asks[0], plan.exchange
-    revises = bool(request.amendments)
     if request.nothing is not None or request.extra:
         return None
-    if revises and (request.stream or exchange.stream):
-        return None  # a stream's first event may tell the refusal, so each has to wait for it
     if exchange.notes.changes or exchange.stored:
         return None
     name = json.encode(variable.key) + b":"
@@ -113,7 +108,7 @@ def _recipe_of(
         stream=request.stream,
         head=head + name,
         tail=tail,
-        revises=revises,
+        amends=bool(request.amendments),
     )
 
 

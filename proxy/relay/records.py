@@ -71,6 +71,11 @@ class Timing(Struct, eq=False):
         if not self.sent:
             self.waited += perf_counter() - began
 
+    def note_sent(self) -> None:
+        """Note that a backend is asked; the first time counts."""
+        if not self.sent:
+            self.sent = perf_counter()
+
     def end_work(self, began: float, *, leaves: bool = False) -> None:
         """Note work on an answer that began then; `leaves`: what it made, a piece, leaves now.
 

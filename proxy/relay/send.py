@@ -1,17 +1,22 @@
-"""One request to a backend: the wait for an engine of the proxy's own, and the answer's head."""
+"""One request to a backend: the wait for an engine, the answer's head, what passes as it is."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from time import perf_counter
 from typing import Final
+
+from msgspec import structs
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.readers.sse import EventTooLarge, SSEDecoder
 from wellspoken.engine.failure import NotReady
 from wellspoken.proxy.http.requests import TRACE, client_lines
+from wellspoken.proxy.http.responses import EventStream, Reply
+from wellspoken.proxy.metrics.passing import PassingUsage
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.plan import Amendment, BackendRequest
 from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
@@ -36,6 +41,8 @@ Send = Callable[["Upstream", bool], Awaitable["UpstreamResponse"]]
 _NOTHING: Final = re.compile(rb"\s*(null|\{\s*\"type\"\s*:\s*\"ping\"\s*\})?\s*")
 """Data of no answer: what Anthropic's servers send to keep a connection open, and the null with
 which llama.cpp begins a stream of several prompts."""
+STREAMS = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
+"""Content types of answers that pass through as they come."""
 _SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")
 
 
@@ -76,46 +83,59 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> U
     while the engine is not there, UpstreamError, and ClientKeyRefused unless the answer is to leave
     `untouched`.
     """
-    timeouts = call.state.config.timeouts
-    tracing = call.hooks.tracing
+    if call.hooks.tracing is None and target.engine is None:
+        call.timing.note_sent()
+        upstream = target.upstream or target.connection()
+        response = await _open(call, target, request, upstream)
+    else:
+        response = await reach(call, target, partial(_send_traced, call, target, request))
+    if target.settings.auth_pass and response.status in KEY_REFUSED and not request.untouched:
+        await response.read(call.state.config.limits.response)  # which keeps the connection
+        raise ClientKeyRefused(response.status)
+    return response
+
+
+def _open(
+    call: Call,
+    target: Target,
+    request: BackendRequest,
+    upstream: Upstream,
+    context: bytes | None = None,
+) -> Awaitable[UpstreamResponse]:
+    timeouts, stream = call.state.config.timeouts, request.stream
     authorization = b""
     if target.settings.auth_pass and "Authorization" in call.request.headers:
         given = call.request.headers["Authorization"]
         authorization = f"Authorization: {given}\r\n".encode("ascii")
+    kind = "text/event-stream" if stream else "application/json"
+    return upstream.open(
+        request.method,
+        request.path,
+        request.payload,
+        extra=forward_headers(call, target, kind, context) + request.extra,
+        authorization=authorization,
+        first=timeouts.first_token_stream if stream else timeouts.first_token_body,
+        between=timeouts.between_chunks,
+        whole=not stream,
+    )
 
-    def send(
-        upstream: Upstream, _: bool, context: bytes | None = None
-    ) -> Awaitable[UpstreamResponse]:
-        kind = "text/event-stream" if request.stream else "application/json"
-        return upstream.open(
-            request.method,
-            request.path,
-            request.payload,
-            extra=forward_headers(call, target, kind, context) + request.extra,
-            authorization=authorization,
-            first=timeouts.first_token_stream if request.stream else timeouts.first_token_body,
-            between=timeouts.between_chunks,
-            whole=not request.stream,
-        )
 
-    async def send_traced(upstream: Upstream, again: bool) -> UpstreamResponse:
-        """Send in a span of its own, below which the backend's hang."""
-        assert tracing is not None
-        span = tracing.begin_request(call, target, upstream.url, request, resent=again)
-        try:
-            response = await send(upstream, again, span.lines)
-        except BaseException as error:
-            span.end()
-            if isinstance(error, UpstreamError):
-                span.note_failure(error)
-            raise
-        span.note_answer(response)
-        return response
-
-    response = await reach(call, target, send if tracing is None else send_traced)
-    if target.settings.auth_pass and response.status in KEY_REFUSED and not request.untouched:
-        await response.read(call.state.config.limits.response)  # which keeps the connection
-        raise ClientKeyRefused(response.status)
+async def _send_traced(
+    call: Call, target: Target, request: BackendRequest, upstream: Upstream, again: bool
+) -> UpstreamResponse:
+    """Send in a span of its own, below which the backend's hang, if there are spans."""
+    tracing = call.hooks.tracing
+    if tracing is None:
+        return await _open(call, target, request, upstream)
+    span = tracing.begin_request(call, target, upstream.url, request, resent=again)
+    try:
+        response = await _open(call, target, request, upstream, span.lines)
+    except BaseException as error:
+        span.end()
+        if isinstance(error, UpstreamError):
+            span.note_failure(error)
+        raise
+    span.note_answer(response)
     return response
 
 
@@ -126,9 +146,11 @@ def forward_headers(call: Call, target: Target, accept: str, context: bytes | No
     """
     lines = f"Accept: {accept}\r\nx-request-id: {call.id}\r\n".encode("ascii")
     names = target.settings.forwards
-    if context is None:
-        return lines + client_lines(call.request.headers, (*TRACE, *names))
-    return lines + context + client_lines(call.request.headers, names)
+    if context is not None:
+        lines += context
+    elif call.notable:
+        names = (*TRACE, *names)
+    return lines + client_lines(call.request.headers, names) if names else lines
 
 
 async def reach(call: Call, target: Target, send: Send) -> UpstreamResponse:
@@ -137,7 +159,7 @@ async def reach(call: Call, target: Target, send: Send) -> UpstreamResponse:
     Where the proxy's own engine turns out to be gone, so that nothing was sent, it is waited for
     and the request sent once more. What may have run is never repeated.
     """
-    call.timing.sent = call.timing.sent or perf_counter()
+    call.timing.note_sent()
     upstream = target.upstream
     if target.engine is None:
         return await send(upstream or target.connection(), False)
@@ -200,18 +222,15 @@ async def send_accepted(
     `streams`: it may be one. Where the server refuses what an amendment of the request changes,
     nothing was computed, and it is sent again. Raises as `send_request` and `read_start` do.
     """
-    limit = call.state.config.limits.response
-
-    async def send(request: BackendRequest) -> tuple[UpstreamResponse, bool, bytes]:
-        response = await send_request(call, target, request)
-        if streams:
-            return response, *await read_start(response, limit)
-        return response, False, await response.read(limit)
-
-    response, streamed, data = await send(request)
+    response, streamed, data = await _send_once(call, target, request, streams)
     left = request.amendments
-    if request.amend is not None and not _answers(response, data):
-        left = await request.amend()
+    if request.amending is not None:
+        if streamed:
+            data = await read_first_event(response, data)
+        if _answers(response, data):
+            request.amending.note()
+        else:
+            left = await request.amending.find()
     made: list[Amendment] = []
     while left or made:
         if streamed:
@@ -230,8 +249,19 @@ async def send_accepted(
         response.close()
         made.append(refused)
         left = tuple(other for other in left if other is not refused)
-        response, streamed, data = await send(request._replace(payload=refused.payload()))
+        request = structs.replace(request, payload=refused.payload())
+        response, streamed, data = await _send_once(call, target, request, streams)
     return response, streamed, data
+
+
+async def _send_once(
+    call: Call, target: Target, request: BackendRequest, streams: bool
+) -> tuple[UpstreamResponse, bool, bytes]:
+    response = await send_request(call, target, request)
+    limit = call.state.config.limits.response
+    if streams:
+        return response, *await read_start(response, limit)
+    return response, False, await response.read(limit)
 
 
 def _answers(response: UpstreamResponse, data: bytes) -> bool:
@@ -284,3 +314,62 @@ def suspect_engine(target: Target, fault: Fault) -> None:
     """Have an engine looked at before the next request, if an answer of it ended too early."""
     if fault.code == CUT:
         target.look()
+
+
+async def send_untouched(
+    call: Call, target: Target, request: BackendRequest
+) -> Reply | EventStream:
+    """Return a backend's answer as it is (`"oai_compat": false`)."""
+    response = await send_request(call, target, structs.replace(request, untouched=True))
+    return await pass_through(call, response, request.stream and response.status < 400)
+
+
+async def pass_through(
+    call: Call, response: UpstreamResponse, streams: bool
+) -> Reply | EventStream:
+    """Pass an answer on as it is, with its status and content type: as it comes, or whole.
+
+    An error loses the backend's key. Raises UpstreamError: then nothing was sent.
+    """
+    if streams:
+        return await _pass_stream(call, response)
+    data = await response.read(call.state.config.limits.response)
+    counts = PassingUsage()
+    counts.body(data)
+    call.count_passing(counts.usage)
+    data = call.routing.hide(data) if response.status >= 400 else data
+    kind = response.content_type_header.encode("utf-8", "replace")
+    return call.reply(response.status, data, content_type=kind)
+
+
+async def _pass_stream(call: Call, response: UpstreamResponse) -> EventStream:
+    kind = response.content_type_header.encode("utf-8", "replace")
+    stream = call.stream(response.status, kind)
+    counts = PassingUsage()
+
+    def take(data: bytes) -> bool:
+        began = perf_counter()
+        counts.feed(data)
+        call.timing.end_work(began, leaves=True)
+        stream.put(data)
+        call.note_first_piece()
+        return stream.paused
+
+    try:
+        while await response.pump(take):
+            await stream.drain()
+        await stream.end()
+    except BaseException as error:
+        if not stream.left:
+            stream.stop()
+            raise
+        stream.abort()
+        if not isinstance(error, UpstreamError):
+            raise
+        # Nothing of ours may be added to an untouched answer: a cut one is passed on cut.
+        call.note_failure(error)
+        call.note_fault(error.fault)
+    finally:
+        call.count_passing(counts.usage)
+        response.close()
+    return stream

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conforming import body, finish, role, sse
 from tests.conforming_completions import body as completion
-from tests.fakes.upstream import Upstream, stream, whole
+from tests.fakes.upstream import Upstream, event, stream, whole
 from tests.proxy.conftest import CHAT, Proxy, StartProxy
 from wellspoken.proxy.relay import generate, recipes
 from wellspoken.proxy.relay.plan import Plan
@@ -51,7 +51,7 @@ MORE: list[dict[str, Any]] = [
     {"logprobs": True, "top_logprobs": 2},
     {"n": 2},
     {"seed": 7, "user": "u"},
-    {"stream": True},
+    *[{"stream": True}] * 3,
     {"stream": True, "stream_options": {"include_usage": True}},
     {"store": True},
     {"store": False, "metadata": {"a": "b"}},
@@ -157,6 +157,23 @@ async def test_a_refused_recipe_is_amended(upstream: Upstream, start_proxy: Star
             assert response.status == 200, await response.text()
     sent = [x.json()["messages"] for x in upstream.requests if x.target == CHAT]
     assert sent == [*asked[:3], *as_user]  # the refusal is remembered, so no recipe holds
+
+
+async def test_a_stream_whose_usage_is_refused_later_is_amended(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    said = {"error": {"message": "Unknown parameter: 'stream_options'.", "code": 400}}
+    good, events = stream(sse([role(), finish()])), stream(event(said))
+    upstream.script(CHAT, good, good, good, events, good)
+    proxy = await start_proxy(upstream, adapter="vllm")
+    for text in "abcd":
+        asked = [{"role": "user", "content": text}]
+        async with await proxy.chat(messages=asked, stream=True) as response:
+            told = await response.text()
+            assert response.status == 200 and "error" not in told and "[DONE]" in told
+    sent = [x.json() for x in upstream.requests if x.target == CHAT]
+    assert ["stream_options" in each for each in sent] == [True] * 4 + [False]
+    assert [each["messages"][0]["content"] for each in sent] == [*"abcdd"]
 
 
 async def test_a_recipe_without_a_system_message_is_none_for_one_with_it(
