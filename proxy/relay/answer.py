@@ -248,6 +248,11 @@ class Relay:
             if self.in_thread:
                 await self._turn()
             return translate(*arguments)
+        async with self.call.state.large:  # one at a time: others wait no longer for their turn
+            for _ in self.translator.steps(response.status, response.content_type, data):
+                await asyncio.sleep(0)
+        if self.translator.done:
+            return b""
         # A thread gives the interpreter back every few milliseconds, so the loop stays answerable.
         if self.lock is None:
             return await asyncio.to_thread(translate, *arguments)
