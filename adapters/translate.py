@@ -8,7 +8,7 @@ StreamTranslator  answers as they arrive, whole or as streams, into a stream or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -289,6 +289,15 @@ class StreamTranslator:
     def close(self, place: int = 0) -> bytes:
         """Return what the client gets when a backend's bytes end."""
         return self._write(self.sources[place].close(), place)
+
+    def steps(self, status: int, content_type: str, data: bytes) -> Iterator[None]:
+        """Translate a whole answer in steps, between which others may work, if it can be cut so.
+
+        It is to be given to `whole` unless it is `done` then.
+        """
+        if self.may_be_plain and status < 300 and "text/event-stream" not in content_type:
+            self.given = yield from plain_body.translate_in_blocks(data, self.exchange)
+            self.done = self.given is not None
 
     def whole(self, status: int, content_type: str, data: bytes, place: int = 0) -> bytes:
         """Return what the client gets for a whole answer."""

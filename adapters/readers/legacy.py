@@ -7,7 +7,7 @@ tolerant repair of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import contains
 from typing import Any, NamedTuple
 
@@ -89,18 +89,16 @@ def entries(
 ) -> Logprobs:
     """Return the entries of aligned arrays; the first `unscored` tokens need no logprob."""
     table = context.exchange.tokens
-    odd = table.odd
+    odd, bytes_of = table.odd, table.__getitem__
+    scored = [*_fill(tokens, numbers, tops, context, unscored)] if None in numbers else numbers
     found = []
-    for place, (token, number, top) in enumerate(zip(tokens, numbers, tops, strict=True)):
-        rows = _row(top, table) if top else []
-        if number is None:
-            number = top.get(token, UNKNOWN) if top else UNKNOWN
-            if number != UNKNOWN:
-                context.note("logprobs_own_from_alternative")
-            elif place >= unscored:
-                context.note("logprobs_unknown")
-        found.append(Entry(token, number, table[token], rows))
-        if rows and (rows[0].logprob != number or rows[0].token != token):
+    for token, number, top in zip(tokens, scored, tops, strict=True):
+        rows: list[Alternative] = []
+        if top:
+            rows = list(map(Alternative, top, top.values(), map(bytes_of, top)))
+            rows.sort(key=LOGPROB, reverse=True)
+        found.append(Entry(token, number, bytes_of(token), rows))  # type: ignore[arg-type]
+        if rows and rows[0].logprob == number and rows[0].token != token:
             own_value(found[-1], context)
     if not all(map(contains, *_with_alternatives(tokens, tops))) and is_keyed_by_id(tokens, tops):
         for entry in found:
@@ -109,6 +107,27 @@ def entries(
     known = table.vocabulary is not None  # it may know more than the texts tell
     plain = (table.odd == odd and not known and not undone) or settle(found, context)
     return Logprobs(found, plain)
+
+
+def _fill(
+    tokens: list[str],
+    numbers: Sequence[float | None],
+    tops: list[dict[str, float] | None],
+    context: Context,
+    unscored: int,
+) -> Iterator[float]:
+    """Yield the numbers; in the place of one that lacks that of the alternative that is the token.
+
+    The first `unscored` need none.
+    """
+    for place, (token, number, top) in enumerate(zip(tokens, numbers, tops, strict=True)):
+        if number is None:
+            number = top.get(token, UNKNOWN) if top else UNKNOWN
+            if number != UNKNOWN:
+                context.note("logprobs_own_from_alternative")
+            elif place >= unscored:
+                context.note("logprobs_unknown")
+        yield number
 
 
 def undo_bytes(entries: list[Entry]) -> bool:

@@ -39,6 +39,7 @@ _LF = 10
 _chunk = msgspec.json.Decoder(strict.WireChunk).decode
 _plain_chunk = msgspec.json.Decoder(strict.PlainChunk).decode
 _body = msgspec.json.Decoder(strict.WireBody).decode
+_long_body = msgspec.json.Decoder(strict.WireLongBody).decode
 _text_chunk = msgspec.json.Decoder(strict.WireTextChunk).decode
 _text_body = msgspec.json.Decoder(strict.WireTextBody).decode
 
@@ -285,6 +286,14 @@ def strict_body(data: bytes) -> strict.WireBody | None:
     """Return a chat answer whose types are the contract's, None for any other."""
     try:
         return _body(data)
+    except REFUSED:
+        return None
+
+
+def long_body(data: bytes) -> strict.WireLongBody | None:
+    """Return a chat answer with logprobs as arrays, None for any other."""
+    try:
+        return _long_body(data)
     except REFUSED:
         return None
 

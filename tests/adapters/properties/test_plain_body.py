@@ -6,6 +6,7 @@ import json
 from copy import deepcopy
 from itertools import product
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ from tests.bench.kernels import verify_body
 from tests.corpus import Fixture, fixtures
 from tests.examples import examples
 from tests.replay import NOW, exchange, surroundings
+from wellspoken.adapters import plain_body
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.adapters.tokens.tokenize import NOTHING
@@ -37,11 +39,17 @@ STRANGE = ["", "\ufffd", "<s>", "token_id:7", "7", "12"]
 VALUES = [-0.0, 0, -0.1, -0.25, -0.2500001, -1e-5, -3, -17.25, -9999.0, -10000.0, 0.5, None]
 
 
-def outcome(asked: Exchange, data: bytes, kind: str, plainly: bool) -> tuple[Any, ...]:
-    """Return all that comes of a whole answer; `plainly` False: by its events, whatever it is."""
+def outcome(asked: Exchange, data: bytes, kind: str, way: str) -> tuple[Any, ...]:
+    """Return all that comes of a whole answer, by its events or without them where it is plain."""
     translator = StreamTranslator(asked, fold=True)
-    translator.may_be_plain = translator.may_be_plain and plainly
-    translator.whole(200, kind, data)
+    if way == "events":
+        translator.may_be_plain = False
+    elif way == "steps":
+        with patch.object(plain_body, "BLOCK", 2):
+            for _ in translator.steps(200, kind, data):
+                pass
+    if not translator.done:
+        translator.whole(200, kind, data)
     if translator.missing_counts() is not None:
         translator.add_counts(NOTHING)
     answer, result = translator.answer(), asked.result
@@ -51,9 +59,10 @@ def outcome(asked: Exchange, data: bytes, kind: str, plainly: bool) -> tuple[Any
 
 
 def check(asks: dict[str, Any], data: bytes, kind: str = JSON, **more: Any) -> None:
-    """Assert that both ways come to the same."""
-    ways = [outcome(exchange(asks, **more), data, kind, plainly) for plainly in (True, False)]
-    assert ways[0] == ways[1]
+    """Assert that all ways come to the same."""
+    by_events = outcome(exchange(asks, **more), data, kind, "events")
+    assert outcome(exchange(asks, **more), data, kind, "at once") == by_events
+    assert outcome(exchange(asks, **more), data, kind, "steps") == by_events
 
 
 @st.composite
@@ -226,6 +235,39 @@ def test_a_usual_body_needs_no_events(form: Form, k: int, monkeypatch: pytest.Mo
     given = form.body(answer)
     made = translate_body(asked_by(answer, TokenTable(), False), 200, JSON, given).body
     verify_body(form, answer, made)
+
+
+@pytest.mark.parametrize("names", ["7 8 12 13", "12 13 7 8", "12 b 13 14", "a 12 7 7", "é ü 7 8"])
+@pytest.mark.parametrize("text", ["abcd", "ab12"])
+def test_names_that_may_be_ids_are_told_by_the_whole_answer(text: str, names: str) -> None:
+    tops = [{name: -1.5} for name in names.split()]
+    arrays = {"tokens": [*text], "token_logprobs": [-1] * 4, "top_logprobs": tops}
+    check(REQUEST | SCORED, json.dumps(usual([text], arrays)).encode())
+
+
+def test_a_long_answer_with_arrays_is_written_in_steps() -> None:
+    answer, form = SOURCE.answer(200, 20), FORMS["vllm-0.4.2"]
+    data = form.body(answer)
+    translator = StreamTranslator(asked_by(answer, TokenTable(), False), fold=True)
+    steps = list(translator.steps(200, JSON, data))
+    assert len(steps) == 2 + -(-200 // plain_body.BLOCK)
+    assert translator.done
+    verify_body(form, answer, translator.answer().body)
+
+
+@pytest.mark.parametrize(
+    "spoilt", [(b'"tokens":[', b'"tokens":["x",'), (b"}]}", b',"\xff":-1}]}'), (b":-", b":")]
+)
+def test_a_long_answer_that_is_not_plain_leaves_nothing_behind(spoilt: tuple[bytes, bytes]) -> None:
+    answer = SOURCE.answer(100, 2)
+    asked = asked_by(answer, TokenTable(), False)
+    translator = StreamTranslator(asked, fold=True)
+    data = FORMS["vllm-0.4.2"].body(answer)
+    assert spoilt[0] in data
+    for _ in translator.steps(200, JSON, data.replace(*spoilt)):
+        assert not translator.done
+    assert not translator.done and translator.given is None
+    assert (asked.notes.counts, asked.result.usage, asked.result.id) == ({}, None, "")
 
 
 @settings(few, max_examples=examples(2000))
