@@ -33,7 +33,6 @@ class Lane:
     def __init__(self, reader: NearOpenAI, stages: Sequence[Any], writer: ChatStream) -> None:
         self.reader = reader
         self.stages = stages
-        self.writer = writer
         self.split, self.read, self.write = reader.sse.split_plain, reader.plain, writer.text
         self.is_open = False
         self.patience = 1
@@ -52,7 +51,6 @@ class Lane:
             bool(events)
             and type(events[-1]) is Text
             and self.reader.is_plain()
-            and self.writer.is_plain()
             and all(stage.is_plain() for stage in self.stages)
         )
         self.patience = 1 if self.is_open else 2 * self.patience
@@ -65,8 +63,12 @@ class Lane:
         taken = values[: self.patience]
         if not all(value.startswith(b"{") for value in taken):
             taken = values
-        self.reader.take(list(map(ServerEvent, taken)))
-        return len(taken), self.reader.pieces.take()
+        return len(taken), self.read_all(taken)
+
+    def read_all(self, values: list[bytes]) -> list[Event]:
+        """Return what the reader makes of all of these events."""
+        self.reader.take(list(map(ServerEvent, values)))
+        return self.reader.pieces.take()
 
     def run(self, values: list[bytes], out: bytearray) -> tuple[int, Text | None]:
         """Add what the client gets for these events, up to the first one that is not plain. Hot.
