@@ -27,6 +27,9 @@ KNOWN = (ToolCallStage, TilingStage, FinishStage, UsageStage, OrderStage)
 """Stages that let a piece of text pass; what any other has to do is known with the text alone."""
 
 
+MOST = 256  # events of a read that go the whole way between two looks at the lane
+
+
 class Lane:
     """The lane of one answer's first choice; closed it is looked at behind 1, 2, 4, ... events."""
 
@@ -53,7 +56,7 @@ class Lane:
             and self.reader.is_plain()
             and all(stage.is_plain() for stage in self.stages)
         )
-        self.patience = 1 if self.is_open else 2 * self.patience
+        self.patience = 1 if self.is_open else min(2 * self.patience, MOST)
 
     def take(self, values: list[bytes]) -> tuple[int, list[Event]]:
         """Return how many of these events go the whole way now, and what the reader makes of them.
@@ -78,9 +81,8 @@ class Lane:
         event: Text | None = None
         if not self.is_open:
             return 0, event
-        read, fits, write = self.read, self.fits, self.write
-        texts: list[str] = []
-        tokens = 0
+        read, fits, write, keep = self.read, self.fits, self.write, self.usage.texts[0].append
+        place = tokens = 0
         for value in values:
             event = read(value)
             if event is None:
@@ -90,11 +92,11 @@ class Lane:
                 if not size:
                     break
                 tokens += size
-            texts.append(event.text)
+            keep(event.text)
             write(event, out)
+            place += 1
         else:
             event = None
-        if texts:
-            self.finish.keep(tokens or len(texts), scored=fits is not None)
-            self.usage.keep(texts)
-        return len(texts), event
+        if place:
+            self.finish.keep(tokens or place, scored=fits is not None)
+        return place, event

@@ -61,6 +61,7 @@ class NearOpenAI(Framed):
         self.emit: Callable[[Any, bytes | None], None] = (
             partial(text_choice, self.pieces) if text else self.pieces.delta
         )
+        self.said = self.pieces.written[0].texts  # of the first choice
         self.opening = Opening(self.pieces)
         self.begin = self.opening.begin
         self.usual = None if exchange.include_usage else UNSET  # a chunk's usage
@@ -203,7 +204,7 @@ class NearOpenAI(Framed):
             notes.add("null_key_omitted")
         if given is not None:
             lp = self.pieces.logprobs(given, text)
-        self.pieces.written[0].texts.append(text)
+        self.said.append(text)
         if not same or before != notes.changes:
             return Text(0, text, lp)
         return Text(0, text, lp, _USAGE_NULL.sub(b"", data, 1) if ours else data)

@@ -344,15 +344,18 @@ class Pieces:
         if not (self.exchange.logprobs or self.context.ids):
             self.notes.add("logprobs_unasked")
             return None
-        if given.refusal is UNSET and given.content is not UNSET:
+        content = given.content
+        if content is UNSET:
+            return legacy.logprobs(given, text, self.context)
+        if given.refusal is UNSET:
             self.notes.add("logprobs_refusal_missing")
-        if isinstance(given.content, list):
+        if content is not None:
             if given.tokens is not UNSET or given.top_logprobs is not UNSET:
                 self.notes.add("logprobs_both_shapes")
-            if text and not given.content:
+            if text and not content:
                 self.notes.add("logprobs_empty")
-            return self.settle_entries(given.content, True)
-        if given.content is None and isinstance(given.refusal, list):
+            return self.settle_entries(content, True)
+        if isinstance(given.refusal, list):
             return None
         return legacy.logprobs(given, text, self.context)
 
