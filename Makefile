@@ -89,7 +89,8 @@ fuzz: install ## the property tests with new examples, and 100,000 new answers (
 	@FUZZ_EXAMPLES=400 $(BIN)/python -m pytest -m hypothesis $(or $(ARGS),$(PARALLEL))
 	@$(BIN)/python -m tests.adapters.properties.runs $(or $(ANSWERS),100000) --from new
 
-bench: install ## microseconds per event, MB/s of bodies, and the proxy beside a bare pass-through
+bench: $(if $(findstring --peers,$(ARGS)),.venv-peers/.installed)
+bench: install ## the translation alone; the proxy beside others, against its targets (ARGS=--peers)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 walk: install ## the way of one streamed chat: files, functions, moves, calls (ARGS=--moves)
@@ -219,6 +220,15 @@ clean: ## remove what was built, .venv included
 	@$(BIN)/python -m venv .venv-clients-openai2
 	@.venv-clients-openai2/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--no-compile -r tests/live/clients/pages/requirements-openai2.txt
+	@touch $@
+
+# Other proxies for `make bench ARGS=--peers`, which CI does not run.
+.venv-peers/.installed: tests/bench/judge/peers.txt | .venv/bin/python
+	@echo "installing other proxies in .venv-peers (800 MB)"
+	@rm -rf .venv-peers
+	@$(BIN)/python -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+		-r tests/bench/judge/peers.txt
 	@touch $@
 
 # The clients that npm has. None of their packages' own scripts is run.

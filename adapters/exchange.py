@@ -31,6 +31,14 @@ class Notes(Struct, eq=False):
         self.changes += 1
         self.counts[name] = self.counts.get(name, 0) + times
 
+    def take(self, other: Notes) -> None:
+        """Count all that others have counted."""
+        self.changes += other.changes
+        for name, times in other.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + times
+        for key, times in other.fields.items():
+            self.fields[key] = self.fields.get(key, 0) + times
+
     def drop(self, key: str) -> None:
         """Count a key that the backend sent with a value and the client does not get."""
         self.fields[key] = self.fields.get(key, 0) + 1

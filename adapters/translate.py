@@ -8,28 +8,29 @@ StreamTranslator  answers as they arrive, whole or as streams, into a stream or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
+from wellspoken.adapters import plain_body
 from wellspoken.adapters.events import End, Event, Extra, Fault, Finish, Start, Text, Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.lane import KNOWN, Lane
 from wellspoken.adapters.merge import Best, Merge, weakest
+from wellspoken.adapters.pipeline import stages, through
+from wellspoken.adapters.plain_body import asks_plainly
+from wellspoken.adapters.readers.framing import is_stream, is_text
 from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative, TextOrNative
-from wellspoken.adapters.readers.near_openai import NearOpenAI
+from wellspoken.adapters.readers.near_openai import NearOpenAI, strict_body
+from wellspoken.adapters.readers.strict import WireBody
 from wellspoken.adapters.repairs import faults
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.envelope import PREFIXES
 from wellspoken.adapters.repairs.loose_json import parse
 from wellspoken.adapters.servers.backend import Dialect
-from wellspoken.adapters.stages.echo import EchoStage
-from wellspoken.adapters.stages.finish import FinishStage
 from wellspoken.adapters.stages.order import OrderStage
-from wellspoken.adapters.stages.recover import RecoverStage
 from wellspoken.adapters.stages.stop import StopStage
-from wellspoken.adapters.stages.tiling import EntryCounts, TilingStage
 from wellspoken.adapters.stages.tool_calls import ToolCallStage
 from wellspoken.adapters.stages.usage import UsageStage
 from wellspoken.adapters.sums import add_usage
@@ -40,7 +41,8 @@ from wellspoken.adapters.writers.completion_body import CompletionBody
 from wellspoken.adapters.writers.completion_stream import CompletionStream
 from wellspoken.adapters.writers.objects import error_object
 
-Stage = Callable[[list[Event]], list[Event]]
+Given = WireBody | UnsetType | None
+"""What the strict reader made of a body, None if it refused it, UNSET if it was not asked."""
 
 
 class BodyAnswer(Struct, gc=False):
@@ -66,26 +68,6 @@ def body_writer(exchange: Exchange) -> ChatBody | CompletionBody:
 def stream_writer(exchange: Exchange) -> ChatStream | CompletionStream:
     """Return the writer of the client's stream."""
     return ChatStream(exchange) if exchange.kind == "chat" else CompletionStream(exchange)
-
-
-def stages(exchange: Exchange) -> tuple[Stage, ...]:
-    """Return the stages that this exchange needs, in order."""
-    echo = (EchoStage(exchange),) if exchange.echo and not exchange.echoed else ()
-    stop = (StopStage(exchange),) if exchange.stops else ()
-    tiling = (TilingStage(exchange),) if exchange.logprobs else ()
-    usage = UsageStage(exchange, tiling[0].counts if tiling else EntryCounts())
-    leaks = exchange.kind == "chat" and (exchange.schemas or exchange.recover - {"tool_calls"})
-    recover = (RecoverStage(exchange),) if leaks else ()
-    return (
-        *recover,
-        ToolCallStage(exchange),
-        *echo,
-        *stop,
-        *tiling,
-        FinishStage(exchange),
-        usage,
-        OrderStage(exchange, merged=bool(echo)),
-    )
 
 
 def fault_answer(fault: Fault) -> BodyAnswer:
@@ -169,16 +151,23 @@ class BackendAnswer:
         """Return the events of a stream's end."""
         return self._add_prelude(through(self.stages, self.reader.close()))
 
-    def whole(self, status: int, content_type: str, data: bytes) -> list[Event]:
-        """Return the events of a whole answer, whatever it is."""
+    def whole(
+        self, status: int, content_type: str, data: bytes, given: Given = UNSET
+    ) -> list[Event]:
+        """Return the events of a whole answer, whatever it is; `given`: as `strict_body` has it."""
         if status >= 300:
             return [error_of(self.exchange, status, data)]
-        if _is_stream(content_type, data):
+        if is_stream(content_type, data):
             self.exchange.notes.add("stream_for_body")
             events = self.reader.feed(data) + self.reader.close()
         else:
-            events = self.reader.body(data)
+            events = self._read_body(data, given)
         return self._add_prelude(through(self.stages, events))
+
+    def _read_body(self, data: bytes, given: Given) -> list[Event]:
+        if given is not UNSET and type(self.reader) is NearOpenAI:
+            return self.reader.body(data, given=given)
+        return self.reader.body(data)
 
     @property
     def wanted(self) -> Wanted | None:
@@ -230,13 +219,15 @@ class StreamTranslator:
         fold: bool = False,
     ) -> None:
         self.exchange = exchange
-        self.sources = sources or (BackendAnswer(exchange, dialect),)
+        self.dialect = dialect
+        self._sources = sources
         # An unrepaired body is the client's; arrays of logprobs are always made anew.
         alike = dialect == exchange.kind and (exchange.kind == "chat" or not exchange.logprobs)
         self.passes = alike and not sources
         self.merge = merge
         self.order = OrderStage(exchange, merged=True) if merge is not None else None
         self.body = body_writer(exchange) if fold else None
+        self.may_be_plain = fold and not sources and asks_plainly(exchange, dialect)
         self.stream = None if fold else stream_writer(exchange)
         self.kept = body_writer(exchange) if exchange.stored and not fold else None
         self.lane: Lane | None = None
@@ -247,6 +238,17 @@ class StreamTranslator:
         self.done = False
         self.started = False
         self.fault: Fault | None = None
+
+    @property
+    def sources(self) -> Sequence[BackendAnswer]:
+        """The backend's answers; the usual single one is made when events of it are needed."""
+        if not self._sources:
+            self._sources = (BackendAnswer(self.exchange, self.dialect),)
+        return self._sources
+
+    @sources.setter
+    def sources(self, sources: Sequence[BackendAnswer]) -> None:
+        self._sources = sources
 
     def feed(self, data: bytes, place: int = 0) -> bytes:
         """Return what the client gets for these bytes of the backend."""
@@ -291,12 +293,29 @@ class StreamTranslator:
         """Return what the client gets when a backend's bytes end."""
         return self._write(self.sources[place].close(), place)
 
+    def steps(self, status: int, content_type: str, data: bytes) -> Iterator[None]:
+        """Translate a whole answer in steps, between which others may work, if it can be cut so.
+
+        It is to be given to `whole` unless it is `done` then.
+        """
+        if self.may_be_plain and status < 300 and "text/event-stream" not in content_type:
+            self.given = yield from plain_body.translate_in_blocks(data, self.exchange)
+            self.done = self.given is not None
+
     def whole(self, status: int, content_type: str, data: bytes, place: int = 0) -> bytes:
         """Return what the client gets for a whole answer."""
+        given: Given = UNSET
+        if self.may_be_plain and status < 300 and "text/event-stream" not in content_type:
+            given = strict_body(data)
+            if given is not None and is_text(data):
+                self.given = plain_body.translate(data, given, self.exchange)
+                if self.given is not None:
+                    self.done = True
+                    return b""
         if status < 300 and self.stream is not None:
             self.exchange.notes.add("body_for_stream")
         before = self.exchange.notes.changes
-        events = self.sources[place].whole(status, content_type, data)
+        events = self.sources[place].whole(status, content_type, data, given)
         if not self.started:  # a whole answer that failed leaves as a status, not as its beginning
             events = [x for x in events if type(x) is Fault] or events
         out = self._write(events, place)
@@ -306,7 +325,7 @@ class StreamTranslator:
 
     def missing_counts(self, place: int = 0) -> Wanted | None:
         """Return what the backend has to be asked before this answer of it can end."""
-        return self.sources[place].wanted
+        return None if self.done else self.sources[place].wanted
 
     def add_counts(self, found: Counted, place: int = 0) -> bytes:
         """Return what the client gets once that is known, as far as it is."""
@@ -345,10 +364,12 @@ class StreamTranslator:
 
     def answer(self) -> BodyAnswer:
         """Return the body that the streams fold to."""
+        if self.given is not None:
+            return BodyAnswer(200, self.given)
         assert self.body is not None
         if self.body.fault is not None:
             return fault_answer(self.body.fault)
-        return BodyAnswer(200, self.body.body() if self.given is None else self.given)
+        return BodyAnswer(200, self.body.body())
 
     def _write(self, events: list[Event], place: int) -> bytes:
         if self.done or not events:
@@ -382,19 +403,6 @@ def lane_of(source: BackendAnswer, writer: ChatStream) -> Lane | None:
     if not all(type(stage) in KNOWN for stage in source.stages):
         return None
     return Lane(reader, source.stages, writer)
-
-
-def through(pipeline: tuple[Stage, ...], events: list[Event]) -> list[Event]:
-    """Return what becomes of the events."""
-    for stage in pipeline:
-        events = stage(events)
-    return events
-
-
-def _is_stream(content_type: str, data: bytes) -> bool:
-    if "text/event-stream" in content_type:
-        return True
-    return data[:64].lstrip(b"\xef\xbb\xbf\r\n ").startswith((b"data:", b"event:", b": "))
 
 
 def error_of(exchange: Exchange, status: int, data: bytes) -> Fault:

@@ -68,7 +68,8 @@ class State:
 
     `expose` gives the metrics in Prometheus' text format. `scoring`: a backend's name -> what
     is known of its scoring of prompts. `recipes`: how requests are asked for that come again.
-    `stopping`: what is still open is cut off. `origins`: whose web pages may use the service, None
+    `large`: held by who translates a large body in the loop, in steps. `stopping`: what is still
+    open is cut off. `origins`: whose web pages may use the service, None
     where no page's.
     """
 
@@ -84,6 +85,7 @@ class State:
     new_id: Callable[[], str] = new_id
     scoring: dict[str, Scorer] = field(default_factory=dict)
     recipes: dict[RecipeKey, Recipe] = field(default_factory=dict)
+    large: asyncio.Lock = field(default_factory=asyncio.Lock)
     inflight: int = 0
     draining: bool = False
     stopping: bool = False

@@ -59,6 +59,7 @@ SET_TWICE = {
     "Target.lone": "what was seen of one server is forgotten with it",
     "Target.upstream": "an engine's address comes and goes with it",
     "Target.doubt": "a look at an engine begins and ends",
+    "AnswerResult.id": "of a plain body without events",
     "AnswerResult.usage": "by whoever counts: for one answer, for several made one, for embeddings",
     "AnswerResult.usage_source": "likewise",
     "Notes.changes": "bytes may be other than the backend's without a repair that has a name",

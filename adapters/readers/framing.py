@@ -86,3 +86,10 @@ def is_text(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def is_stream(content_type: str, data: bytes) -> bool:
+    """Say whether a whole answer is an event stream, by its type or by how it begins."""
+    if "text/event-stream" in content_type:
+        return True
+    return data[:64].lstrip(b"\xef\xbb\xbf\r\n ").startswith((b"data:", b"event:", b": "))

@@ -1,4 +1,4 @@
-"""The completions endpoint's logprob arrays in a chat answer, with clean values: the fast way.
+"""Strict logprobs as entries: chat's own, and the completions endpoint's arrays in their place.
 
 vLLM 0.3.3-0.4.2 and llama-cpp-python 0.2.58-0.3.2 send {text_offset, token_logprobs, tokens,
 top_logprobs} in bodies; that vLLM streams `top_logprobs` alone. Arrays that do not align take the
@@ -7,12 +7,14 @@ tolerant repair of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import contains
+from typing import Any, NamedTuple
 
 from msgspec import UNSET, Raw
 
 from wellspoken.adapters.events import UNKNOWN, Alternative, Entry, Logprobs
+from wellspoken.adapters.exchange import Notes
 from wellspoken.adapters.readers.strict import WireArrays, WireLogprobs
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.logprobs import id_of, is_keyed_by_id
@@ -21,6 +23,40 @@ from wellspoken.adapters.repairs.token_bytes import LOGPROB, own_value, settle
 from wellspoken.adapters.tokens.table import NULL, TokenTable, bytes_json, raw_escapes, spell
 
 ARRAYS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+
+
+class LogprobsRead(NamedTuple):
+    """A choice's logprobs that were read before, and what was noted of them."""
+
+    lp: Logprobs | None
+    notes: Notes
+
+
+def read_logprobs(given: Any, text: str, context: Context) -> Logprobs | None:
+    """Return the entries of strict logprobs, settled; None where the client asked for none."""
+    if given is None:
+        return None
+    notes = context.notes
+    if type(given) is LogprobsRead:
+        notes.take(given.notes)
+        return given.lp
+    if given is UNSET:
+        notes.add("logprobs_key_missing")
+        return None
+    if not (context.exchange.logprobs or context.ids):
+        notes.add("logprobs_unasked")
+        return None
+    if given.refusal is UNSET and given.content is not UNSET:
+        notes.add("logprobs_refusal_missing")
+    if isinstance(given.content, list):
+        if given.tokens is not UNSET or given.top_logprobs is not UNSET:
+            notes.add("logprobs_both_shapes")
+        if text and not given.content:
+            notes.add("logprobs_empty")
+        return Logprobs(given.content, settle(given.content, context), True)
+    if given.content is None and isinstance(given.refusal, list):
+        return None
+    return logprobs(given, text, context)
 
 
 def logprobs(given: WireLogprobs, text: str, context: Context) -> Logprobs | None:
@@ -50,18 +86,16 @@ def entries(
 ) -> Logprobs:
     """Return the entries of aligned arrays; the first `unscored` tokens need no logprob."""
     table = context.exchange.tokens
-    odd = table.odd
+    odd, bytes_of = table.odd, table.__getitem__
+    scored = [*_fill(tokens, numbers, tops, context, unscored)] if None in numbers else numbers
     found = []
-    for place, (token, number, top) in enumerate(zip(tokens, numbers, tops, strict=True)):
-        rows = _row(top, table) if top else []
-        if number is None:
-            number = top.get(token, UNKNOWN) if top else UNKNOWN
-            if number != UNKNOWN:
-                context.note("logprobs_own_from_alternative")
-            elif place >= unscored:
-                context.note("logprobs_unknown")
-        found.append(Entry(token, number, table[token], rows))
-        if rows and (rows[0].logprob != number or rows[0].token != token):
+    for token, number, top in zip(tokens, scored, tops, strict=True):
+        rows: list[Alternative] = []
+        if top:
+            rows = list(map(Alternative, top, top.values(), map(bytes_of, top)))
+            rows.sort(key=LOGPROB, reverse=True)
+        found.append(Entry(token, number, bytes_of(token), rows))  # type: ignore[arg-type]
+        if rows and rows[0].logprob == number and rows[0].token != token:
             own_value(found[-1], context)
     if not all(map(contains, *_with_alternatives(tokens, tops))) and is_keyed_by_id(tokens, tops):
         for entry in found:
@@ -70,6 +104,27 @@ def entries(
     known = table.vocabulary is not None  # it may know more than the texts tell
     plain = (table.odd == odd and not known and not undone) or settle(found, context)
     return Logprobs(found, plain)
+
+
+def _fill(
+    tokens: list[str],
+    numbers: Sequence[float | None],
+    tops: list[dict[str, float] | None],
+    context: Context,
+    unscored: int,
+) -> Iterator[float]:
+    """Yield the numbers; in the place of one that lacks that of the alternative that is the token.
+
+    The first `unscored` need none.
+    """
+    for place, (token, number, top) in enumerate(zip(tokens, numbers, tops, strict=True)):
+        if number is None:
+            number = top.get(token, UNKNOWN) if top else UNKNOWN
+            if number != UNKNOWN:
+                context.note("logprobs_own_from_alternative")
+            elif place >= unscored:
+                context.note("logprobs_unknown")
+        yield number
 
 
 def undo_bytes(entries: list[Entry]) -> bool:

@@ -12,13 +12,14 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from wellspoken.adapters.events import End, Event, Extra, Fault, Text, Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.nesting import is_too_deep
 from wellspoken.adapters.readers import strict
 from wellspoken.adapters.readers.framing import Framed, is_text
+from wellspoken.adapters.readers.legacy import read_logprobs
 from wellspoken.adapters.readers.numbering import Numbering
 from wellspoken.adapters.readers.opening import Opening
 from wellspoken.adapters.readers.pieces import Pieces
@@ -39,6 +40,7 @@ _LF = 10
 _chunk = msgspec.json.Decoder(strict.WireChunk).decode
 _plain_chunk = msgspec.json.Decoder(strict.PlainChunk).decode
 _body = msgspec.json.Decoder(strict.WireBody).decode
+_long_body = msgspec.json.Decoder(strict.WireLongBody).decode
 _text_chunk = msgspec.json.Decoder(strict.WireTextChunk).decode
 _text_body = msgspec.json.Decoder(strict.WireTextBody).decode
 
@@ -77,15 +79,20 @@ class NearOpenAI(Framed):
             self._end(clean=False)
         return self.pieces.take()
 
-    def body(self, data: bytes, status: int = 200) -> list[Event]:
-        """Return the events of a whole answer; one that is no completion gives a `Fault`."""
+    def body(
+        self, data: bytes, status: int = 200, given: strict.WireBody | UnsetType | None = UNSET
+    ) -> list[Event]:
+        """Return the events of a whole answer; one that is no completion gives a `Fault`.
+
+        `given`: what `strict_body` made of the data, where it was asked.
+        """
         self.pieces.whole = True
         if self.exchange.switches:
             self.context.ids = self.exchange.tells_ids
         try:
-            if not is_text(data):
+            if given is None or not is_text(data):
                 raise ValueError
-            body = self.decode_body(data)
+            body = self.decode_body(data) if given is UNSET else given
             if len({choice.index for choice in body.choices}) < len(body.choices):
                 raise ValueError
             if body.timings is not NONE or body.metrics is not NONE:  # Amazon Bedrock has the last
@@ -203,7 +210,7 @@ class NearOpenAI(Framed):
         if choice.token_ids is None:
             notes.add("null_key_omitted")
         if given is not None:
-            lp = self.pieces.logprobs(given, text)
+            lp = read_logprobs(given, text, self.context)
         self.said.append(text)
         if not same or before != notes.changes:
             return Text(0, text, lp)
@@ -249,7 +256,7 @@ class NearOpenAI(Framed):
             self.pieces.end(faults.nests_too_deeply(self.context))
             usage = None
         else:
-            usage = repaired_usage(_plain(given), self.context)
+            usage = repair_usage(given, self.context)
         if usage is not None:
             self.pieces.out.append(usage)
         return usage
@@ -277,8 +284,25 @@ class NearOpenAI(Framed):
             self.notes.add("shape_unusual")  # the Structs refused what no repair has a name for
 
 
-def _plain(given: strict.WireUsage) -> Any:
-    return msgspec.json.decode(
+def strict_body(data: bytes) -> strict.WireBody | None:
+    """Return a chat answer whose types are the contract's, None for any other."""
+    try:
+        return _body(data)
+    except REFUSED:
+        return None
+
+
+def long_body(data: bytes) -> strict.WireLongBody | None:
+    """Return a chat answer with logprobs as arrays, None for any other."""
+    try:
+        return _long_body(data)
+    except REFUSED:
+        return None
+
+
+def repair_usage(given: strict.WireUsage, context: Context) -> Usage:
+    """Return the counts of a usage that has details, or a total that is not their sum."""
+    value = msgspec.json.decode(
         msgspec.json.encode(
             {
                 name: value
@@ -287,3 +311,6 @@ def _plain(given: strict.WireUsage) -> Any:
             }
         )
     )
+    usage = repaired_usage(value, context)
+    assert usage is not None  # which only one without any counts is
+    return usage

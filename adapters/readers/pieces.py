@@ -336,28 +336,7 @@ class Pieces:
 
     def logprobs(self, given: Any, text: str) -> Logprobs | None:
         """Return the entries of strict logprobs, settled; None where the client asked for none."""
-        if given is None:
-            return None
-        if given is UNSET:
-            self.notes.add("logprobs_key_missing")
-            return None
-        if not (self.exchange.logprobs or self.context.ids):
-            self.notes.add("logprobs_unasked")
-            return None
-        content = given.content
-        if content is UNSET:
-            return legacy.logprobs(given, text, self.context)
-        if given.refusal is UNSET:
-            self.notes.add("logprobs_refusal_missing")
-        if content is not None:
-            if given.tokens is not UNSET or given.top_logprobs is not UNSET:
-                self.notes.add("logprobs_both_shapes")
-            if text and not content:
-                self.notes.add("logprobs_empty")
-            return self.settle_entries(content, True)
-        if isinstance(given.refusal, list):
-            return None
-        return legacy.logprobs(given, text, self.context)
+        return legacy.read_logprobs(given, text, self.context)
 
     def _refusal_entries(self, given: strict.WireLogprobs) -> Logprobs | None:
         """Return the refusal's own entries, trimmed here: they are not tiled."""

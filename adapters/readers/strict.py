@@ -181,6 +181,23 @@ class PlainChunk(Struct, gc=False, forbid_unknown_fields=True):
     obfuscation: str | UnsetType = UNSET
 
 
+class WireColumns(Struct, gc=False, forbid_unknown_fields=True):
+    """The completions endpoint's arrays in a long answer; the alternatives are yet to be read."""
+
+    tokens: list[str]
+    token_logprobs: list[Lp]
+    top_logprobs: list[Raw]
+    text_offset: list[int] | UnsetType = UNSET
+
+
+class WireLongChoice(WireMessageChoice):
+    logprobs: WireColumns  # type: ignore[assignment]
+
+
+class WireLongBody(WireBody):
+    choices: list[WireLongChoice]  # type: ignore[assignment]
+
+
 class WireTextChunk(WireAnswer[WireTextChoice]):
     object: Literal["text_completion"]
     service_tier: str | UnsetType = UNSET

@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 from wellspoken.adapters.events import Event, Fault, Finish, Reason, Start, Text, Usage
 from wellspoken.adapters.repairs.context import Context
 
-_NO_FINGERPRINT = "_"
+NO_FINGERPRINT = "_"
 _ANSWER_LOST = Fault(
     400,
     "The 'logprobs' parameter is not supported by this version of the backend: it lost the "
@@ -223,7 +223,7 @@ def repair_made_body(events: list[Event], context: Context) -> list[Event]:
     for logprobs, cortex.cpp 1.0.13 reads llama-server's answer by keys that it has not, which
     leaves no text and no counts: a failure (`error_answer_lost`).
     """
-    if not any(type(x) is Start and x.system_fingerprint == _NO_FINGERPRINT for x in events):
+    if not any(type(x) is Start and x.system_fingerprint == NO_FINGERPRINT for x in events):
         return events
     usages = [x for x in events if type(x) is Usage]
     ends = [at for at, x in enumerate(events) if type(x) is Finish]

@@ -27,10 +27,9 @@ from wellspoken.proxy.relay.admission import (
     enter_passing,
     make_exchange,
 )
-from wellspoken.proxy.relay.answer import STREAMS, pass_through
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import explain_headers
-from wellspoken.proxy.relay.send import LARGE, passing_request, send_request
+from wellspoken.proxy.relay.send import LARGE, STREAMS, pass_through, passing_request, send_request
 from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.target import Target, no_endpoint
 

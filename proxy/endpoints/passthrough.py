@@ -30,10 +30,16 @@ from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.config.checks import counts_tokens
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay.admission import admit_passing, enter_passing, error_exchange
-from wellspoken.proxy.relay.answer import STREAMS, pass_through
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import delays, explain_headers
-from wellspoken.proxy.relay.send import ANTHROPIC, KEY_REFUSED, passing_request, send_request
+from wellspoken.proxy.relay.send import (
+    ANTHROPIC,
+    KEY_REFUSED,
+    STREAMS,
+    pass_through,
+    passing_request,
+    send_request,
+)
 from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.target import Router, Target, no_endpoint
 

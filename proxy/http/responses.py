@@ -136,6 +136,7 @@ class EventStream:
     """
 
     __slots__ = (
+        "_bodiless",
         "_chunked",
         "_content_type",
         "_ended",
@@ -143,6 +144,7 @@ class EventStream:
         "_last",
         "_lines",
         "_loop",
+        "_protocol",
         "_timer",
         "keep_alive",
         "left",
@@ -165,6 +167,8 @@ class EventStream:
         self._content_type = content_type
         self.left = False
         self._lines = lines
+        self._protocol = request.protocol
+        self._bodiless = status in BODILESS or request.method == "HEAD"
         self._chunked = request.version >= (1, 1)
         self.keep_alive = self._chunked and request.keep_alive and not close
         self._heartbeat = heartbeat
@@ -178,9 +182,25 @@ class EventStream:
 
         Raises ConnectionResetError when the client has gone.
         """
+        self.put(data)
+        if self.paused:
+            await self.drain()
+
+    def put(self, data: bytes) -> None:
+        """Write whole events now; where the stream is `paused` then, `drain` before the next.
+
+        Raises ConnectionResetError when the client has gone.
+        """
         self._put(data, last=False)
-        if self.request.protocol.writing_paused:
-            await self.request.writer.drain()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client reads slower than events come."""
+        return self._protocol.writing_paused
+
+    async def drain(self) -> None:
+        """Wait until the client has read. Raises ConnectionResetError when it has gone."""
+        await self.request.writer.drain()
 
     async def end(self, data: bytes = b"") -> None:
         """Write the last events and the end of the reply, in one write."""
@@ -212,10 +232,10 @@ class EventStream:
             self.abort()
 
     def _put(self, data: bytes, *, last: bool) -> None:
-        transport = self.request.transport
+        transport = self._protocol.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has gone")
-        if self.status in BODILESS or self.request.method == "HEAD":
+        if self._bodiless:
             data = b""
         elif self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
@@ -245,7 +265,7 @@ class EventStream:
         if wait <= 0.001:
             wait = self._heartbeat
             # A client that does not read what is there needs no sign of life on top of it.
-            if not self.request.protocol.writing_paused:
+            if not self.paused:
                 try:
                     self._put(HEARTBEAT, last=False)
                 except ConnectionResetError:

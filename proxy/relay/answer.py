@@ -29,14 +29,11 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from msgspec import structs
-
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.requests.errors import RequestError, error_json
 from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.translate import StreamTranslator
 from wellspoken.proxy.http.responses import EventStream, Reply
-from wellspoken.proxy.metrics.passing import PassingUsage
 from wellspoken.proxy.relay import counting
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import DONE, explain_headers, with_repairs
@@ -45,16 +42,12 @@ from wellspoken.proxy.relay.send import (
     LARGE,
     ClientKeyRefused,
     send_accepted,
-    send_request,
     suspect_engine,
 )
 from wellspoken.proxy.relay.storing import keep, keep_stream
 from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
 from wellspoken.proxy.upstream.target import Target
-
-STREAMS = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
-"""Content types of answers that pass through as they come."""
 
 
 async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> Reply | EventStream:
@@ -184,43 +177,48 @@ class Relay:
         All complete events of one read leave in one write. The connection is closed before the last
         of them: the backend must not compute on while a slow client reads.
         """
-        call, translator, stream = self.call, self.translator, self.stream
-        source = translator.sources[place]
+        call, translator = self.call, self.translator
         response: UpstreamResponse | None = None
         try:
             response, data, began = await self._open(place, request)
-            out = data
-            while response is not None:
-                data = data or await response.chunk()
-                began = perf_counter()
-                if self.in_thread:
-                    await self._turn()
-                out = translator.feed(data, place) if data else translator.close(place)
-                if source.ended or not data or (not out and translator.done):
-                    break
-                if out and stream is not None:
-                    call.timing.end_work(began, leaves=True)
-                    await stream.write(out)
-                    if not call.results.streamed:
-                        call.note_first_piece()
-                else:
-                    call.timing.end_work(began)
-                data = b""
+            if response is None:
+                self._give(data, began)
+            else:
+                await self._pump(place, response, data)
         except (UpstreamError, ClientKeyRefused) as error:
             if isinstance(error, UpstreamError):
                 call.note_failure(error)
-            began = 0.0  # no work on an answer
             if self.in_thread:
                 await self._turn()
-            out = translator.fail(error.fault, place)
+            self._give(translator.fail(error.fault, place), 0.0)  # no work on an answer
         finally:
-            if response is not None and source.clean:
+            if response is not None and translator.sources[place].clean:
                 response.finish()
             elif response is not None:
                 response.close()
-        await self._give(out, began)
+        await self._drain()
         if not translator.done and translator.missing_counts(place) is not None:
             await self._count(place, request)
+
+    async def _pump(self, place: int, response: UpstreamResponse, data: bytes) -> None:
+        """Translate a stream, `data` of which was read, to its end.
+
+        What comes is translated and written in the step of the loop in which it comes (`Step`); the
+        task wakes for the end, and where it has to wait for a client that reads slower.
+        """
+        step = Step(self, place, data)
+        while True:
+            if self.in_thread:
+                await self._turn()
+            if not (step.held and step(b"")) and not await response.pump(step):
+                break
+            if step.over:
+                return
+            await self._drain()
+        began = perf_counter()
+        if self.in_thread:
+            await self._turn()
+        self._give(self.translator.close(place), began)
 
     async def _open(
         self, place: int, request: BackendRequest
@@ -250,6 +248,11 @@ class Relay:
             if self.in_thread:
                 await self._turn()
             return translate(*arguments)
+        async with self.call.state.large:  # one at a time: others wait no longer for their turn
+            for _ in self.translator.steps(response.status, response.content_type, data):
+                await asyncio.sleep(0)
+        if self.translator.done:
+            return b""
         # A thread gives the interpreter back every few milliseconds, so the loop stays answerable.
         if self.lock is None:
             return await asyncio.to_thread(translate, *arguments)
@@ -277,9 +280,10 @@ class Relay:
         began = perf_counter()
         if self.in_thread:
             await self._turn()
-        await self._give(self.translator.add_counts(found, place), began)
+        self._give(self.translator.add_counts(found, place), began)
+        await self._drain()
 
-    async def _give(self, out: bytes, began: float) -> None:
+    def _give(self, out: bytes, began: float) -> None:
         """Write what was made of the last that came of one source, work on which began then.
 
         `began` 0.0: nothing came.
@@ -292,8 +296,13 @@ class Relay:
             leaves = stream is not None and bool(out) and out != DONE
             call.timing.end_work(began, leaves=leaves)
         if stream is not None and out and not done:
-            await stream.write(out)
+            stream.put(out)
             call.note_first_piece()
+
+    async def _drain(self) -> None:
+        """Wait for a client that reads slower than the answer comes."""
+        if self.stream is not None and self.stream.paused:
+            await self.stream.drain()
 
     async def finish(self) -> Reply | EventStream:
         """End the answer: count it, suspect an engine that broke off, store it, let it leave."""
@@ -345,59 +354,48 @@ class Relay:
         return (await asyncio.to_thread(self.translator.answer)).body
 
 
+class Step:
+    """Translates each piece of a stream, and writes what that makes, as it comes.
+
+    It says True where no more may be read for now: at the stream's end (`over`), and where the
+    client or a thread must be waited for. A piece that came while a thread had the translator is
+    `held`. What a piece makes has left when the step ends: the task may be cancelled before it
+    wakes, by another source that ends the answer.
+    """
+
+    __slots__ = ("_call", "_place", "_relay", "held", "over")
+
+    def __init__(self, relay: Relay, place: int, held: bytes) -> None:
+        self._relay = relay
+        self._call = relay.call
+        self._place = place
+        self.held = held
+        self.over = False
+
+    def __call__(self, data: bytes) -> bool:
+        """Take what was held and then this; say whether to stop."""
+        relay = self._relay
+        if self.held:
+            data, self.held = self.held + data, b""
+        if relay.in_thread:
+            self.held = data
+            return True
+        call, translator, stream = self._call, relay.translator, relay.stream
+        began = perf_counter()
+        out = translator.feed(data, self._place)
+        if translator.sources[self._place].ended or (not out and translator.done):
+            self.over = True
+            relay._give(out, began)
+            return True
+        if not out or stream is None:
+            call.timing.end_work(began)
+            return False
+        call.timing.end_work(began, leaves=True)
+        stream.put(out)
+        if not call.results.streamed:
+            call.note_first_piece()
+        return stream.paused
+
+
 class _Over(Exception):
     """The answer is complete, or has failed: whatever else is under way is of no use."""
-
-
-async def send_untouched(
-    call: Call, target: Target, request: BackendRequest
-) -> Reply | EventStream:
-    """Return a backend's answer as it is (`"oai_compat": false`)."""
-    response = await send_request(call, target, structs.replace(request, untouched=True))
-    return await pass_through(call, response, request.stream and response.status < 400)
-
-
-async def pass_through(
-    call: Call, response: UpstreamResponse, streams: bool
-) -> Reply | EventStream:
-    """Pass an answer on as it is, with its status and content type: as it comes, or whole.
-
-    An error loses the backend's key. Raises UpstreamError: then nothing was sent.
-    """
-    if streams:
-        return await _pass_stream(call, response)
-    data = await response.read(call.state.config.limits.response)
-    counts = PassingUsage()
-    counts.body(data)
-    call.count_passing(counts.usage)
-    data = call.routing.hide(data) if response.status >= 400 else data
-    kind = response.content_type_header.encode("utf-8", "replace")
-    return call.reply(response.status, data, content_type=kind)
-
-
-async def _pass_stream(call: Call, response: UpstreamResponse) -> EventStream:
-    kind = response.content_type_header.encode("utf-8", "replace")
-    stream = call.stream(response.status, kind)
-    counts = PassingUsage()
-    try:
-        while data := await response.chunk():
-            began = perf_counter()
-            counts.feed(data)
-            call.timing.end_work(began, leaves=True)
-            await stream.write(data)
-            call.note_first_piece()
-        await stream.end()
-    except BaseException as error:
-        if not stream.left:
-            stream.stop()
-            raise
-        stream.abort()
-        if not isinstance(error, UpstreamError):
-            raise
-        # Nothing of ours may be added to an untouched answer: a cut one is passed on cut.
-        call.note_failure(error)
-        call.note_fault(error.fault)
-    finally:
-        call.count_passing(counts.usage)
-        response.close()
-    return stream

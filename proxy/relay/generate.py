@@ -19,7 +19,7 @@ from wellspoken.proxy.http.requests import WISHES
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay import storing
 from wellspoken.proxy.relay.admission import admit, enter, make_exchange
-from wellspoken.proxy.relay.answer import respond, send_untouched
+from wellspoken.proxy.relay.answer import respond
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.plan import Amending, Amendment, BackendRequest, Plan
 from wellspoken.proxy.relay.planner import Planner, Wanted
@@ -30,6 +30,7 @@ from wellspoken.proxy.relay.recipes import (
     follow_recipe,
     learn_recipe,
 )
+from wellspoken.proxy.relay.send import send_untouched
 from wellspoken.proxy.state import Recipe
 from wellspoken.proxy.upstream.listing import name_model
 from wellspoken.proxy.upstream.target import Target

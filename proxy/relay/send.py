@@ -1,4 +1,4 @@
-"""One request to a backend: the wait for an engine of the proxy's own, and the answer's head."""
+"""One request to a backend: the wait for an engine, the answer's head, what passes as it is."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from wellspoken.adapters.events import Fault
 from wellspoken.adapters.readers.sse import EventTooLarge, SSEDecoder
 from wellspoken.engine.failure import NotReady
 from wellspoken.proxy.http.requests import TRACE, client_lines
+from wellspoken.proxy.http.responses import EventStream, Reply
+from wellspoken.proxy.metrics.passing import PassingUsage
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.plan import Amendment, BackendRequest
 from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
@@ -39,6 +41,8 @@ Send = Callable[["Upstream", bool], Awaitable["UpstreamResponse"]]
 _NOTHING: Final = re.compile(rb"\s*(null|\{\s*\"type\"\s*:\s*\"ping\"\s*\})?\s*")
 """Data of no answer: what Anthropic's servers send to keep a connection open, and the null with
 which llama.cpp begins a stream of several prompts."""
+STREAMS = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
+"""Content types of answers that pass through as they come."""
 _SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")
 
 
@@ -310,3 +314,62 @@ def suspect_engine(target: Target, fault: Fault) -> None:
     """Have an engine looked at before the next request, if an answer of it ended too early."""
     if fault.code == CUT:
         target.look()
+
+
+async def send_untouched(
+    call: Call, target: Target, request: BackendRequest
+) -> Reply | EventStream:
+    """Return a backend's answer as it is (`"oai_compat": false`)."""
+    response = await send_request(call, target, structs.replace(request, untouched=True))
+    return await pass_through(call, response, request.stream and response.status < 400)
+
+
+async def pass_through(
+    call: Call, response: UpstreamResponse, streams: bool
+) -> Reply | EventStream:
+    """Pass an answer on as it is, with its status and content type: as it comes, or whole.
+
+    An error loses the backend's key. Raises UpstreamError: then nothing was sent.
+    """
+    if streams:
+        return await _pass_stream(call, response)
+    data = await response.read(call.state.config.limits.response)
+    counts = PassingUsage()
+    counts.body(data)
+    call.count_passing(counts.usage)
+    data = call.routing.hide(data) if response.status >= 400 else data
+    kind = response.content_type_header.encode("utf-8", "replace")
+    return call.reply(response.status, data, content_type=kind)
+
+
+async def _pass_stream(call: Call, response: UpstreamResponse) -> EventStream:
+    kind = response.content_type_header.encode("utf-8", "replace")
+    stream = call.stream(response.status, kind)
+    counts = PassingUsage()
+
+    def take(data: bytes) -> bool:
+        began = perf_counter()
+        counts.feed(data)
+        call.timing.end_work(began, leaves=True)
+        stream.put(data)
+        call.note_first_piece()
+        return stream.paused
+
+    try:
+        while await response.pump(take):
+            await stream.drain()
+        await stream.end()
+    except BaseException as error:
+        if not stream.left:
+            stream.stop()
+            raise
+        stream.abort()
+        if not isinstance(error, UpstreamError):
+            raise
+        # Nothing of ours may be added to an untouched answer: a cut one is passed on cut.
+        call.note_failure(error)
+        call.note_fault(error.fault)
+    finally:
+        call.count_passing(counts.usage)
+        response.close()
+    return stream

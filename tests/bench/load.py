@@ -10,9 +10,12 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import uvloop
+
+C = TypeVar("C", bound="Client")
 
 _END = b"0\r\n\r\n"
 
@@ -47,16 +50,16 @@ def request(url: str, ask: bytes) -> bytes:
     return head % host + b"Content-Length: %d\r\n\r\n%s" % (len(ask), ask)
 
 
-def asking(model: str, k: int, stream: bool) -> bytes:
-    """Return the JSON of a chat request for the canned answer `model`."""
-    wanted = {
+def asking(model: str, k: int, stream: bool, **more: object) -> bytes:
+    """Return the JSON of a chat request for the canned answer `model`, with `more` keys."""
+    wanted: dict[str, object] = {
         "model": model,
         "messages": [{"role": "user", "content": "Write a long and varied text, please."}],
         "stream": stream,
     }
     if k:
         wanted |= {"logprobs": True, "top_logprobs": k}
-    return json.dumps(wanted, separators=(",", ":")).encode()
+    return json.dumps(wanted | more, separators=(",", ":")).encode()
 
 
 class Client(asyncio.Protocol):
@@ -86,6 +89,11 @@ class Client(asyncio.Protocol):
         self.transport.write(data)
         return self.waiter
 
+    def close(self) -> None:
+        """Close the connection, if it was made."""
+        if self.transport is not None:
+            self.transport.close()
+
     def data_received(self, data: bytes) -> None:
         """Collect, and give the answer when it is whole."""
         self.parts.append(data)
@@ -105,7 +113,7 @@ class Client(asyncio.Protocol):
         if not blank:
             return
         lowered = head.lower()
-        _, length, value = lowered.partition(b"content-length:")
+        _, length, value = lowered.partition(b"\r\ncontent-length:")
         if length:
             self.wanted = len(head) + 4 + int(value.split(b"\r\n")[0])
         elif b"transfer-encoding: chunked" in lowered:
@@ -114,11 +122,15 @@ class Client(asyncio.Protocol):
 
 async def connected(url: str, count: int) -> list[Client]:
     """Return open connections."""
+    return [await connect(url, Client) for _ in range(count)]
+
+
+async def connect(url: str, kind: type[C]) -> C:
+    """Return an open connection of this kind."""
     parts = urlsplit(url)
     loop = asyncio.get_running_loop()
-    host, port = parts.hostname or "", parts.port or 80
-    made = [await loop.create_connection(Client, host, port) for _ in range(count)]
-    return [client for _, client in made]
+    _, client = await loop.create_connection(kind, parts.hostname or "", parts.port or 80)
+    return client
 
 
 def check(job: Job, answer: bytes) -> None:
@@ -127,7 +139,10 @@ def check(job: Job, answer: bytes) -> None:
     if not answer.startswith(b"HTTP/1.1 200"):
         raise LoadError(f"{job.name}: {head[:300]!r} {answer[len(head) :][:300]!r}")
     if job.events and answer.count(b"data: ") != job.events:
-        raise LoadError(f"{job.name}: {answer.count(b'data: ')} events, not {job.events}")
+        # A chunk's frame may stand within the word.
+        count = body_of(job.name, answer).count(b"data: ")
+        if count != job.events:
+            raise LoadError(f"{job.name}: {count} events, not {job.events}")
 
 
 async def run(url: str, job: Job, seconds: float) -> Done:
@@ -149,21 +164,59 @@ async def run(url: str, job: Job, seconds: float) -> Done:
         answers = sum(await asyncio.gather(*map(repeat, clients)))
     finally:
         for client in clients:
-            if client.transport is not None:
-                client.transport.close()
+            client.close()
     return Done(answers, time.perf_counter() - started)
 
 
 async def fetch(url: str, job: Job) -> bytes:
-    """Return the body (without chunk frames) of one answer."""
-    (client,) = await connected(url, 1)
-    answer = await asyncio.wait_for(client.ask(request(url, job.ask)), 30)
-    assert client.transport is not None
-    client.transport.close()
+    """Return the body (without chunk frames) of one answer, on a connection of its own."""
+    client = await connect(url, Client)
+    try:
+        return await fetch_on(client, url, job)
+    finally:
+        client.close()
+
+
+async def fetch_on(client: Client, url: str, job: Job) -> bytes:
+    """Return the body (without chunk frames) of one answer. Raises LoadError."""
+    answer = await asyncio.wait_for(client.ask(request(url, job.ask)), 120)
+    return body_of(job.name, answer)
+
+
+async def get(url: str, path: str) -> Any:
+    """Return the JSON at a path of a server, on a connection of its own."""
+    client = await connect(url, Client)
+    try:
+        asked = b"GET %s HTTP/1.1\r\nHost: bench\r\n\r\n" % path.encode()
+        return json.loads(body_of(path, await asyncio.wait_for(client.ask(asked), 30)))
+    finally:
+        client.close()
+
+
+def body_of(name: str, answer: bytes) -> bytes:
+    """Return the body (without chunk frames) of an answer. Raises LoadError."""
     head, _, body = answer.partition(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 200"):
-        raise LoadError(f"{job.name}: {head[:300]!r} {body[:300]!r}")
+        raise LoadError(f"{name}: {head[:300]!r} {body[:300]!r}")
     return _unframed(body) if b"chunked" in head.lower() else body
+
+
+async def settle(client: Client, url: str, job: Job, backend: str, seconds: float = 30) -> None:
+    """Ask until the server answers from a connection that its backend has already.
+
+    A proxy may try a backend's connections before it uses them again; what that costs, it costs
+    once. `backend`: the bench's upstream, which counts its connections. Raises LoadError.
+    """
+    until = time.monotonic() + seconds
+    before = alike = 0
+    while alike < 3:
+        await fetch_on(client, url, job)
+        now = await get(backend, "/connections") - 1  # without this one
+        alike = alike + 1 if now == before else 0
+        before = now + 1
+        if time.monotonic() > until:
+            raise LoadError(f"{job.name}: a new connection to the backend for each request")
+        await asyncio.sleep(0.02)
 
 
 def _unframed(data: bytes) -> bytes:

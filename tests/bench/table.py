@@ -7,18 +7,9 @@ import platform
 from importlib.metadata import version
 
 from tests.bench.kernels import BodySpeed, EventCost
-from tests.bench.process import cores
-from tests.bench.proxy import Compared
 
 _PACKAGES = ("msgspec", "aiohttp", "uvloop")
 _BODIES = {"b": "100 tokens x 5", "c": "4,000 tokens x 20"}
-_LOADS = {
-    "small": "body of 20 tokens, 16 connections",
-    "b": "body of 100 tokens x 5, 16 connections",
-    "c": "body of 4,000 tokens x 20, 1 connection",
-    "burst": "stream x 5 sent at once, 16 connections",
-    "paced": "16 streams x 5, an event every 5 ms",
-}
 
 
 def machine() -> str:
@@ -38,14 +29,28 @@ def _processor() -> str:
 
 
 def _lines(title: str, head: list[str], rows: list[list[str]]) -> str:
-    """Return a table, its first column to the left, the others to the right."""
-    widths = [max(len(row[n]) for row in [head, *rows]) for n in range(len(head))]
-    lines = [title]
-    for row in [head, *rows]:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  " + "  ".join(cells).rstrip())
-    return "\n".join(lines) + "\n"
+    return f"{title}\n\n{markdown(head, rows)}\n"
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """Return a table whose columns stand under each other too; numbers are to the right."""
+    widths = [max(3, *(len(row[n]) for row in [head, *rows])) for n in range(len(head))]
+    right = [all(_is_number(row[n]) for row in rows) for n in range(len(head))]
+    ends = [":" if to else "-" for to in right]
+    ruler = ["-" * (width - 1) + end for width, end in zip(widths, ends, strict=True)]
+    lines = []
+    for row in [head, ruler, *rows]:
+        cells = [
+            cell.rjust(width) if to else cell.ljust(width)
+            for cell, width, to in zip(row, widths, right, strict=True)
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _is_number(cell: str) -> bool:
+    bare = cell.lstrip("~<>= ")
+    return not cell or (bare[:1].isdigit() and " " not in bare)
 
 
 def events(costs: list[EventCost]) -> str:
@@ -86,29 +91,5 @@ def bodies(speeds: list[BodySpeed]) -> str:
                 f"{speed.over_typed:.1f}x",
             ]
             for speed in speeds
-        ],
-    )
-
-
-def proxy(found: list[Compared]) -> str:
-    """Return the table of the proxy beside the bare pass-through."""
-    where = "on a core of its own" if cores() else "sharing the only core with its load"
-    return _lines(
-        f"The proxy {where}, over a bare aiohttp + uvloop pass-through that translates nothing;\n"
-        "CPU in microseconds and context switches per request, or per event of a stream",
-        ["load", "per s", "bare", "ratio", "CPU", "bare", "ratio", "switches", "bare"],
-        [
-            [
-                _LOADS.get(row.name, row.name),
-                f"{row.ours:,.0f}",
-                f"{row.bare:,.0f}",
-                f"{row.rate:.2f}" if row.rate is not None else "-",
-                f"{row.cpu_ours:,.1f}",
-                f"{row.cpu_bare:,.1f}",
-                f"{row.cpu:.2f}",
-                f"{row.switches_ours:.2f}",
-                f"{row.switches_bare:.2f}",
-            ]
-            for row in found
         ],
     )

@@ -12,6 +12,7 @@ from aiohttp import ClientSession
 from tests.models.tiny import TEXT
 from wellspoken.adapters.events import End, Entry, Event, Finish, Text, Usage
 from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.pipeline import stages, through
 from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.completions import decode_completion, exchange_for_completion
@@ -21,7 +22,6 @@ from wellspoken.adapters.servers.known.llamacpp_native import (
     read_template,
     template_request,
 )
-from wellspoken.adapters.translate import stages, through
 
 Json = dict[str, Any]
 PROMPT = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"

@@ -6,7 +6,6 @@ an old vLLM's, so every event is translated. Nothing here depends on how fast th
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import socket
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import load
-from tests.bench.data import Answer, Source
+from tests.bench.data import Source
+from tests.bench.judge.loads import case, upstream
 from tests.bench.process import child
-from tests.bench.proxy import Case, upstream
 
 REQUESTS = 50
 SHORT, LONG = 20, 120  # events of the streams whose difference tells the calls of one event
@@ -96,24 +95,25 @@ def run() -> Found:
     """Start everything, count, stop. Raises LoadError, StartError."""
     source = Source()
     found = [
-        _case("small", source.answer(20, 0), "json"),
-        _case("short", source.answer(SHORT, 5), "paced"),
-        _case("long", source.answer(LONG, 5), "paced"),
-        _case("one", source.answer(3, 5), "paced"),
+        case("small", "", source.answer(20, 0), "json"),
+        case("short", "", source.answer(SHORT, 5), "paced"),
+        case("long", "", source.answer(LONG, 5), "paced"),
+        case("one", "", source.answer(3, 5), "paced"),
     ]
-    by_name = {case.job.name: case.job for case in found}
+    by_name = {each.name: each.job for each in found}
     with (
         tempfile.TemporaryDirectory() as folder,
         upstream(found, None) as backend,
         load.runner() as loop,
     ):
         path = str(Path(folder) / "control")
-        arguments = [backend, "--adapter", "vllm", "--listen", "127.0.0.1:0"]
+        arguments = [backend.url, "--adapter", "vllm", "--listen", "127.0.0.1:0"]
         with child(["-m", "tests.walk.counted", path, *arguments], None) as proxy:
             control = Control(path)
             try:
+                urls = (proxy.url, backend.url)
                 measured = {
-                    name: _count(loop, control, proxy.url, job) for name, job in by_name.items()
+                    name: loop.run(_count(control, urls, job)) for name, job in by_name.items()
                 }
             finally:
                 control.close()
@@ -125,23 +125,20 @@ def run() -> Found:
     )
 
 
-def _case(name: str, answer: Answer, kind: str) -> Case:
-    ask = load.asking(name, answer.k, kind != "json")
-    return Case(load.Job(name, ask, 1), answer, kind)
-
-
-def _count(loop: asyncio.Runner, control: Control, url: str, job: load.Job) -> dict[str, Any]:
-    """Return what the requests of one kind call, once the same were answered before."""
-    times = REQUESTS if job.name == "small" else 1
-    loop.run(_ask(url, job, 3))
-    with control.count() as counted:
-        loop.run(_ask(url, job, times))
+async def _count(control: Control, urls: tuple[str, str], job: load.Job) -> dict[str, Any]:
+    """Return what the requests of one kind call: on a connection that is kept, in a proxy whose
+    connections to the backend are kept as well, after the same were answered before.
+    """
+    url, backend = urls
+    client = await load.connect(url, load.Client)
+    try:
+        await load.settle(client, url, job, backend)
+        with control.count() as counted:
+            for _ in range(REQUESTS if job.name == "small" else 1):
+                await load.fetch_on(client, url, job)
+    finally:
+        client.close()
     return counted
-
-
-async def _ask(url: str, job: load.Job, times: int) -> None:
-    for _ in range(times):
-        await load.fetch(url, job)
 
 
 def _calls(more: dict[str, Any], less: dict[str, Any], number: int) -> Calls:

@@ -21,7 +21,7 @@ from wellspoken.proxy.upstream.failures import (
 from wellspoken.proxy.upstream.link.connections import Connections
 from wellspoken.proxy.upstream.link.wire import AnswerKind, Fields, Wire
 
-MOST = 131_072  # bytes of an answer that wait for a reader until no more are read
+MOST = 65_536  # bytes of an answer that wait for a reader until no more are read
 LINGER = 0.25  # seconds for the last bytes of an answer that is no longer needed
 
 Sink = Callable[[bytes], bool]
@@ -236,11 +236,23 @@ class UpstreamResponse:
         """Take a piece of the body."""
         self._complete = complete
         if data and not self._lingers:
-            self._note_piece()
-            if self._sink is not None:
-                self._pour(data, self._sink)
-            else:
+            now = self._loop.time()
+            if self._first:
+                self._begin_body(now)
+            if self._waiter is not None and not self._waiter.done():
+                self._since = now  # the next wait
+                if self._works:
+                    self._source.heard = now
+            if self._sink is None:
                 self._keep(data)
+            else:
+                try:
+                    self._stops = self._sink(data)
+                except Exception as error:
+                    self._bug = error
+                if self._stops or self._bug is not None:
+                    self._sink = None
+                    self._wake()
         if complete:
             self._over = True
             self._wake()
@@ -258,28 +270,13 @@ class UpstreamResponse:
             return float("inf")
         return (self._since or self._loop.time()) + self._limit
 
-    def _note_piece(self) -> None:
-        now = self._loop.time()
-        if self._waiter is not None and not self._waiter.done():
-            self._since = now  # the next wait
-            if self._works:
-                self._source.heard = now
-        if self._first:
-            self._first = False
-            self._limit = self._between
-            if self._limit:
-                self._wire.wake_at(now + self._limit)
-            if self._watch is not None:
-                self._watch.begin_body()
-
-    def _pour(self, data: bytes, sink: Sink) -> None:
-        try:
-            self._stops = sink(data)
-        except Exception as error:
-            self._bug = error
-        if self._stops or self._bug is not None:
-            self._sink = None
-            self._wake()
+    def _begin_body(self, now: float) -> None:
+        self._first = False
+        self._limit = self._between
+        if self._limit:
+            self._wire.wake_at(now + self._limit)
+        if self._watch is not None:
+            self._watch.begin_body()
 
     def _keep(self, data: bytes) -> None:
         self._pieces.append(data)
@@ -298,7 +295,6 @@ class UpstreamResponse:
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self._size = 0
-        self._resume()
         return data
 
     def _resume(self) -> None:
@@ -308,6 +304,7 @@ class UpstreamResponse:
 
     async def _wait(self, wanted: int, sink: Sink | None = None) -> None:
         """Wait for `wanted` bytes, or the end; before the head for the head."""
+        self._resume()
         self._wanted = wanted
         self._sink = sink
         self._since = self._loop.time()
@@ -327,6 +324,7 @@ class UpstreamResponse:
 
     def _give_back(self) -> None:
         """Give the connection back, now that its answer's last byte has come."""
+        self._resume()
         if self._watch is not None:
             self._watch.end()
         kind = AnswerKind(self._works, self._streamed, self.status >= 400)

@@ -39,8 +39,9 @@ from tests.linear import linear
 from tests.replay import exchange
 from wellspoken.adapters.events import End, Event, Fault, Reasoning, Text, ToolDelta
 from wellspoken.adapters.markup.scanner import TRIES
+from wellspoken.adapters.pipeline import stages
 from wellspoken.adapters.stages.recover import RecoverStage
-from wellspoken.adapters.translate import StreamTranslator, stages, translate_body
+from wellspoken.adapters.translate import StreamTranslator, translate_body
 
 TEXTS = {
     "a tool that is not offered": '<tool_call>{"name": "h", "arguments": {"a": 1}}</tool_call> x',

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from typing import Any
 
 import pytest
 
+from tests.bench.data import Source
+from tests.bench.forms import FORMS
+from tests.bench.kernels import verify_body
+from tests.conforming import MODEL
 from tests.fakes.upstream import Upstream, whole
 from tests.proxy.conftest import StartProxy
 from tests.proxy.endpoints.test_chat_body import BROKEN
-from wellspoken.adapters import translate
+from wellspoken.adapters import plain_body, translate
+from wellspoken.adapters.readers import legacy
 from wellspoken.proxy.relay.send import LARGE
 
 
@@ -39,6 +45,29 @@ async def test_a_large_body_is_translated_beside_the_loop(
         given = await response.json()
     assert given["choices"][0]["message"]["content"] == "x" * size
     assert seen == [aside]
+
+
+async def test_a_large_body_with_arrays_is_translated_in_the_loop_which_breathes(
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    original = legacy.entries
+
+    def noting(*arguments: Any) -> Any:
+        loop = asyncio.get_running_loop()  # there is none in a thread
+        seen.append(False)
+        loop.call_soon(seen.append, True)
+        return original(*arguments)
+
+    monkeypatch.setattr(plain_body, "entries", noting)
+    answer, form = Source().answer(400, 20), FORMS["vllm-0.4.2"]
+    upstream.scripts = [whole(json.loads(form.body(answer)))]
+    proxy = await start_proxy(upstream)
+    async with await proxy.chat(logprobs=True, top_logprobs=20) as response:
+        given = await response.read()
+    verify_body(form, answer, given, MODEL)
+    blocks = -(-400 // plain_body.BLOCK)
+    assert seen == [False, True] * blocks  # between any two others had their turn
 
 
 SECRET = "sk-canary-0123456789"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -26,6 +26,7 @@ from tests.waiting import until
 from wellspoken.proxy.config.tables import Timeouts
 from wellspoken.proxy.upstream.client import Upstream as Client
 from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.link.response import MOST
 
 
 @asynccontextmanager
@@ -325,3 +326,115 @@ async def test_the_fields_of_a_head_are_found_by_any_case(upstream: Upstream) ->
         assert answer.headers.getall("X-a") == ["1", "2"]
         assert (answer.content_type, answer.content_type_header) == ("text/plain", "Text/Plain; X")
         assert await answer.read(10) == b"1"
+
+
+def noting(got: list[bytes]) -> Callable[[bytes], bool]:
+    """Return a sink that keeps what it gets, and never stops."""
+
+    def note(data: bytes) -> bool:
+        got.append(data)
+        return False
+
+    return note
+
+
+@pytest.mark.parametrize("by", ["chunk", "read", "pump", "finish"])
+async def test_what_comes_before_its_reader_is_kept_up_to_a_limit(
+    upstream: Upstream, by: str
+) -> None:
+    """Then no more is read, until somebody waits."""
+    size = 8_000_000  # more than the kernel keeps
+    upstream.scripts = [[head(length=size), *[b"x" * 100_000] * 80]]
+    async with client(upstream.url) as made:
+        answer = await made.open("POST", "/x", first=60.0, between=60.0)
+        connection = next(iter(upstream.connections))
+        assert connection.transport is not None
+        await until(lambda: upstream.sent == size + len(head(length=size)))
+        await asyncio.sleep(0.1)
+        assert connection.transport.get_write_buffer_size() > 1_000_000
+        assert answer._size <= MOST + 262_144
+        got: list[bytes] = []
+        if by == "chunk":
+            while data := await answer.chunk():
+                got.append(data)
+        elif by == "read":
+            got.append(await answer.read(size))
+        elif by == "pump":
+            assert not await answer.pump(noting(got))
+        else:
+            answer.finish()
+            await until(lambda: answer._complete)
+            size = 0
+        assert sum(map(len, got)) == size
+
+
+async def test_a_sink_stops_the_pump_and_raises_through_it(upstream: Upstream) -> None:
+    gates = [Gate() for _ in range(3)]
+    steps = [
+        step for gate, data in zip(gates, b"abc", strict=True) for step in (gate, bytes([data]))
+    ]
+    upstream.scripts = [stream(*steps)]
+    got: list[bytes] = []
+
+    def stop(data: bytes) -> bool:
+        got.append(data)
+        gates[len(got) % 3].open()
+        return data == b"a"
+
+    def fail(data: bytes) -> bool:
+        raise ConnectionResetError(data)  # which is no failure of the backend's
+
+    async with client(upstream.url) as made:
+        answer = await made.open("POST", "/x")
+        gates[0].open()
+        assert await answer.pump(stop)
+        with pytest.raises(ConnectionResetError):
+            await answer.pump(fail)
+        gates[2].open()
+        assert not await answer.pump(stop)
+        assert got == [b"a", b"c"]
+        assert not await answer.pump(fail) and not made.losses
+
+
+async def test_a_pump_ends_with_its_task(upstream: Upstream) -> None:
+    upstream.scripts = [stream(b"a", Stall())]
+    got: list[bytes] = []
+    async with client(upstream.url) as made:
+        answer = await made.open("POST", "/x")
+        task = asyncio.create_task(answer.pump(noting(got)))
+        await until(lambda: got)
+        task.cancel()
+        await upstream.requests[0].closed.wait()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@pytest.mark.parametrize("end", [Cut(), Reset(), Stall(), b"zz"])
+async def test_a_pump_tells_what_came_before_a_failure(
+    upstream: Upstream, end: Cut | Reset | Stall | bytes
+) -> None:
+    upstream.scripts = [[head(chunked=True) + chunk(b"a"), end]]
+    got: list[bytes] = []
+    async with client(upstream.url) as made:
+        answer = await made.open("POST", "/x", first=60, between=0.2)
+        with pytest.raises(UpstreamError) as caught:
+            await answer.pump(noting(got))
+    assert got == [b"a"]
+    wanted = {Cut: "cut", Reset: "cut", Stall: "chunk_timeout", bytes: "protocol"}
+    assert caught.value.reason == wanted[type(end)]
+
+
+async def test_a_connection_whose_answer_had_to_wait_for_its_reader_reads_on(
+    upstream: Upstream,
+) -> None:
+    """The last byte may come in the same read as what was too much for now."""
+    big = b"x" * (MOST + 1000)
+    upstream.scripts = [whole(b"1"), stream(big), whole(big), whole(b"1")]
+    async with client(upstream.url) as made:
+        for wanted in (b"1", big, big, b"1"):
+            answer = await made.open("POST", "/x")
+            while not answer._complete and not answer._paused:
+                await asyncio.sleep(0.01)
+            assert await answer.read(len(big)) == wanted
+            await pass_trial(made.connections)
+    assert upstream.opened == 1

@@ -1,0 +1,1 @@
+"""The whole proxy on loopback, beside others in front of the same upstream, against its targets."""
