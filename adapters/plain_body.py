@@ -140,7 +140,9 @@ def translate_in_blocks(data: bytes, exchange: Exchange) -> Generator[None, None
     start, usage = _note(plain, exchange, notes)
     whole = _write(start, plain, usage, ChatLogprobs(_PLACE, None))  # type: ignore[arg-type]
     front, _, behind = whole.partition(b"\0")
-    return b"".join((front, *written[1:], behind))
+    joined = b"".join((front, *written[1:], behind))
+    yield  # what is done with so much takes a while, too
+    return joined
 
 
 def _read_long(data: bytes, exchange: Exchange) -> Plain | None:

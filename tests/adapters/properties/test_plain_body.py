@@ -250,7 +250,7 @@ def test_a_long_answer_with_arrays_is_written_in_steps() -> None:
     data = form.body(answer)
     translator = StreamTranslator(asked_by(answer, TokenTable(), False), fold=True)
     steps = list(translator.steps(200, JSON, data))
-    assert len(steps) == 2 + -(-200 // plain_body.BLOCK)
+    assert len(steps) == 3 + -(-200 // plain_body.BLOCK)
     assert translator.done
     verify_body(form, answer, translator.answer().body)
 
