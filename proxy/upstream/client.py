@@ -30,6 +30,7 @@ from wellspoken.proxy.upstream.link.connections import Connections
 from wellspoken.proxy.upstream.link.response import UpstreamResponse as UpstreamResponse
 from wellspoken.proxy.upstream.link.wire import Wire
 
+_HEADS = 256  # of requests, of which the paths are few but for those with a model's name
 _SECRETS = 64  # keys and headers of one backend that are remembered, the newest ones
 NO_HEADERS = StaticHeaders()
 
@@ -66,6 +67,7 @@ class Upstream:
         self.timeouts = timeouts
         self.connections = Connections(self.loop, timeouts.upstream_keep_alive)
         self._fixed = b""
+        self._heads: dict[tuple[str, str, bool], bytes] = {}
         self._key = b""
         self._secrets: deque[bytes] = deque(maxlen=_SECRETS)  # the newest, which is sent, first
         self.on_failure: Callable[[UpstreamError], None] | None = None
@@ -92,13 +94,13 @@ class Upstream:
         answer are welcome; otherwise none is. `whole`: the body is wanted whole, so that of a small
         one the head need not be told before. Raises UpstreamError.
         """
-        head = f"{method} {self._address.prefix}{path} HTTP/1.1\r\n".encode()
-        lines = [head, self._fixed, self._key or authorization, extra]
-        if not coded:
-            lines.append(b"Accept-Encoding: identity\r\n")
+        request = self._head(method, path, coded)
+        if authorization and not self._key:
+            request += authorization
         if method == "POST":
-            lines.append(b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body))
-        request = b"".join((*lines, b"\r\n", body))
+            request += b"%bContent-Length: %d\r\n\r\n%b" % (extra, len(body), body)
+        else:
+            request += extra + b"\r\n" + body
         posted, bodiless = method == "POST", method == "HEAD"
         wire = self.connections.take()
         again = wire is not None
@@ -112,6 +114,21 @@ class Upstream:
                 return answer
             wire, again = None, False
 
+    def _head(self, method: str, path: str, coded: bool) -> bytes:
+        """Return a head's lines that are the same each time; of each path they are made once."""
+        head = self._heads.get((method, path, coded))
+        if head is None:
+            head = f"{method} {self._address.prefix}{path} HTTP/1.1\r\n".encode()
+            head += self._fixed + self._key
+            if not coded:
+                head += b"Accept-Encoding: identity\r\n"
+            if method == "POST":
+                head += b"Content-Type: application/json\r\n"
+            if len(self._heads) >= _HEADS:
+                self._heads.clear()
+            self._heads[method, path, coded] = head
+        return head
+
     def use(self, key: str | None, headers: StaticHeaders = NO_HEADERS) -> None:
         """Send this key and these headers with every request from now on.
 
@@ -119,6 +136,7 @@ class Upstream:
         """
         fixed = f"Host: {self._address.host}\r\nUser-Agent: wellspoken\r\n".encode()
         self._fixed = fixed + headers.lines
+        self._heads.clear()
         self._key = f"Authorization: Bearer {key}\r\n".encode() if key else b""
         for secret in map(str.encode, (*headers.secrets, *filter(None, (key,)))):
             if secret in self._secrets:
