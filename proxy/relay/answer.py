@@ -26,8 +26,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
+
+from msgspec import Struct
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.requests.errors import RequestError, error_json
@@ -107,8 +108,7 @@ def error_event(call: Call, fault: Fault) -> bytes:
     return b"data: " + call.routing.hide(body) + b"\n\n"
 
 
-@dataclass(slots=True, eq=False)
-class Relay:
+class Relay(Struct, eq=False):
     """One answer on its way: its requests to the backend, its translation, its end.
 
     A single request runs in the task of the call, without a lock. Several run in tasks of a group,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NoReturn, Protocol
 
+from msgspec import Struct
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from wellspoken.proxy.upstream.failures import (
@@ -66,8 +66,7 @@ def _decode(value: bytes) -> str:
     return value.strip(b" \t").decode("utf-8", "surrogateescape")
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class UpstreamResponse:
+class UpstreamResponse(Struct, eq=False):
     """A backend's answer whose head has come; read it to its end, or close it.
 
     `content_type` is lower-case and without parameters. After the last byte the connection goes
@@ -92,7 +91,7 @@ class UpstreamResponse:
     _complete: bool = False  # its last byte has come, and the connection is no longer ours
     _over: bool = False  # nothing more will be kept
     _lingers: bool = False  # what comes is dropped
-    _pieces: list[bytes] = field(default_factory=list)  # of the body, which nobody has taken
+    _pieces: list[bytes] = []  # of the body, which nobody has taken
     _size: int = 0  # bytes of those
     _paused: bool = False
     _failure: Exception | None = None
@@ -108,7 +107,7 @@ class UpstreamResponse:
     status: int = 0
     content_type: str = ""
     content_type_header: str = ""
-    _fields: Fields = field(default_factory=list)
+    _fields: Fields = []
     _headers: CIMultiDictProxy[str] | None = None
 
     @property
