@@ -278,6 +278,9 @@ class StreamTranslator:
                 size, events = lane.take(values[at:])
             out += self._pass(source.pass_on(events), lane)
             values = values[at + size :]
+            if source.ended:  # of a read that goes the whole way at once, no stage sees the rest
+                lane.read_all(values)
+                break
             at, event = lane.run(values, out)
         self.written = before
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.clock import skip
 from tests.fakes.upstream import (
     LAST_CHUNK,
     Cut,
@@ -438,3 +439,33 @@ async def test_a_connection_whose_answer_had_to_wait_for_its_reader_reads_on(
             assert await answer.read(len(big)) == wanted
             await pass_trial(made.connections)
     assert upstream.opened == 1
+
+
+async def test_what_comes_behind_a_stop_waits_for_the_next_pump(upstream: Upstream) -> None:
+    """In the same step of the loop, before the task wakes, and before a pump has begun."""
+    upstream.scripts = [[head(chunked=True), Stall()]]
+    got: list[bytes] = []
+
+    def stop(data: bytes) -> bool:
+        got.append(data)
+        return True
+
+    async with client(upstream.url) as made:
+        answer = await made.open("POST", "/x", between=100.0)
+        (wire,) = made.connections.open
+        wire.data_received(chunk(b"a"))
+        wire.data_received(chunk(b"b"))
+        assert await answer.pump(stop) and got == [b"ab"]
+        task = asyncio.create_task(answer.pump(stop))
+        await asyncio.sleep(0)
+        wire.data_received(chunk(b"c"))
+        wire.data_received(chunk(b"d"))
+        assert await task and got == [b"ab", b"c"]
+        assert await answer.pump(stop) and got == [b"ab", b"c", b"d"]
+        task = asyncio.create_task(answer.pump(noting(got)))
+        for _ in range(3):  # each wait is shorter than the limit, all of them are longer
+            await asyncio.sleep(0.01)
+            skip(60)
+            wire.data_received(chunk(b"e"))
+        wire.data_received(LAST_CHUNK)
+        assert not await task and got[3:] == [b"e"] * 3
