@@ -27,13 +27,15 @@ KNOWN = (ToolCallStage, TilingStage, FinishStage, UsageStage, OrderStage)
 """Stages that let a piece of text pass; what any other has to do is known with the text alone."""
 
 
+MOST = 256  # events of a read that go the whole way between two looks at the lane
+
+
 class Lane:
     """The lane of one answer's first choice; closed it is looked at behind 1, 2, 4, ... events."""
 
     def __init__(self, reader: NearOpenAI, stages: Sequence[Any], writer: ChatStream) -> None:
         self.reader = reader
         self.stages = stages
-        self.writer = writer
         self.split, self.read, self.write = reader.sse.split_plain, reader.plain, writer.text
         self.is_open = False
         self.patience = 1
@@ -52,10 +54,9 @@ class Lane:
             bool(events)
             and type(events[-1]) is Text
             and self.reader.is_plain()
-            and self.writer.is_plain()
             and all(stage.is_plain() for stage in self.stages)
         )
-        self.patience = 1 if self.is_open else 2 * self.patience
+        self.patience = 1 if self.is_open else min(2 * self.patience, MOST)
 
     def take(self, values: list[bytes]) -> tuple[int, list[Event]]:
         """Return how many of these events go the whole way now, and what the reader makes of them.
@@ -65,8 +66,12 @@ class Lane:
         taken = values[: self.patience]
         if not all(value.startswith(b"{") for value in taken):
             taken = values
-        self.reader.take(list(map(ServerEvent, taken)))
-        return len(taken), self.reader.pieces.take()
+        return len(taken), self.read_all(taken)
+
+    def read_all(self, values: list[bytes]) -> list[Event]:
+        """Return what the reader makes of all of these events."""
+        self.reader.take(list(map(ServerEvent, values)))
+        return self.reader.pieces.take()
 
     def run(self, values: list[bytes], out: bytearray) -> tuple[int, Text | None]:
         """Add what the client gets for these events, up to the first one that is not plain. Hot.
@@ -76,9 +81,8 @@ class Lane:
         event: Text | None = None
         if not self.is_open:
             return 0, event
-        read, fits, write = self.read, self.fits, self.write
-        texts: list[str] = []
-        tokens = 0
+        read, fits, write, keep = self.read, self.fits, self.write, self.usage.texts[0].append
+        place = tokens = 0
         for value in values:
             event = read(value)
             if event is None:
@@ -88,11 +92,11 @@ class Lane:
                 if not size:
                     break
                 tokens += size
-            texts.append(event.text)
+            keep(event.text)
             write(event, out)
+            place += 1
         else:
             event = None
-        if texts:
-            self.finish.keep(tokens or len(texts), scored=fits is not None)
-            self.usage.keep(texts)
-        return len(texts), event
+        if place:
+            self.finish.keep(tokens or place, scored=fits is not None)
+        return place, event

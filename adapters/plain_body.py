@@ -21,6 +21,7 @@ from wellspoken.adapters.events import Lp, Reason, Start, Usage
 from wellspoken.adapters.exchange import Exchange, Notes
 from wellspoken.adapters.nesting import DEEPEST
 from wellspoken.adapters.readers import strict
+from wellspoken.adapters.readers.framing import is_text
 from wellspoken.adapters.readers.legacy import LogprobsRead, entries, read_logprobs
 from wellspoken.adapters.readers.near_openai import REFUSED, long_body, repair_usage
 from wellspoken.adapters.repairs import envelope
@@ -86,7 +87,7 @@ def translate(data: bytes, body: strict.WireBody, exchange: Exchange) -> bytes |
         return None
     scored = None
     if exchange.logprobs:
-        scored = _read_logprobs(plain, exchange)
+        scored = _read_logprobs(data, plain, exchange)
         if scored is None:
             return None
     notes = exchange.notes
@@ -140,7 +141,9 @@ def translate_in_blocks(data: bytes, exchange: Exchange) -> Generator[None, None
     start, usage = _note(plain, exchange, notes)
     whole = _write(start, plain, usage, ChatLogprobs(_PLACE, None))  # type: ignore[arg-type]
     front, _, behind = whole.partition(b"\0")
-    return b"".join((front, *written[1:], behind))
+    joined = b"".join((front, *written[1:], behind))
+    yield  # what is done with so much takes a while, too
+    return joined
 
 
 def _read_long(data: bytes, exchange: Exchange) -> Plain | None:
@@ -237,10 +240,15 @@ def _is_small(value: Raw) -> bool:
     return len(data) <= DEEPEST and data.isascii()
 
 
-def _read_logprobs(plain: Plain, exchange: Exchange) -> LogprobsRead | None:
+def _read_logprobs(data: bytes, plain: Plain, exchange: Exchange) -> LogprobsRead | None:
     """Return the logprobs where their tokens are the text, and what was noted of them."""
     given = plain.choice.logprobs
     if type(given) is not strict.WireLogprobs or given.refusal not in (UNSET, None):
+        return None
+    if given.content is not UNSET:
+        if not is_text(data):  # the entries' `bytes` were only passed over
+            return None
+    elif type(given.tokens) is not list or "".join(given.tokens) != plain.text:
         return None
     context = Context(exchange)
     context.notes = Notes()
@@ -249,7 +257,9 @@ def _read_logprobs(plain: Plain, exchange: Exchange) -> LogprobsRead | None:
     lp = scored.lp
     if lp is None or not lp.plain or not lp.sampled:
         return None
-    return scored if "".join([entry.token for entry in lp.entries]) == plain.text else None
+    if given.content is UNSET or "".join([x.token for x in lp.entries]) == plain.text:
+        return scored
+    return None
 
 
 def _read_top(plain: Plain, exchange: Exchange) -> tuple[Start, Usage]:

@@ -20,7 +20,7 @@ from wellspoken.adapters.lane import KNOWN, Lane
 from wellspoken.adapters.merge import Best, Merge, weakest
 from wellspoken.adapters.pipeline import stages, through
 from wellspoken.adapters.plain_body import asks_plainly
-from wellspoken.adapters.readers.framing import is_stream, is_text
+from wellspoken.adapters.readers.framing import is_stream
 from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative, TextOrNative
 from wellspoken.adapters.readers.near_openai import NearOpenAI, strict_body
 from wellspoken.adapters.readers.strict import WireBody
@@ -278,6 +278,9 @@ class StreamTranslator:
                 size, events = lane.take(values[at:])
             out += self._pass(source.pass_on(events), lane)
             values = values[at + size :]
+            if source.ended:  # of a read that goes the whole way at once, no stage sees the rest
+                lane.read_all(values)
+                break
             at, event = lane.run(values, out)
         self.written = before
 
@@ -304,7 +307,7 @@ class StreamTranslator:
         given: Given = UNSET
         if self.may_be_plain and status < 300 and "text/event-stream" not in content_type:
             given = strict_body(data)
-            if given is not None and is_text(data):
+            if given is not None:
                 self.given = plain_body.translate(data, given, self.exchange)
                 if self.given is not None:
                     self.done = True

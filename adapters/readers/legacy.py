@@ -62,13 +62,10 @@ def read_logprobs(given: Any, text: str, context: Context) -> Logprobs | None:
 def logprobs(given: WireLogprobs, text: str, context: Context) -> Logprobs | None:
     """Return the entries of legacy arrays; counts `logprobs_legacy_arrays`, `logprobs_top_only`."""
     tokens, numbers, tops = given.tokens, given.token_logprobs, given.top_logprobs
-    table = context.exchange.tokens
-    if isinstance(tops, list) and not isinstance(tokens, list) and not isinstance(numbers, list):
+    if tokens is UNSET and numbers is UNSET and tops is not UNSET:
         context.notes.add("logprobs_top_only")
-        rows = []
-        for top in tops:
-            rows.append(Entry("", UNKNOWN, NULL, _row(top, table)))
-        return Logprobs(rows, False, False)
+        table = context.exchange.tokens
+        return Logprobs([Entry("", UNKNOWN, NULL, _row(top, table)) for top in tops], False, False)
     if not (
         isinstance(tokens, list)
         and isinstance(numbers, list)

@@ -19,6 +19,7 @@ from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.nesting import is_too_deep
 from wellspoken.adapters.readers import strict
 from wellspoken.adapters.readers.framing import Framed, is_text
+from wellspoken.adapters.readers.legacy import read_logprobs
 from wellspoken.adapters.readers.numbering import Numbering
 from wellspoken.adapters.readers.opening import Opening
 from wellspoken.adapters.readers.pieces import Pieces
@@ -62,6 +63,7 @@ class NearOpenAI(Framed):
         self.emit: Callable[[Any, bytes | None], None] = (
             partial(text_choice, self.pieces) if text else self.pieces.delta
         )
+        self.said = self.pieces.written[0].texts  # of the first choice
         self.opening = Opening(self.pieces)
         self.begin = self.opening.begin
         self.usual = None if exchange.include_usage else UNSET  # a chunk's usage
@@ -208,8 +210,8 @@ class NearOpenAI(Framed):
         if choice.token_ids is None:
             notes.add("null_key_omitted")
         if given is not None:
-            lp = self.pieces.logprobs(given, text)
-        self.pieces.written[0].texts.append(text)
+            lp = read_logprobs(given, text, self.context)
+        self.said.append(text)
         if not same or before != notes.changes:
             return Text(0, text, lp)
         return Text(0, text, lp, _USAGE_NULL.sub(b"", data, 1) if ours else data)

@@ -63,10 +63,8 @@ def settle(entries: list[Entry], context: Context) -> bool:
             _arrange(entry, ordered, context)
         if ids:
             _drop_ids(entry.top_logprobs)
-        if entry.top_logprobs and (
-            entry.top_logprobs[0].logprob != entry.logprob
-            or entry.top_logprobs[0].token != entry.token
-        ):
+        rows = entry.top_logprobs
+        if rows and rows[0].logprob == entry.logprob and rows[0].token != entry.token:
             own_value(entry, context, same)
     if ids:
         context.note("logprobs_entry_id")

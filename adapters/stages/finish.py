@@ -46,16 +46,12 @@ class _State(Struct, eq=False):
 
     def count(self, event: Text | ToolDelta | Reasoning | Refusal) -> None:
         """Take note of a piece that is written."""
-        if type(event) is Text and event.lp is not None:
-            self.add(len(event.lp.entries), scored=True)
-        else:
-            self.add(1, scored=False)
-
-    def add(self, tokens: int, *, scored: bool) -> None:
-        """Take note of pieces that are written."""
         self.written = True
-        self.tokens += tokens
-        self.scored = self.scored or scored
+        if type(event) is Text and event.lp is not None:
+            self.tokens += len(event.lp.entries)
+            self.scored = True
+        else:
+            self.tokens += 1
 
 
 _EMPTY = Fault(
@@ -112,7 +108,10 @@ class FinishStage:
 
     def keep(self, tokens: int, *, scored: bool) -> None:
         """Take note of plain texts, with as many entries, or of as many without."""
-        self.states[0].add(tokens, scored=scored)
+        state = self.states[0]
+        state.written = True
+        state.tokens += tokens
+        state.scored = state.scored or scored
 
     def _write_piece(self, event: Text | ToolDelta | Reasoning | Refusal, out: list[Event]) -> None:
         state = self.states[event.choice]

@@ -57,6 +57,7 @@ class TilingStage:
         self.runs: dict[int, Run] = {}
         self.budget = Budget(BUDGET)
         self.counts = EntryCounts()
+        self.k = exchange.k
 
     def __call__(self, events: list[Event]) -> list[Event]:
         """Return the events with every `Text` carrying just the entries that cover it."""
@@ -96,9 +97,8 @@ class TilingStage:
             return 0
         size = len(lp.entries)
         self.counts.entries += size
-        k = self.exchange.k
         for entry in lp.entries:
-            if len(entry.top_logprobs) > k:
+            if len(entry.top_logprobs) > self.k:
                 if self.runs[event.choice].trim(lp.entries):
                     event.raw = None
                 break
@@ -179,13 +179,10 @@ def _fits(text: str, lp: Logprobs) -> bool:
     """Say whether the entries are the text as they stand; choose the sampled one if it is plain."""
     entries = lp.entries
     if not lp.sampled:
-        for row in entries[0].top_logprobs if len(entries) == 1 else ():
+        entry = entries[0]
+        for row in entry.top_logprobs if len(entries) == 1 else ():
             if row.token == text and row.bytes != NULL:
-                entries[0].token, entries[0].logprob, entries[0].bytes = (
-                    text,
-                    row.logprob,
-                    row.bytes,
-                )
+                entry.token, entry.logprob, entry.bytes = text, row.logprob, row.bytes
                 return True
         return False
     if not lp.plain:

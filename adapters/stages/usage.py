@@ -94,12 +94,8 @@ class UsageStage:
         return out
 
     def is_plain(self) -> bool:
-        """Say whether text passes, and is only kept: it always does."""
+        """Say whether text passes, and is only kept in `texts`: it always does."""
         return True
-
-    def keep(self, texts: list[str]) -> None:
-        """Take note of plain texts of the first choice."""
-        self.texts[0] += texts
 
     def _tell_again(self, usage: Usage, out: list[Event]) -> None:
         """Let the counts so far out where the client asked for them, else note the repetition."""

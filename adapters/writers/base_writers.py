@@ -188,10 +188,6 @@ class StreamWriter(ABC):
             self.started = True
         return bytes(out)
 
-    def is_plain(self) -> bool:
-        """Say whether `text` may be called for what comes next, as a call does for it alone."""
-        return self.waiting is None and self.started and not self.done
-
     def _put_extras_first(self, events: list[Event]) -> list[Event]:
         """Return the events with each `Finish` behind the extras of the chunk that follows it."""
         ordered: list[Event] = []

@@ -9,6 +9,8 @@ from wellspoken.adapters.writers.base_writers import Piece, StreamWriter, encode
 FIRST = "prompt_token_ids"
 """An extension of the answer's that goes with its first chunk, as vLLM's does."""
 
+TextFrame = tuple[bytes, bytes, bytes, bytes]
+
 
 class ChatStream(StreamWriter):
     """Events in, SSE bytes out."""
@@ -18,10 +20,12 @@ class ChatStream(StreamWriter):
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
         self.opened: set[int] = set()
+        self.text_frames: dict[int, TextFrame] = {}
         self.roles: dict[int, Open] = {}  # held until it is known whether a call opens the choice
 
     def _begin(self, start: Start) -> None:
         super()._begin(start)
+        self.text_frames.clear()
         if self.exchange.service_tier:
             self.top += b'"service_tier":"default",'
         if start.system_fingerprint is not None:
@@ -65,19 +69,27 @@ class ChatStream(StreamWriter):
             out += raw
             out += b"\n\n"
             return
-        front, behind, tail = self.frames.get(choice) or self._add_frame(choice)
+        front, unscored, scored, tail = self.text_frames.get(choice) or self._add_text_frame(choice)
         out += front
-        out += b'{"content":'
         encode_into(event.text, out, -1)
-        out += b"}"
-        out += behind
         if lp is None:
-            out += b"null"
-        else:
-            out += b'{"content":'
-            encode_into(lp.entries, out, -1)
-            out += b',"refusal":null}'
+            out += unscored
+            return
+        out += scored
+        encode_into(lp.entries, out, -1)
         out += tail
+
+    def _add_text_frame(self, choice: int) -> TextFrame:
+        """Return what stands around a chunk's text, if it has no entries, and around those."""
+        front, behind, tail = self.frames.get(choice) or self._add_frame(choice)
+        behind = b"}" + behind
+        frame = self.text_frames[choice] = (
+            front + b'{"content":',
+            behind + b"null" + tail,
+            behind + b'{"content":',
+            b',"refusal":null}' + tail,
+        )
+        return frame
 
     def _text_with_keys(self, event: Text, out: bytearray) -> None:
         """Write a piece of content where keys wait for it, or entries that came without a text."""

@@ -141,6 +141,7 @@ class EventStream:
         "_content_type",
         "_ended",
         "_heartbeat",
+        "_hot",
         "_last",
         "_lines",
         "_loop",
@@ -170,6 +171,7 @@ class EventStream:
         self._protocol = request.protocol
         self._bodiless = status in BODILESS or request.method == "HEAD"
         self._chunked = request.version >= (1, 1)
+        self._hot = self._chunked and not self._bodiless
         self.keep_alive = self._chunked and request.keep_alive and not close
         self._heartbeat = heartbeat
         self._ended = False
@@ -182,16 +184,22 @@ class EventStream:
 
         Raises ConnectionResetError when the client has gone.
         """
-        self.put(data)
-        if self.paused:
+        if self.put(data):
             await self.drain()
 
-    def put(self, data: bytes) -> None:
-        """Write whole events now; where the stream is `paused` then, `drain` before the next.
+    def put(self, data: bytes) -> bool:
+        """Write whole events now; say whether the stream is `paused`: `drain` before the next.
 
         Raises ConnectionResetError when the client has gone.
         """
-        self._put(data, last=False)
+        protocol = self._protocol
+        transport = protocol.transport
+        if transport is None or not (self.left and self._hot) or transport.is_closing():
+            self._put(data, last=False)
+        else:
+            self._last = self._loop.time()
+            transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return protocol.writing_paused
 
     @property
     def paused(self) -> bool:
@@ -281,6 +289,7 @@ class TappedStream(EventStream):
     def __init__(self, tap: Callable[[bytes], None], *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._tap = tap
+        self._hot = False  # each piece goes by `_put`
 
     def _put(self, data: bytes, *, last: bool) -> None:
         self._tap(data)

@@ -42,10 +42,10 @@ class Count:
 class Times:
     """One series of a histogram with the bounds of its buckets, which rise."""
 
-    __slots__ = ("_bounds", "_labels", "_le", "counts", "sum")
+    __slots__ = ("_labels", "_le", "bounds", "counts", "sum")
 
     def __init__(self, labels: Labels, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
+        self.bounds = bounds
         self._labels = labels
         self._le: list[Labels] = []  # made at the first scrape
         self.counts = [0] * (len(bounds) + 1)
@@ -53,13 +53,13 @@ class Times:
 
     def observe(self, value: float) -> None:
         """Count one."""
-        self.counts[bisect_left(self._bounds, value)] += 1
+        self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     def samples(self, name: str) -> Iterable[Sample]:
         """Yield what a scrape has of it: each bucket with those below, their number and sum."""
         if not self._le:
-            bounds = [*map(str, self._bounds), "+Inf"]
+            bounds = [*map(str, self.bounds), "+Inf"]
             self._le = [{**self._labels, "le": bound} for bound in bounds]
         bucket, total = f"{name}_bucket", 0
         for labels, total in zip(self._le, accumulate(self.counts), strict=True):

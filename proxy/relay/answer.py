@@ -363,12 +363,13 @@ class Step:
     wakes, by another source that ends the answer.
     """
 
-    __slots__ = ("_call", "_place", "_relay", "held", "over")
+    __slots__ = ("_call", "_place", "_relay", "_source", "held", "over")
 
     def __init__(self, relay: Relay, place: int, held: bytes) -> None:
         self._relay = relay
         self._call = relay.call
         self._place = place
+        self._source = relay.translator.sources[place]
         self.held = held
         self.over = False
 
@@ -383,7 +384,7 @@ class Step:
         call, translator, stream = self._call, relay.translator, relay.stream
         began = perf_counter()
         out = translator.feed(data, self._place)
-        if translator.sources[self._place].ended or (not out and translator.done):
+        if self._source.ended or (not out and translator.done):
             self.over = True
             relay._give(out, began)
             return True
@@ -391,10 +392,10 @@ class Step:
             call.timing.end_work(began)
             return False
         call.timing.end_work(began, leaves=True)
-        stream.put(out)
+        paused = stream.put(out)
         if not call.results.streamed:
             call.note_first_piece()
-        return stream.paused
+        return paused
 
 
 class _Over(Exception):

@@ -50,6 +50,8 @@ def find_recipe(call: Call, alike: Likeness, target: Target) -> Recipe | None:
     recipe = call.state.recipes.get(alike.key)
     if recipe is None or recipe.target is not target or recipe.condition != target.condition:
         return None
+    if target.detector is not None and not target.detector.settled:
+        return None  # what the server is may have to be asked again
     return recipe
 
 

@@ -6,6 +6,7 @@ to the loop's thread; an observer reads them once the request is over.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
@@ -88,7 +89,9 @@ class Timing(Struct, eq=False):
                 self.gaps = self.metrics.gaps.series[self.routing.backend, self.routing.label]
                 self.first = now
             else:
-                self.gaps.observe(now - self.last)
+                gap = now - self.last  # as `observe`, without a call for each piece
+                self.gaps.counts[bisect_left(self.gaps.bounds, gap)] += 1
+                self.gaps.sum += gap
             self.last = now
 
 

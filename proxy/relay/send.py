@@ -351,9 +351,9 @@ async def _pass_stream(call: Call, response: UpstreamResponse) -> EventStream:
         began = perf_counter()
         counts.feed(data)
         call.timing.end_work(began, leaves=True)
-        stream.put(data)
+        paused = stream.put(data)
         call.note_first_piece()
-        return stream.paused
+        return paused
 
     try:
         while await response.pump(take):

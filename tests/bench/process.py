@@ -178,11 +178,15 @@ def _cost(pid: int) -> Cost:
             switches += sum(map(int, _SWITCHES.findall(said)))
     except OSError:  # no Linux, or a thread has ended meanwhile
         pass
+    return Cost(cpu_seconds(pid), switches, waited / 1e9)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return what a process has used of CPU, to the nanosecond; NaN where the kernel won't tell."""
     try:
-        # Linux's clock of another process (clock_getcpuclockid), to the nanosecond.
-        return Cost(time.clock_gettime(~pid << 3 | 2), switches, waited / 1e9)
+        return time.clock_gettime(~pid << 3 | 2)  # as Linux's clock_getcpuclockid has it
     except OSError:
-        return Cost(math.nan, switches)
+        return math.nan
 
 
 def memory(pid: int) -> Memory:

@@ -163,8 +163,9 @@ class Wire(asyncio.Protocol):
         pieces = self._pieces
         if not pieces and not self._complete:
             return
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()
+        data = pieces.pop() if len(pieces) == 1 else b"".join(pieces)
+        if pieces:
+            self._pieces = []
         self._framing = 0
         if self._complete:
             self._waiting = None

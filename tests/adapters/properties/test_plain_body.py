@@ -183,6 +183,9 @@ def _holder(whole: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the object of a body by its name; one of no use where it is none any more."""
     if name == "body":
         return whole
+    scored = whole["choices"][0].get("logprobs")
+    if name == "entry":
+        return scored["content"][0] if scored else {}
     if name == "usage":
         found = whole.get("usage")
     else:
@@ -201,6 +204,18 @@ def test_one_odd_value_is_the_same_both_ways(place: tuple[str, str]) -> None:
         check(asks, data)
         check(asks, data, extensions="all")
         check(asks | {"return_token_ids": True, "timings_per_token": True}, data)
+
+
+@pytest.mark.parametrize("place", [*PLACES, ("entry", "bytes")], ids=".".join)
+@pytest.mark.parametrize("value", ["é", {"cached_tokens": "é"}, ["é"]], ids=["text", "map", "list"])
+def test_what_is_no_utf8_is_the_same_both_ways(place: tuple[str, str], value: Any) -> None:
+    entry = {"token": "a", "logprob": -1, "bytes": [97], "top_logprobs": []}
+    for logprobs in (None, {"content": [entry], "refusal": None}):
+        whole = usual(["a"], logprobs)
+        spoil(whole, place, value)
+        data = json.dumps(whole, ensure_ascii=False).encode()
+        for written in (data, data.replace("é".encode(), b"\xff")):
+            check(REQUEST | SCORED if logprobs else REQUEST, written)
 
 
 @pytest.mark.parametrize("key", ASKED)
@@ -250,7 +265,7 @@ def test_a_long_answer_with_arrays_is_written_in_steps() -> None:
     data = form.body(answer)
     translator = StreamTranslator(asked_by(answer, TokenTable(), False), fold=True)
     steps = list(translator.steps(200, JSON, data))
-    assert len(steps) == 2 + -(-200 // plain_body.BLOCK)
+    assert len(steps) == 3 + -(-200 // plain_body.BLOCK)
     assert translator.done
     verify_body(form, answer, translator.answer().body)
 

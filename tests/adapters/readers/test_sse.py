@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from wellspoken.adapters.readers.sse import CAP, EventTooLarge, ServerEvent, SSEDecoder
 
 BOM = b"\xef\xbb\xbf"
@@ -165,3 +166,33 @@ def test_any_bytes_decode_the_same_however_split(raw: bytes, cuts: list[int]) ->
     edges = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]
     reads = [raw[a:b] for a, b in pairwise(edges)]
     assert decode(*reads) == decode(raw)
+
+
+BLOCKS = st.sampled_from(
+    [b"data: {}\n\n"] * 4
+    + [b"data: {}\r\n\r\n"] * 2
+    + [
+        b"data: {}\n\ndata: {}",
+        b"data: a\n",
+        b": c\n\n",
+        b"\n",
+        b"\r",
+        b"event: e\n",
+        b"data:b\n\n",
+        b"data: {}",
+        b"\r\n",
+    ]
+)
+
+
+@settings(max_examples=examples(2000))
+@given(st.lists(BLOCKS, max_size=8), st.lists(st.integers(0, 60), max_size=4), st.integers(8, 20))
+def test_plain_reads_decode_as_single_bytes_do(
+    blocks: list[bytes], cuts: list[int], cap: int
+) -> None:
+    raw = b"".join(blocks)
+    edges = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]
+    reads = [raw[a:b] for a, b in pairwise(edges)]
+    singly = decode(*(raw[i : i + 1] for i in range(len(raw))), cap=cap)
+    assert decode(*reads, cap=cap) == singly
+    assert decode(*blocks, cap=cap) == singly

@@ -37,9 +37,10 @@ AT_ONCE = 8  # large answers
 class Limits:
     """Medians over the rounds: seconds, MB, milliseconds.
 
-    `held`: the longest wait of a cheap question while large answers pass one at a time; `held_idle`
-    while nothing passes, `held_many` while eight pass at once. `growth`: of resident memory by
-    those eight, up to `peak`. `direct`, `bare`, `ours`: p99 of an event's way, with the streams'
+    `held`: the longest wait of a cheap question while large answers pass one at a time, by the
+    clock of the server's CPU; `held_many` while eight pass at once; `waited` and `waited_many`: the
+    same by the clock on the wall, with whatever else ran on the core. `growth`: of resident memory
+    by those eight, up to `peak`. `direct`, `bare`, `ours`: p99 of an event's way, with the streams'
     events at the same moment; `added` is ours without direct, in the same round; `added_spread`
     with the events spread. `scaling`: see tests.bench.judge.workers.
     """
@@ -47,8 +48,9 @@ class Limits:
     start: float
     idle: float
     held: float
-    held_idle: float
     held_many: float
+    waited: float
+    waited_many: float
     growth: float
     peak: float
     direct: float
@@ -104,7 +106,7 @@ def _limits(starts: list[Round], rounds: list[Round], scaling: workers.Scaling) 
     def added(name: str, direct: str) -> float:
         return statistics.median(each[name] - each[direct] for each in rounds)
 
-    names = ("held", "held_idle", "held_many", "growth", "peak")
+    names = ("held", "held_many", "waited", "waited_many", "growth", "peak")
     return Limits(
         start=median(starts, "start"),
         idle=median(starts, "idle"),
@@ -147,23 +149,23 @@ def _hold(loop: asyncio.Runner, ours: Child, job: load.Job, effort: Effort) -> R
     seconds = max(effort.seconds, 0.3)
     many = replace(job, connections=AT_ONCE)
     numbers: Round = {}
-    for name, what in (("held_idle", None), ("held", job), ("held_many", many)):
+    for name, what in (("", job), ("_many", many)):
         before = memory(ours.pid).now
         forget_peak(ours.pid)
-        with _probe(ours.url, seconds) as found:
-            if what is not None:
-                loop.run(load.run(ours.url, what, seconds * 1.2))
-        numbers[name] = found["longest"]
+        with _probe(ours, seconds) as found:
+            loop.run(load.run(ours.url, what, seconds * 1.2))
+        numbers[f"held{name}"], numbers[f"waited{name}"] = found["worked"], found["longest"]
         numbers["peak"] = memory(ours.pid).peak
         numbers["growth"] = numbers["peak"] - before
     return numbers
 
 
 @contextmanager
-def _probe(url: str, seconds: float) -> Iterator[dict[str, float]]:
+def _probe(server: Child, seconds: float) -> Iterator[dict[str, float]]:
     """Run the probe beside the block; the dictionary is filled at its end."""
     found: dict[str, float] = {}
-    command = [sys.executable, "-m", "tests.bench.judge.probe", url, str(seconds)]
+    command = [sys.executable, "-m", "tests.bench.judge.probe", server.url]
+    command += [str(server.pid), str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         yield found
         said, _ = process.communicate()

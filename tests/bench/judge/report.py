@@ -55,9 +55,10 @@ def limits(found: Limits) -> str:
     rows = [
         ("start to the first answer", f"{found.start:.2f} s"),
         ("resident when idle", f"{found.idle:.0f} MB"),
-        ("the loop held: when idle", f"{found.held_idle:.1f} ms"),
-        ("by large answers, one at a time", f"{found.held:.1f} ms"),
-        ("by eight at once", f"{found.held_many:.1f} ms"),
+        ("the loop held by large answers, one at a time, CPU", f"{found.held:.1f} ms"),
+        ("eight at once, CPU", f"{found.held_many:.1f} ms"),
+        ("one at a time, with whatever else ran there", f"{found.waited:.1f} ms"),
+        ("eight at once, likewise", f"{found.waited_many:.1f} ms"),
         ("resident at most with eight at once", f"{found.peak:.0f} MB"),
         ("more than before", f"{found.growth:.0f} MB"),
         ("an event's way, p99: straight", f"{found.direct:.2f} ms"),

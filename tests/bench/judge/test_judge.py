@@ -80,7 +80,7 @@ def test_the_limits_are_measured(source: Source) -> None:
         (verdict,) = (each for each in targets.judge(run) if "at p99" in each.title)
         assert verdict.mark == mark
     assert found.start > 0 and found.scaling.plain > 0
-    for value in (found.idle, found.held, found.held_idle, found.held_many, found.peak):
+    for value in (found.idle, found.held, found.held_many, found.waited, found.peak):
         assert math.isnan(value) or value > 0
     assert found.ours > 0 and found.direct > 0
     assert "start to the first answer" in report.limits(found)
