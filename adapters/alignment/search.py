@@ -17,7 +17,12 @@ from wellspoken.adapters.alignment.placement import (
     Hints,
     Rows,
 )
-from wellspoken.adapters.alignment.spelling import SPELLINGS, Undo, is_byte_level, raw_byte_level
+from wellspoken.adapters.alignment.spelling import (
+    Undo,
+    find_spellings,
+    is_byte_level,
+    raw_byte_level,
+)
 from wellspoken.adapters.events import Entry
 
 Spelling = tuple[str, Undo] | None
@@ -77,8 +82,10 @@ def find_cover(
 
 def _list_spellings(entries: Sequence[Entry], learned: Spelling) -> list[Spelling]:
     """Return the learned spelling, none, and each that some entry has, without doubles."""
-    used = (x for x in SPELLINGS if any(_is_spelled(entry, x[1]) for entry in entries))
-    return list(dict.fromkeys((learned, None, *used)))
+    tokens = [entry.token for entry in entries]
+    for entry in entries:
+        tokens += [row.token for row in entry.top_logprobs]
+    return list(dict.fromkeys((learned, None, *find_spellings(tokens))))
 
 
 def _is_guess(undo: Undo | None, entries: Sequence[Entry]) -> bool:
@@ -125,9 +132,3 @@ def _rank(found: Cover, more: int) -> tuple[int, int, int]:
     """Rank covers: the cheapest, of equal ones that with the fewest rows behind, then outside."""
     last = found.pieces[-1].row if found.pieces else 0
     return found.cost + more, -last, -len(found.pieces)
-
-
-def _is_spelled(entry: Entry, undo: Undo) -> bool:
-    return undo(entry.token) is not None or any(
-        undo(row.token) is not None for row in entry.top_logprobs
-    )

@@ -71,6 +71,34 @@ SPELLINGS: tuple[tuple[str, Undo], ...] = (
 """(repair, function): bytes of a token spelled so, None for one that is not."""
 
 
+_MARKS: dict[Undo, tuple[str, ...]] = {
+    raw_sentencepiece: ("▁", "<0x"),
+    byte_spelled: ("byte: \\x",),
+    raw_escapes: ("\\x",),
+}
+"""What a token holds that is spelled so; in bytes' own letters it is anything that is not ASCII."""
+
+
+def find_spellings(tokens: Sequence[str]) -> list[tuple[str, Undo]]:
+    """Return the spellings that one of the tokens has at least.
+
+    There may be tens of thousands, few of which are spelled by anything; so those that cannot be
+    are passed over together.
+    """
+    joined = "\n".join(tokens)
+    odd = [] if joined.isascii() else [token for token in tokens if not token.isascii()]
+    found = []
+    for name, undo in SPELLINGS:
+        marks = _MARKS.get(undo)
+        near = odd
+        if marks is not None:
+            here = [mark for mark in marks if mark in joined]
+            near = [token for token in tokens if any(map(token.__contains__, here))] if here else []
+        if any(undo(token) is not None for token in near):
+            found.append((name, undo))
+    return found
+
+
 def join_tokens(tokens: Sequence[str]) -> Iterator[str]:
     """Give the text that tokens are together: as they stand, and by each raw spelling."""
     yield "".join(tokens)

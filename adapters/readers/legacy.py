@@ -20,7 +20,7 @@ from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.logprobs import id_of, is_keyed_by_id
 from wellspoken.adapters.repairs.logprobs import logprobs as repaired
 from wellspoken.adapters.repairs.token_bytes import LOGPROB, own_value, settle
-from wellspoken.adapters.tokens.table import NULL, TokenTable, bytes_json, raw_escapes, spell
+from wellspoken.adapters.tokens.table import NULL, bytes_json, raw_escapes, spell
 
 ARRAYS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
@@ -64,8 +64,12 @@ def logprobs(given: WireLogprobs, text: str, context: Context) -> Logprobs | Non
     tokens, numbers, tops = given.tokens, given.token_logprobs, given.top_logprobs
     if tokens is UNSET and numbers is UNSET and tops is not UNSET:
         context.notes.add("logprobs_top_only")
-        table = context.exchange.tokens
-        return Logprobs([Entry("", UNKNOWN, NULL, _row(top, table)) for top in tops], False, False)
+        found, bytes_of = [], context.exchange.tokens.__getitem__
+        for top in tops:
+            rows = list(map(Alternative, top, top.values(), map(bytes_of, top)))
+            rows.sort(key=LOGPROB, reverse=True)
+            found.append(Entry("", UNKNOWN, NULL, rows))
+        return Logprobs(found, False, False)
     if not (
         isinstance(tokens, list)
         and isinstance(numbers, list)
@@ -152,12 +156,6 @@ def _with_alternatives(
         return tops, tokens  # type: ignore[return-value]
     pairs = [(top, token) for token, top in zip(tokens, tops, strict=True) if top]
     return [top for top, _ in pairs], [token for _, token in pairs]
-
-
-def _row(top: dict[str, float], table: TokenTable) -> list[Alternative]:
-    rows = list(map(Alternative, top, top.values(), map(table.__getitem__, top)))
-    rows.sort(key=LOGPROB, reverse=True)
-    return rows
 
 
 def by_id(entry: Entry, context: Context) -> None:

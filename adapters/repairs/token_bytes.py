@@ -81,6 +81,8 @@ def _arrange(entry: Entry, ordered: bool, context: Context) -> None:
     if not ordered:
         context.note("logprobs_unordered")
         entry.top_logprobs.sort(key=LOGPROB, reverse=True)
+    if len(set(map(LOGPROB, entry.top_logprobs))) == len(entry.top_logprobs):
+        return  # what repeats one has its number too
     seen: set[tuple[object, ...]] = set()
     kept = []
     for row in entry.top_logprobs:

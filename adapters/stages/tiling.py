@@ -28,7 +28,6 @@ from wellspoken.adapters.events import (
     Event,
     Fault,
     Finish,
-    Logprobs,
     Reasoning,
     Refusal,
     Text,
@@ -90,16 +89,28 @@ class TilingStage:
     def plain(self, event: Text) -> int:
         """Take a text whose choice is idle, if the entries are the text as they stand. Hot.
 
-        Returns how many they are, 0 if they are not.
+        Of an entry whose own token is not known the alternative that is the text is it. Returns how
+        many entries there are, 0 if they are not the text.
         """
-        lp = event.lp
-        if lp is None or not lp.entries or not _fits(event.text, lp):
+        text, lp = event.text, event.lp
+        if lp is None or not lp.entries:
             return 0
-        size = len(lp.entries)
+        entries, entry, size = lp.entries, lp.entries[0], len(lp.entries)
+        if lp.sampled:
+            token = entry.token if size == 1 else "".join([each.token for each in entries])
+            if token != text or not lp.plain:
+                return 0
+        else:
+            for row in entry.top_logprobs if size == 1 else ():
+                if row.token == text and row.bytes != NULL:
+                    entry.token, entry.logprob, entry.bytes = text, row.logprob, row.bytes
+                    break
+            else:
+                return 0
         self.counts.entries += size
-        for entry in lp.entries:
-            if len(entry.top_logprobs) > self.k:
-                if self.runs[event.choice].trim(lp.entries):
+        for each in entries:
+            if len(each.top_logprobs) > self.k:
+                if self.runs[event.choice].trim(entries):
                     event.raw = None
                 break
         return size
@@ -173,20 +184,3 @@ class TilingStage:
 def _is_idle(run: Run) -> bool:
     """Say whether nothing that came before may be of the next text, or tells how to read it."""
     return run.spelling is None and not run.waiting and not run.bare
-
-
-def _fits(text: str, lp: Logprobs) -> bool:
-    """Say whether the entries are the text as they stand; choose the sampled one if it is plain."""
-    entries = lp.entries
-    if not lp.sampled:
-        entry = entries[0]
-        for row in entry.top_logprobs if len(entries) == 1 else ():
-            if row.token == text and row.bytes != NULL:
-                entry.token, entry.logprob, entry.bytes = text, row.logprob, row.bytes
-                return True
-        return False
-    if not lp.plain:
-        return False
-    if len(entries) == 1:
-        return entries[0].token == text
-    return "".join([entry.token for entry in entries]) == text

@@ -10,6 +10,7 @@ from tests.adapters.completions import SPLIT, Rows, arrays_in, translate_rows
 from wellspoken.adapters.alignment.spelling import (
     BYTE_LEVEL,
     SPELLINGS,
+    find_spellings,
     raw_byte_level,
     raw_sentencepiece,
 )
@@ -75,6 +76,35 @@ def test_every_byte_has_its_spelling(data: bytes) -> None:
     raw = "".join(CHARACTER[byte] for byte in data)
     assert raw_byte_level(raw) == (data if raw.encode() != data else None)
     assert raw_escapes("".join(f"\\x{byte:02x}" for byte in data)) == data
+
+
+PARTS = [
+    "▁",
+    "<0x",
+    "0A>",
+    "<0x0A>",
+    "\\x",
+    "f0",
+    "byte: ",
+    "byte: \\xf0",
+    "Ġ",
+    "é",
+    "你",
+    "a",
+    " ",
+]
+
+
+@given(st.lists(st.lists(st.sampled_from(PARTS), max_size=3).map("".join), max_size=4))
+def test_the_spellings_are_those_that_a_token_has(tokens: list[str]) -> None:
+    used = [each for each in SPELLINGS if any(each[1](x) is not None for x in tokens)]
+    assert find_spellings(tokens) == used
+
+
+@given(st.text())
+def test_a_text_is_spelled_if_a_spelling_reads_it(token: str) -> None:
+    used = [each for each in SPELLINGS if each[1](token) is not None]
+    assert find_spellings([token]) == used
 
 
 def test_their_names_are_repairs() -> None:

@@ -300,3 +300,10 @@ def test_the_characters_token_has_the_part_that_it_begins_too() -> None:
     said = apart([(rows_of(PART), ""), (rows_of(PART * 2, start=2), "é"), ([], PART)], "length")
     assert numbers(said) == [-1, -2]
     assert said.joined.decode(errors="replace") == "é" + PART
+
+
+def test_of_two_positions_without_their_own_tokens_neither_is_all_of_the_text() -> None:
+    """Mutant: the first position's alternative that is the whole text is chosen (vLLM <= 0.4.2)."""
+    tops = {"top_logprobs": [{"ab": -2.0, "a": -1.0}, {"b": -3.0, "c": -4.0}]}
+    said = stream([role(), say("ab", logprobs=tops), end()], scored(k=2))
+    assert said.rows == [("a", -1.0, [97]), ("b", -3.0, [98])]
