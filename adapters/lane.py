@@ -58,33 +58,33 @@ class Lane:
         )
         self.patience = 1 if self.is_open else min(2 * self.patience, MOST)
 
-    def take(self, values: list[bytes]) -> tuple[int, list[Event]]:
-        """Return how many of these events go the whole way now, and what the reader makes of them.
+    def take(self, values: list[bytes], at: int) -> tuple[int, list[Event]]:
+        """Return up to where these events go the whole way now, and what the reader makes of them.
 
         It is all of them if there is one that is no JSON: behind [DONE] one is read with that.
         """
-        taken = values[: self.patience]
+        taken = values[at : at + self.patience]
         if not all(value.startswith(b"{") for value in taken):
-            taken = values
-        return len(taken), self.read_all(taken)
+            taken = values[at:]
+        return at + len(taken), self.read_all(taken)
 
     def read_all(self, values: list[bytes]) -> list[Event]:
         """Return what the reader makes of all of these events."""
         self.reader.take(list(map(ServerEvent, values)))
         return self.reader.pieces.take()
 
-    def run(self, values: list[bytes], out: bytearray) -> tuple[int, Text | None]:
-        """Add what the client gets for these events, up to the first one that is not plain. Hot.
+    def run(self, values: list[bytes], begin: int, out: bytearray) -> tuple[int, Text | None]:
+        """Add what the client gets for these events from `begin` to the first not plain one. Hot.
 
         Returns its place, and the event that it is if the reader has read it.
         """
         event: Text | None = None
         if not self.is_open:
-            return 0, event
+            return begin, event
         read, fits, write, keep = self.read, self.fits, self.write, self.usage.texts[0].append
-        place = tokens = 0
-        for value in values:
-            event = read(value)
+        tokens = 0
+        for place in range(begin, len(values)):
+            event = read(values[place])
             if event is None:
                 break
             if fits is not None:
@@ -94,9 +94,8 @@ class Lane:
                 tokens += size
             keep(event.text)
             write(event, out)
-            place += 1
         else:
-            event = None
-        if place:
-            self.finish.keep(tokens or place, scored=fits is not None)
+            place, event = len(values), None
+        if place > begin:
+            self.finish.keep(tokens or place - begin, scored=fits is not None)
         return place, event

@@ -257,9 +257,8 @@ def _read_logprobs(data: bytes, plain: Plain, exchange: Exchange) -> LogprobsRea
     lp = scored.lp
     if lp is None or not lp.plain or not lp.sampled:
         return None
-    if given.content is UNSET or "".join([x.token for x in lp.entries]) == plain.text:
-        return scored
-    return None
+    # Of arrays that did not align there may be more entries than tokens.
+    return scored if "".join([x.token for x in lp.entries]) == plain.text else None
 
 
 def _read_top(plain: Plain, exchange: Exchange) -> tuple[Start, Usage]:

@@ -259,7 +259,7 @@ class StreamTranslator:
         if values is None:
             return self._pass(self.sources[place].feed(data), lane)
         out = bytearray()
-        at, event = lane.run(values, out)
+        at, event = lane.run(values, 0, out)
         if at < len(values):
             self._go_on(values, at, event, out, lane)
         self.written += len(out)
@@ -271,17 +271,15 @@ class StreamTranslator:
         """Add what the client gets for a read's events from the first one that is not plain."""
         source, before = self.sources[0], self.written
         while at < len(values):
-            size, events = 1, list[Event]()
-            if event is not None:
-                events.append(event)
+            if event is None:
+                at, events = lane.take(values, at)
             else:
-                size, events = lane.take(values[at:])
+                at, events = at + 1, [event]
             out += self._pass(source.pass_on(events), lane)
-            values = values[at + size :]
             if source.ended:  # of a read that goes the whole way at once, no stage sees the rest
-                lane.read_all(values)
+                lane.read_all(values[at:])
                 break
-            at, event = lane.run(values, out)
+            at, event = lane.run(values, at, out)
         self.written = before
 
     def _pass(self, events: list[Event], lane: Lane) -> bytes:

@@ -112,12 +112,11 @@ class SSEDecoder:
             return None
         if self._open or self._skip_lf or self._start:
             return None
-        data = b"".join((*self._parts, data))
-        end = data.rfind(b"\n\n") + 2
+        end = data.rfind(b"\n\n") + 2  # what is held has no LF: it is joined once an event ends
         rest = data[end:]
         if end < 2 or _LF in rest or len(rest) > self.cap:
             return None
-        values = self._plain(data[:end])
+        values = self._plain(b"".join((*self._parts, data[:end])))
         if values is not None:
             self._start = None
             self._parts = [rest] if rest else []

@@ -20,6 +20,7 @@ from tests.bench.data import Source
 from tests.bench.forms import FORMS
 from tests.corpus import Fixture, fixtures
 from tests.examples import examples
+from tests.linear import linear
 from tests.replay import SPLITS, exchange, surroundings
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.lane import Lane
@@ -89,10 +90,10 @@ def test_the_servers_streams_take_the_lane(
     taken = 0
     run = Lane.run
 
-    def count(self: Lane, values: list[bytes], out: bytearray) -> tuple[int, Any]:
+    def count(self: Lane, values: list[bytes], begin: int, out: bytearray) -> tuple[int, Any]:
         nonlocal taken
-        found = run(self, values, out)
-        taken += found[0]
+        found = run(self, values, begin, out)
+        taken += found[0] - begin
         return found
 
     monkeypatch.setattr(Lane, "run", count)
@@ -128,6 +129,14 @@ def test_a_chunk_with_more_alternatives_than_asked_for_is_written_anew() -> None
     for _ in range(6):
         out = translator.feed(read)
         assert out and b'"b"' not in out
+
+
+def test_a_read_of_many_events_takes_linear_time() -> None:
+    request: Json = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    choice = {"index": 0, "delta": {"role": "assistant", "content": "a"}, "logprobs": None}
+    chunk = {**ENVELOPE, "choices": [choice | {"finish_reason": None}]}
+    read = b"data: " + json.dumps(chunk).encode() + b"\n\n"
+    assert linear(lambda size: StreamTranslator(exchange(request)).feed(read * size), 8000)
 
 
 def test_an_index_that_rises_behind_two_chunks_of_a_choice_is_another_choice() -> None:

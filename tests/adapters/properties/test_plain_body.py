@@ -239,6 +239,19 @@ def test_odd_tokens_are_the_same_both_ways(tokens: list[str], top: dict[str, flo
         check(REQUEST | SCORED, json.dumps(usual([text], arrays)).encode())
 
 
+@pytest.mark.parametrize("key", ["tokens", "token_logprobs", "top_logprobs", "text_offset"])
+@pytest.mark.parametrize("more", [1, -1])
+def test_arrays_that_do_not_align_are_the_same_both_ways(key: str, more: int) -> None:
+    arrays: dict[str, list[Any]] = {
+        "tokens": ["a", "b"],
+        "token_logprobs": [-1, -2],
+        "top_logprobs": [{"a": -1, "b": -9999}, {"b": -2}],  # as what has no number, -9999
+        "text_offset": [0, 1],
+    }
+    arrays[key] = [*arrays[key], arrays[key][0]] if more > 0 else arrays[key][:more]
+    check(REQUEST | SCORED, json.dumps(usual(["a", "b"], arrays)).encode())
+
+
 @pytest.mark.parametrize("k", [0, 5])
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
 def test_a_usual_body_needs_no_events(form: Form, k: int, monkeypatch: pytest.MonkeyPatch) -> None:

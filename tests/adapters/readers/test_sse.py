@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.linear import linear
 from wellspoken.adapters.readers.sse import CAP, EventTooLarge, ServerEvent, SSEDecoder
 
 BOM = b"\xef\xbb\xbf"
@@ -102,6 +103,13 @@ def test_whole_blocks_after_each_other_and_what_interrupts_them() -> None:
     assert decoder.feed(b"data: k\n\n") == data(b"k")
     assert decoder.feed(b"data: l\n\ndata: m") == data(b"l")
     assert decoder.finish() == data(b"m")
+
+
+def test_an_event_in_many_reads_takes_linear_time() -> None:
+    def work(times: int) -> list[ServerEvent]:
+        return decode(b"data: ", *[b"x" * 1400] * times, b"\n\n")
+
+    assert linear(work, 1000) == data(b"x" * 1_400_000)
 
 
 def test_the_cap_counts_the_lines_of_one_event() -> None:
