@@ -110,12 +110,12 @@ class SSEDecoder:
                 self._start = None
                 return [data[6:-2]]
             return None
-        if self._open or self._skip_lf or self._start:
-            return None
+        if self._open or self._skip_lf or self._start or b"\n\n" not in data:
+            return None  # where no event ends, what is held is not joined: it may be large
         data = b"".join((*self._parts, data))
         end = data.rfind(b"\n\n") + 2
         rest = data[end:]
-        if end < 2 or _LF in rest or len(rest) > self.cap:
+        if _LF in rest or len(rest) > self.cap:
             return None
         values = self._plain(data[:end])
         if values is not None:

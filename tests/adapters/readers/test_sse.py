@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.linear import linear
 from wellspoken.adapters.readers.sse import CAP, EventTooLarge, ServerEvent, SSEDecoder
 
 BOM = b"\xef\xbb\xbf"
@@ -196,3 +197,12 @@ def test_plain_reads_decode_as_single_bytes_do(
     singly = decode(*(raw[i : i + 1] for i in range(len(raw))), cap=cap)
     assert decode(*reads, cap=cap) == singly
     assert decode(*blocks, cap=cap) == singly
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+def test_a_large_event_in_small_reads_costs_its_size(end: bytes) -> None:
+    def events(size: int) -> int:
+        stream = b"data: " + b"x" * size + end
+        return len(decode(*(stream[at : at + 50] for at in range(0, len(stream), 50))))
+
+    assert linear(events, 400_000) == 1
