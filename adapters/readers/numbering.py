@@ -53,9 +53,8 @@ class Numbering:
     def read(self, chunk: list[Event]) -> list[Event]:
         """Return the events of a chunk, and what waited for it, with the choices that they mean."""
         indexes = {event.choice for event in chunk if isinstance(event, OfChoice)}
-        over = any(type(event) is Fault for event in chunk)  # no other chunk tells any more
         if not indexes:
-            return self.release() + chunk if over else chunk
+            return chunk
         index, last = max(indexes), self.last
         self.last = index
         opened, self.opened = self.opened, False
@@ -73,6 +72,7 @@ class Numbering:
             self.settled = True
             waiting, self.waiting = self.waiting, []
             return waiting + chunk
+        over = any(type(event) is Fault for event in chunk)  # no other is read behind it
         if last == 0 and not self.waiting and not over:  # a second choice may begin here
             self.waiting = chunk
             return []
