@@ -5,7 +5,7 @@ answer has begun, such an event goes from the reader to the writer without a wal
 That is theirs to say: reader, stages and writer each have an `is_plain`, which holds until they are
 called with something else; and what a call with such an event would change, the lane does by the
 same functions of theirs. So the lane opens only behind a lone piece of text that went the whole
-way, and closes with the first event that is anything else.
+way, and closes with the first event that is anything else; for good where piece after piece is.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ KNOWN = (ToolCallStage, TilingStage, FinishStage, UsageStage, OrderStage)
 """Stages that let a piece of text pass; what any other has to do is known with the text alone."""
 
 
+MISSES = 8  # pieces of text in a row that were not plain: the next are not either (Ollama's role)
 MOST = 256  # events of a read that go the whole way between two looks at the lane
 
 
@@ -39,6 +40,7 @@ class Lane:
         self.split, self.read, self.write = reader.sse.split_plain, reader.plain, writer.text
         self.is_open = False
         self.patience = 1
+        self.misses = 0
         self.fits: Callable[[Text], int] | None = None
         for stage in stages:
             if type(stage) is TilingStage:
@@ -51,7 +53,8 @@ class Lane:
     def follow(self, events: list[Event]) -> None:
         """Open or close the lane behind events that went the whole way."""
         self.is_open = (
-            bool(events)
+            self.misses < MISSES
+            and bool(events)
             and type(events[-1]) is Text
             and self.reader.is_plain()
             and all(stage.is_plain() for stage in self.stages)
@@ -96,6 +99,7 @@ class Lane:
             write(event, out)
         else:
             place, event = len(values), None
+        self.misses = 0 if place > begin else self.misses + 1
         if place > begin:
             self.finish.keep(tokens or place - begin, scored=fits is not None)
         return place, event

@@ -30,6 +30,7 @@ from wellspoken.adapters.repairs import faults
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.counts import usage as repaired_usage
 from wellspoken.adapters.repairs.finish_reasons import repair_made_body
+from wellspoken.adapters.repairs.loose_json import parse
 from wellspoken.adapters.repairs.token_ids import settle_token_ids
 
 _USAGE_NULL = re.compile(rb',\s*"usage"\s*:\s*null|"usage"\s*:\s*null\s*,\s*')
@@ -302,15 +303,19 @@ def long_body(data: bytes) -> strict.WireLongBody | None:
 
 def repair_usage(given: strict.WireUsage, context: Context) -> Usage:
     """Return the counts of a usage that has details, or a total that is not their sum."""
-    value = msgspec.json.decode(
-        msgspec.json.encode(
-            {
-                name: value
-                for name in strict.WireUsage.__struct_fields__
-                if (value := getattr(given, name)) is not NONE
-            }
-        )
-    )
+    value: dict[str, Any] = {}
+    for name in strict.WireUsage.__struct_fields__:
+        told = getattr(given, name)
+        if told is not NONE:
+            value[name] = _read_details(told) if type(told) is msgspec.Raw else told
     usage = repaired_usage(value, context)
     assert usage is not None  # which only one without any counts is
     return usage
+
+
+def _read_details(given: msgspec.Raw) -> Any:
+    """Return details, which the Structs have not looked into; None if a number has no end."""
+    try:
+        return parse(bytes(given))
+    except ValueError:
+        return None

@@ -72,7 +72,8 @@ class Numbering:
             self.settled = True
             waiting, self.waiting = self.waiting, []
             return waiting + chunk
-        if last == 0 and not self.waiting:  # a second choice may begin here
+        over = any(type(event) is Fault for event in chunk)  # no other is read behind it
+        if last == 0 and not self.waiting and not over:  # a second choice may begin here
             self.waiting = chunk
             return []
         self.counts = True

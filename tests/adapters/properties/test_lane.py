@@ -131,12 +131,28 @@ def test_a_chunk_with_more_alternatives_than_asked_for_is_written_anew() -> None
         assert out and b'"b"' not in out
 
 
+def _say(role: bool) -> bytes:
+    delta = {"role": "assistant", "content": "a"} if role else {"content": "a"}
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+    return b"data: " + json.dumps({**ENVELOPE, "choices": [choice]}).encode() + b"\n\n"
+
+
 def test_a_read_of_many_events_takes_linear_time() -> None:
     request: Json = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
-    choice = {"index": 0, "delta": {"role": "assistant", "content": "a"}, "logprobs": None}
-    chunk = {**ENVELOPE, "choices": [choice | {"finish_reason": None}]}
-    read = b"data: " + json.dumps(chunk).encode() + b"\n\n"
-    assert linear(lambda size: StreamTranslator(exchange(request)).feed(read * size), 8000)
+    read = _say(True) + _say(False)
+    assert linear(lambda size: StreamTranslator(exchange(request)).feed(read * size), 4000)
+
+
+@pytest.mark.parametrize("at", [1, 20])
+def test_a_stream_none_of_whose_texts_is_plain_leaves_the_lane(at: int) -> None:
+    request: Json = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    translator = StreamTranslator(exchange(request))
+    assert translator.lane is not None
+    for _ in range(20 // at):
+        translator.feed(_say(True) * at)
+    translator.feed(_say(False))
+    assert not translator.lane.is_open
+    agree(lambda: exchange(request), [_say(x > 20 and x % 3 > 0) * at for x in range(60)])
 
 
 def test_an_index_that_rises_behind_two_chunks_of_a_choice_is_another_choice() -> None:

@@ -54,6 +54,16 @@ def test_tokens_may_be_counted_anew_behind_the_role(first: int) -> None:
         assert text(said) == "".join(WORDS[: size - 1])
 
 
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("more", [{"delta": {}}, {"delta": {"content": "c"}}])
+def test_a_failure_does_not_wait_for_a_chunk_behind_it(waits: bool, more: Json) -> None:
+    last = chunk({}, "network_error", index=1 + waits)
+    last["choices"][0] |= more
+    said = stream([role(), say("a"), *[say("b", index=1)] * waits, last])
+    assert said.error is not None
+    assert text(said) == "a" + "b" * waits + more["delta"].get("content", "")
+
+
 def test_an_index_that_counts_tokens_may_leave_some_out() -> None:
     said = stream([say("a", index=1), say("b", index=3), end(index=4)])
     assert text(said) == "ab"

@@ -132,6 +132,20 @@ def test_a_count_beyond_all_counts_does_not_pass() -> None:
     assert usage(stream([*parts, last], ASKED)) == (5, 2)
 
 
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"9" * 5000, b'"\\ud800"'])
+@pytest.mark.parametrize("name", ["cached_tokens", "x"])
+def test_a_detail_that_no_number_holds_takes_nothing_with_it(name: str, number: bytes) -> None:
+    """The Structs only pass over details."""
+    told = {**USAGE, "prompt_tokens_details": {name: "PLACE"}}
+    last = {**chunk({}), "choices": [], "usage": told}
+    parts = [{**part, "usage": None} for part in (role(), say("Hi"), end())]
+    sent = [
+        json.dumps(x).encode().replace(b'"PLACE"', number) for x in (completion(usage=told), last)
+    ]
+    assert usage(body(sent[0])) == (5, 2)
+    assert usage(stream([*parts, sent[1]], ASKED)) == (5, 2)
+
+
 def test_details_under_their_newer_names() -> None:
     given = {
         "input_tokens": 5,

@@ -70,6 +70,40 @@ async def test_a_large_body_with_arrays_is_translated_in_the_loop_which_breathes
     assert seen == [False, True] * blocks  # between any two others had their turn
 
 
+@pytest.mark.parametrize("leaves", [False, True], ids=["fails", "leaves"])
+async def test_a_large_body_that_is_left_in_the_middle_holds_no_other_up(
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    proxy = await start_proxy(upstream)
+    large = proxy.service.state.large
+    begun = asyncio.Event()
+
+    async def wait(_: float) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    answer, form = Source().answer(400, 20), FORMS["vllm-0.4.2"]
+    upstream.scripts = [whole(json.loads(form.body(answer)))]
+    with monkeypatch.context() as patch:
+        if leaves:
+            patch.setattr("wellspoken.proxy.relay.answer.asyncio.sleep", wait)
+            asks = asyncio.create_task(proxy.chat(logprobs=True, top_logprobs=20))
+            await begun.wait()
+            assert large.locked()
+            asks.cancel()
+        else:
+            patch.setattr(plain_body, "_write", fail)
+            async with await proxy.chat(logprobs=True, top_logprobs=20) as response:
+                assert response.status == 500
+    while large.locked():
+        await asyncio.sleep(0.01)
+    async with await proxy.chat(logprobs=True, top_logprobs=20) as response:
+        verify_body(form, answer, await response.read(), MODEL)
+
+
 SECRET = "sk-canary-0123456789"
 
 
