@@ -18,7 +18,7 @@ from wellspoken.proxy.http.requests import TRACE, client_lines
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.metrics.passing import PassingUsage
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.plan import Amendment, BackendRequest
+from wellspoken.proxy.relay.plan import Amending, Amendment, BackendRequest
 from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target, not_ready
@@ -230,7 +230,7 @@ async def send_accepted(
         if _answers(response, data):
             request.amending.note()
         else:
-            left = await request.amending.find(request.payload)
+            left = await _find_amendments(request.amending, request, response)
     made: list[Amendment] = []
     while left or made:
         if streamed:
@@ -262,6 +262,16 @@ async def _send_once(
     if streams:
         return response, *await read_start(response, limit)
     return response, False, await response.read(limit)
+
+
+async def _find_amendments(
+    amending: Amending, request: BackendRequest, response: UpstreamResponse
+) -> tuple[Amendment, ...]:
+    try:
+        return await amending.find(request.payload)
+    except BaseException:  # nobody reads on what a stream may still send
+        response.close()
+        raise
 
 
 def _answers(response: UpstreamResponse, data: bytes) -> bool:
