@@ -25,6 +25,7 @@ from wellspoken.proxy.relay.plan import Amending, Amendment, BackendRequest, Pla
 from wellspoken.proxy.relay.planner import Planner, Wanted
 from wellspoken.proxy.relay.recipes import (
     Likeness,
+    amendments_of,
     find_likeness,
     find_recipe,
     follow_recipe,
@@ -70,8 +71,7 @@ async def generate(call: Call, generation: Generation[Wanted]) -> Reply | EventS
     if not (call.notable and any(name in call.request.headers for name in WISHES)):
         alike = find_likeness(call, wanted, generation.find_variable(wanted))
     if alike is not None:
-        target = router.find(wanted.model)
-        recipe = find_recipe(call, alike, target)
+        recipe = find_recipe(call, alike, wanted.model)
         if recipe is not None:
             return await _follow(call, generation, wanted, alike, recipe)
     generation.check(wanted, strict=router.bounds == "openai")
@@ -152,8 +152,8 @@ async def _follow(
         described = _describe_answer(call, generation, wanted, target)
         return await generation.plan(Planner(call, target, wanted, *described))
 
-    async def find_amendments() -> tuple[Amendment, ...]:
-        return (await plan_anew()).asks[0].amendments
+    async def find_amendments(sent: bytes) -> tuple[Amendment, ...]:
+        return amendments_of(sent, (await plan_anew()).asks[0])
 
     async def plan() -> Plan:
         if target.engine is not None:

@@ -29,9 +29,9 @@ class Amendment(NamedTuple):
 
 
 class Amending(Struct, frozen=True, eq=False):
-    """Amendments that are made out once they are needed; `note` is told where none is."""
+    """Amendments of a payload that are made out once they are needed; `note`: where none is."""
 
-    find: Callable[[], Awaitable[tuple[Amendment, ...]]]
+    find: Callable[[bytes], Awaitable[tuple[Amendment, ...]]]
     note: Callable[[], None]
 
 

@@ -16,9 +16,11 @@ from msgspec import Raw, Struct, json, structs
 
 from wellspoken.adapters.exchange import AnswerResult, Notes
 from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest, Variable
+from wellspoken.adapters.requests.system import refuses_system
+from wellspoken.adapters.servers.stream_usage import refuses_usage
 from wellspoken.proxy.relay.admission import origin_of
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.plan import Amending, BackendRequest, Plan
+from wellspoken.proxy.relay.plan import Amending, Amendment, BackendRequest, Outcome, Plan
 from wellspoken.proxy.state import Recipe, RecipeKey
 from wellspoken.proxy.upstream.target import Target
 
@@ -45,10 +47,16 @@ def find_likeness(
     return Likeness((call.path, variable.kind, *fields, b"\0".join(rest.values())), variable)
 
 
-def find_recipe(call: Call, alike: Likeness, target: Target) -> Recipe | None:
-    """Return the recipe of such a request to a target, if there is one that still holds."""
+def find_recipe(call: Call, alike: Likeness, model: str) -> Recipe | None:
+    """Return the recipe of such a request for a model, if there is one that still holds.
+
+    Raises RequestError 404 where the model is known no longer.
+    """
     recipe = call.state.recipes.get(alike.key)
-    if recipe is None or recipe.target is not target or recipe.condition != target.condition:
+    if recipe is None:
+        return None
+    target = call.state.router.find(model)
+    if recipe.target is not target or recipe.condition != target.condition:
         return None
     if target.detector is not None and not target.detector.settled:
         return None  # what the server is may have to be asked again
@@ -71,6 +79,25 @@ def follow_recipe(call: Call, recipe: Recipe, alike: Likeness, amending: Amendin
         recipe.path, payload, recipe.stream, amending=amending if recipe.amends else None
     )
     return Plan(exchange, recipe.dialect, (request,))
+
+
+def amendments_of(sent: bytes, anew: BackendRequest) -> tuple[Amendment, ...]:
+    """Return what may be made of a recipe's payload; `anew`: the same request as planned now.
+
+    What another request has learned since it was sent is in that plan, so it has no amendment for
+    it: then the plan itself is one.
+    """
+    if json.decode(anew.payload) == json.decode(sent):
+        return anew.amendments
+
+    def refused(status: int, said: bytes) -> bool:
+        return refuses_system(status, said) or refuses_usage(status, said, sent=sent, taken=True)
+
+    return (Amendment(refused, lambda: anew.payload, _learn_nothing), *anew.amendments)
+
+
+def _learn_nothing(outcome: Outcome) -> None:
+    pass
 
 
 def learn_recipe(

@@ -230,7 +230,7 @@ async def send_accepted(
         if _answers(response, data):
             request.amending.note()
         else:
-            left = await request.amending.find()
+            left = await request.amending.find(request.payload)
     made: list[Amendment] = []
     while left or made:
         if streamed:

@@ -189,7 +189,7 @@ class Wire(asyncio.Protocol):
         if b"\0" in value:
             raise ValueError(value)
         if not self._status:
-            self._fields.append((name, value))
+            self._fields.append((name.rstrip(), value))  # blanks before the colon
 
     def on_headers_complete(self) -> None:
         """Take the end of a head."""
@@ -206,7 +206,7 @@ class Wire(asyncio.Protocol):
             self._parser = None  # it waits for a body that does not come
         if not parser.should_keep_alive():
             self.should_close = True
-            self._until_end = not any(is_framing(name, value) for name, value in self._fields)
+            self._until_end = not tells_end(self._fields)
 
     def on_body(self, data: bytes) -> None:
         """Take a piece of the body."""
@@ -311,12 +311,16 @@ class Wire(asyncio.Protocol):
             self._alarm = None
 
 
-def is_framing(name: bytes, value: bytes) -> bool:
-    """Say whether a header field tells where the body ends."""
-    name = name.lower()
-    if name == b"transfer-encoding":
-        return value.lower().rstrip(b" \t").endswith(b"chunked")
-    return name == b"content-length"
+def tells_end(fields: Fields) -> bool:
+    """Say whether a head tells where the body ends, so that the connection's end does not."""
+    coding = b""
+    for name, value in fields:
+        name = name.lower()
+        if name == b"content-length":
+            return True
+        if name == b"transfer-encoding":
+            coding = value  # the last one counts
+    return coding.lower().rpartition(b",")[2].strip(b" \t") == b"chunked"
 
 
 def _unacknowledged(transport: asyncio.BaseTransport) -> int:

@@ -204,3 +204,12 @@ def test_plain_reads_decode_as_single_bytes_do(
     singly = decode(*(raw[i : i + 1] for i in range(len(raw))), cap=cap)
     assert decode(*reads, cap=cap) == singly
     assert decode(*blocks, cap=cap) == singly
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+def test_a_large_event_in_small_reads_costs_its_size(end: bytes) -> None:
+    def events(size: int) -> int:
+        stream = b"data: " + b"x" * size + end
+        return len(decode(*(stream[at : at + 50] for at in range(0, len(stream), 50))))
+
+    assert linear(events, 400_000) == 1

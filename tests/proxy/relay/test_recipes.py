@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from tests.conforming import body, finish, role, sse
 from tests.conforming_completions import body as completion
-from tests.fakes.upstream import Upstream, event, stream, whole
+from tests.fakes.upstream import Gate, Upstream, event, stream, whole
 from tests.proxy.conftest import CHAT, Proxy, StartProxy
 from wellspoken.proxy.relay import generate, recipes
 from wellspoken.proxy.relay.plan import Plan
@@ -174,6 +175,42 @@ async def test_a_stream_whose_usage_is_refused_later_is_amended(
     sent = [x.json() for x in upstream.requests if x.target == CHAT]
     assert ["stream_options" in each for each in sent] == [True] * 4 + [False]
     assert [each["messages"][0]["content"] for each in sent] == [*"abcdd"]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_what_another_request_learned_meanwhile_amends_a_recipe(
+    upstream: Upstream, start_proxy: StartProxy, streams: bool
+) -> None:
+    wrong = "Unknown parameter: 'stream_options'." if streams else "System role not supported"
+    refusal = whole({"error": {"message": wrong, "code": 400}}, status=400)
+    good = stream(sse([role(), finish()])) if streams else whole(body())
+    gate = Gate()
+    upstream.script(CHAT, good, good, [gate, *refusal], refusal, good)
+    proxy = await start_proxy(upstream, adapter="vllm")
+
+    async def ask(text: str) -> None:
+        messages = [SYSTEM, {"role": "user", "content": text}]
+        async with await proxy.chat(messages=messages, stream=streams) as response:
+            assert response.status == 200, await response.text()
+
+    for text in "ab":
+        await ask(text)
+    late = asyncio.create_task(ask("c"))
+    await gate.reached.wait()
+    await ask("d")
+    gate.open()
+    await late
+    assert len([x for x in upstream.requests if x.target == CHAT]) == 6
+
+
+async def test_a_value_out_of_bounds_is_told_before_a_model_that_is_not_there(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    tables = [{"name": name, "url": upstream.url, "models": [name]} for name in "ab"]
+    proxy = await start_proxy(*tables)
+    async with await proxy.chat(model="c", temperature=9) as response:
+        assert response.status == 400, await response.text()
+        assert (await response.json())["error"]["param"] == "temperature"
 
 
 async def test_a_recipe_without_a_system_message_is_none_for_one_with_it(

@@ -106,6 +106,26 @@ ANSWERS: Final[dict[str, tuple[bytes, BaseException | str | None, tuple[Any, ...
         FIN,
         (200, b"ab", False, ConnectionCut),
     ),
+    "short by FIN, a blank before the colon": (
+        OK + b"Connection: close\r\nContent-Length : 3\r\n\r\nab",
+        FIN,
+        (200, b"ab", False, ConnectionCut),
+    ),
+    "no chunks until FIN": (
+        OK + b"Transfer-Encoding: xchunked\r\n\r\nab",
+        FIN,
+        (200, b"ab", True, None),
+    ),
+    "no chunks at last until FIN": (
+        OK + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n\r\nab",
+        FIN,
+        (200, b"ab", True, None),
+    ),
+    "coded chunks short": (
+        OK + b"Connection: close\r\nTransfer-Encoding: gzip,Chunked \r\n\r\n2\r\nab\r\n",
+        FIN,
+        (200, b"ab", False, ConnectionCut),
+    ),
     "chunks short": (CHUNKED + b"2\r\nab\r\n", FIN, (200, b"ab", False, ConnectionCut)),
     "1.0 chunks short": (
         b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n",
@@ -252,7 +272,7 @@ def test_nobody_is_told_of_a_connection_that_was_closed_here() -> None:
 
 
 def test_the_fields_are_as_they_came() -> None:
-    reader, _ = read(OK + b"A: 1\r\na:2 \r\nB:\r\n folded\r\nContent-Length: 0\r\n\r\n")
+    reader, _ = read(OK + b"A: 1\r\na:2 \r\nB:\r\n folded\r\nContent-Length : 0\r\n\r\n")
     assert [name for name, _ in reader.fields] == [b"A", b"a", b"B", b"Content-Length"]
     assert b"folded" in reader.fields[2][1]
     reader, _ = read(CHUNKED, b"1\r\na\r\n0\r\nX: trailer\r\n\r\n")
