@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
+from itertools import chain
 from operator import contains
 from typing import Any, Final
 
@@ -43,6 +44,7 @@ _NOTHING: Final = (NONE, NULL)
 _NO_ITEMS: Final = Raw(b"[]")
 _ID: Final = re.compile(r"chatcmpl-[A-Za-z0-9_\-]{8,128}")
 BLOCK: Final = 64  # positions, whose twenty alternatives take about half a millisecond
+_LARGEST: Final = 2048  # bytes of a position's alternatives, or characters of a token, in a step
 _PLACE: Final = Raw(b"[\0]")  # of the entries; no JSON holds a NUL
 _alternatives = json.Decoder(dict[str, Lp]).decode
 _encode_into = json.Encoder().encode_into
@@ -156,6 +158,8 @@ def _read_long(data: bytes, exchange: Exchange) -> Plain | None:
     size = len(given.tokens)
     if len(given.token_logprobs) != size or len(given.top_logprobs) != size:
         return None
+    if not size or max(map(len, chain(given.tokens, given.top_logprobs))) > _LARGEST:
+        return None  # whose steps would take long: it is for a thread
     return plain if "".join(given.tokens) == plain.text else None
 
 

@@ -283,6 +283,16 @@ def test_a_long_answer_with_arrays_is_written_in_steps() -> None:
     verify_body(form, answer, translator.answer().body)
 
 
+def test_a_position_whose_step_would_take_long_is_not_for_the_loop() -> None:
+    top = {f"t{n}": -1.0 - n for n in range(1000)}
+    for tokens, tops in (["t0"], [top]), (["t" * 5000], [{"t" * 5000: -1}]), ([], []):
+        arrays = {"tokens": tokens, "token_logprobs": [-1] * len(tokens), "top_logprobs": tops}
+        data = json.dumps(usual(tokens or ["a"], arrays)).encode()
+        translator = StreamTranslator(exchange(REQUEST | SCORED), fold=True)
+        assert len(list(translator.steps(200, JSON, data))) == 1 and not translator.done
+        check(REQUEST | SCORED, data)
+
+
 @pytest.mark.parametrize(
     "spoilt", [(b'"tokens":[', b'"tokens":["x",'), (b"}]}", b',"\xff":-1}]}'), (b":-", b":")]
 )

@@ -105,13 +105,6 @@ def test_whole_blocks_after_each_other_and_what_interrupts_them() -> None:
     assert decoder.finish() == data(b"m")
 
 
-def test_an_event_in_many_reads_takes_linear_time() -> None:
-    def work(times: int) -> list[ServerEvent]:
-        return decode(b"data: ", *[b"x" * 1400] * times, b"\n\n")
-
-    assert linear(work, 1000) == data(b"x" * 1_400_000)
-
-
 def test_the_cap_counts_the_lines_of_one_event() -> None:
     too_large = ServerEvent(b"", event="too large")
     assert decode(b"data: 1234\n\ndata: 1234\n\n", cap=10) == data(b"1234", b"1234")
