@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import re
 import shlex
@@ -18,6 +20,7 @@ import pytest
 from tests.clock import own_time
 from tests.ports import free_port
 from wellspoken.proxy import workers
+from wellspoken.proxy.cli import options
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.cli.options import COMMANDS
 from wellspoken.proxy.config import ConfigSource
@@ -379,3 +382,19 @@ def test_a_client_that_connects_at_once_is_answered() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize("given", [None, "/etc/ssl/mine.pem"])
+def test_loading_leaves_the_environment_and_the_collector_as_they_were(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if given is None:
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    else:
+        monkeypatch.setenv("SSL_CERT_FILE", given)
+    for failure in (None, ImportError("broken")):
+        with contextlib.suppress(ImportError), options._loading():
+            assert os.environ["SSL_CERT_FILE"] == os.devnull and not gc.isenabled()
+            if failure is not None:
+                raise failure
+        assert os.environ.get("SSL_CERT_FILE") == given and gc.isenabled()
