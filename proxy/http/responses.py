@@ -194,8 +194,8 @@ class EventStream:
         """
         protocol = self._protocol
         transport = protocol.transport
-        if transport is None or not (self.left and self._hot) or transport.is_closing():
-            self._put(data, last=False)
+        if transport is None or not (data and self.left and self._hot) or transport.is_closing():
+            self._put(data, last=False)  # also of nothing, whose chunk would end the reply
         else:
             self._last = self._loop.time()
             transport.write(b"%x\r\n%b\r\n" % (len(data), data))
