@@ -153,7 +153,11 @@ async def _follow(
         return await generation.plan(Planner(call, target, wanted, *described))
 
     async def find_amendments(sent: bytes) -> tuple[Amendment, ...]:
-        return amendments_of(sent, (await plan_anew()).asks[0])
+        try:
+            anew = await plan_anew()
+        except RequestError:  # the server turns out to be one that cannot do it, and has said so
+            return ()
+        return amendments_of(sent, anew.asks[0])
 
     async def plan() -> Plan:
         if target.engine is not None:

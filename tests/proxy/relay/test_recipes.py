@@ -13,6 +13,7 @@ from tests.conforming import body, finish, role, sse
 from tests.conforming_completions import body as completion
 from tests.fakes.upstream import Gate, Upstream, event, stream, whole
 from tests.proxy.conftest import CHAT, Proxy, StartProxy
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.relay import generate, recipes
 from wellspoken.proxy.relay.plan import Plan
 from wellspoken.proxy.state import Recipe, RecipeKey
@@ -158,6 +159,23 @@ async def test_a_refused_recipe_is_amended(upstream: Upstream, start_proxy: Star
             assert response.status == 200, await response.text()
     sent = [x.json()["messages"] for x in upstream.requests if x.target == CHAT]
     assert sent == [*asked[:3], *as_user]  # the refusal is remembered, so no recipe holds
+
+
+async def test_where_no_plan_can_be_made_anew_the_servers_refusal_is_told(
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"error": {"message": "System role not supported", "code": 400}}
+    upstream.script(CHAT, whole(body()), whole(said, status=400))
+    proxy = await start_proxy(upstream, adapter="vllm")
+    async with await proxy.chat(messages=[SYSTEM, USER]) as response:
+        assert response.status == 200
+
+    async def refuse(*_: Any) -> Any:
+        raise RequestError("not at this server")
+
+    monkeypatch.setattr(generate, "admit", refuse)
+    told = await proxy.error(400, messages=[SYSTEM, {**USER, "content": "ho"}])
+    assert told["message"] == "System role not supported"
 
 
 async def test_a_stream_whose_usage_is_refused_later_is_amended(
