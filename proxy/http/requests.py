@@ -35,7 +35,7 @@ NOTABLE: Final = (
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _DOTS = re.compile(r"/\.{1,2}(?:/|$)|%2e", re.IGNORECASE)
-VERSIONS: Final = frozenset(((1, 1), (1, 0)))
+_VERSIONS: Final = frozenset(((1, 1), (1, 0)))
 _LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
 
 
@@ -60,12 +60,12 @@ def fresh_id() -> str:
 def refuse(request: BaseRequest, notable: bool, hosts: frozenset[str] | None) -> None:
     """Raise RequestError for a request that aiohttp accepts and a proxy must not act on.
 
-    `notable`: it has one of these headers. `hosts`: names that the Host header may hold beside
+    `notable`: it has one of `NOTABLE`. `hosts`: names that the Host header may hold beside
     local ones; None: any. On a loopback bind this stops DNS rebinding, by which a web page reaches
     the proxy under the page's own name.
     """
     target = request.raw_path
-    if request.version not in VERSIONS:
+    if request.version not in _VERSIONS:
         raise RequestError("This server speaks HTTP/1.1. Use that version.", status=505)
     method = request.method
     if method == "TRACE" or method == "CONNECT":
@@ -139,7 +139,7 @@ def _is_local(header: str, hosts: frozenset[str]) -> bool:
 def take_body(request: BaseRequest, notable: bool, limit: int) -> bytes | None:
     """Return the body of a JSON request, None where not all of it has come.
 
-    `notable`: it has one of these headers. Raises RequestError: 415 for another content type, 413
+    `notable`: it has one of `NOTABLE`. Raises RequestError: 415 for another content type, 413
     above `limit` bytes.
     """
     headers = request.headers

@@ -44,19 +44,23 @@ def make_exchange(call: Call, target: Target, make: Callable[..., Exchange]) -> 
         tokenize=target.backend.tokenize,
         pairs_best=target.backend.pairs_best,
         recover=target.settings.recover,
-        origin=origin_of(call, target),
+        origin=origin_of(call, target.name),
     )
 
 
-def origin_of(call: Call, target: Target) -> str:
+def origin_of(call: Call, backend: str) -> str:
     """Return how messages name a request and where it goes."""
-    return f"backend {target.name}, request {call.id}"
+    return f"backend {backend}, request {call.id}"
 
 
 def error_exchange(call: Call, backend: str, model: str) -> Exchange:
     """Return what notes the repairs of a backend's error, where nothing else is repaired."""
-    origin = f"backend {backend}, request {call.id}"
-    return Exchange(model=model, now=int(time.time()), new_id=call.state.new_id, origin=origin)
+    return Exchange(
+        model=model,
+        now=int(time.time()),
+        new_id=call.state.new_id,
+        origin=origin_of(call, backend),
+    )
 
 
 async def admit(call: Call, target: Target, wanted: Asked) -> Asked:

@@ -96,8 +96,8 @@ class Hooks:
 class Call(Struct, frozen=True, eq=False):
     """One request on its way: facts, the records of what becomes of it, the ways to answer it.
 
-    `began`: perf_counter's time at the end of the head. `notable`: one of the headers came that are
-    (http/requests.py). `tap` notes the bodies for the log.
+    `began`: perf_counter's time at the end of the head. `notable`: the request has one of
+    http.requests' `NOTABLE` headers. `tap` notes the bodies for the log.
     """
 
     state: State

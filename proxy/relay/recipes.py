@@ -69,7 +69,7 @@ def follow_recipe(call: Call, recipe: Recipe, alike: Likeness, amending: Amendin
     exchange = structs.replace(
         recipe.exchange,
         now=int(time.time()),
-        origin=origin_of(call, recipe.target),
+        origin=origin_of(call, recipe.target.name),
         notes=Notes(),
         result=AnswerResult(),
         **variable.facts,
