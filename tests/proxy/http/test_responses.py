@@ -16,9 +16,12 @@ async def test_nothing_is_no_end(tapped: bool) -> None:
     transport.is_closing.return_value = False
     protocol = Mock(transport=transport, writing_paused=False)
     request = Mock(protocol=protocol, method="POST", version=(1, 1), keep_alive=True)
-    stream = TappedStream(bytes, request) if tapped else EventStream(request)
-    for data in (b"data: a\n\n", b"", b"data: b\n\n"):
+    noted: list[bytes] = []
+    stream = TappedStream(noted.append, request) if tapped else EventStream(request)
+    pieces = [b"data: a\n\n", b"", b"data: b\n\n"]
+    for data in pieces:
         assert not stream.put(data)
+    assert noted == (pieces if tapped else [])
     written = b"".join(call.args[0] for call in transport.write.call_args_list)
     _, _, body = written.partition(b"\r\n\r\n")
     assert body == b"9\r\ndata: a\n\n\r\n9\r\ndata: b\n\n\r\n"
