@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wellspoken.adapters.events import Event, Text
+from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.readers.near_openai import NearOpenAI
 from wellspoken.adapters.readers.sse import ServerEvent
 from wellspoken.adapters.stages.finish import FinishStage
@@ -103,3 +104,14 @@ class Lane:
         if place > begin:
             self.finish.keep(tokens or place - begin, scored=fits is not None)
         return place, event
+
+
+def lane_of(
+    exchange: Exchange, reader: object, stages: Sequence[Any], writer: ChatStream
+) -> Lane | None:
+    """Return the hot lane of an answer that may have one."""
+    if type(reader) is not NearOpenAI or exchange.n != 1:
+        return None
+    if not all(type(stage) in KNOWN for stage in stages):
+        return None
+    return Lane(reader, stages, writer)

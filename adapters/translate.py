@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from wellspoken.adapters import plain_body
 from wellspoken.adapters.events import End, Event, Extra, Fault, Finish, Start, Text, Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.lane import KNOWN, Lane
+from wellspoken.adapters.lane import Lane, lane_of
 from wellspoken.adapters.merge import Best, Merge, weakest
 from wellspoken.adapters.pipeline import stages, through
 from wellspoken.adapters.plain_body import asks_plainly
@@ -227,12 +227,13 @@ class StreamTranslator:
         self.merge = merge
         self.order = OrderStage(exchange, merged=True) if merge is not None else None
         self.body = body_writer(exchange) if fold else None
-        self.may_be_plain = fold and not sources and asks_plainly(exchange, dialect)
+        self.asks_plainly = fold and not sources and asks_plainly(exchange, dialect)
         self.stream = None if fold else stream_writer(exchange)
         self.kept = body_writer(exchange) if exchange.stored and not fold else None
         self.lane: Lane | None = None
         if merge is None and type(self.stream) is ChatStream and self.kept is None:
-            self.lane = lane_of(self.sources[0], self.stream)
+            source = self.sources[0]
+            self.lane = lane_of(exchange, source.reader, source.stages, self.stream)
         self.given: bytes | None = None
         self.written = 0
         self.done = False
@@ -291,19 +292,22 @@ class StreamTranslator:
         """Return what the client gets when a backend's bytes end."""
         return self._write(self.sources[place].close(), place)
 
+    def _may_be_plain(self, status: int, content_type: str) -> bool:
+        return self.asks_plainly and status < 300 and "text/event-stream" not in content_type
+
     def steps(self, status: int, content_type: str, data: bytes) -> Iterator[None]:
         """Translate a whole answer in steps, between which others may work, if it can be cut so.
 
         It is to be given to `whole` unless it is `done` then.
         """
-        if self.may_be_plain and status < 300 and "text/event-stream" not in content_type:
+        if self._may_be_plain(status, content_type):
             self.given = yield from plain_body.translate_in_blocks(data, self.exchange)
             self.done = self.given is not None
 
     def whole(self, status: int, content_type: str, data: bytes, place: int = 0) -> bytes:
         """Return what the client gets for a whole answer."""
         given: Given = UNSET
-        if self.may_be_plain and status < 300 and "text/event-stream" not in content_type:
+        if self._may_be_plain(status, content_type):
             given = strict_body(data)
             if given is not None:
                 self.given = plain_body.translate(data, given, self.exchange)
@@ -391,16 +395,6 @@ class StreamTranslator:
         self.started = self.stream.started
         self.fault = self.stream.fault
         return out
-
-
-def lane_of(source: BackendAnswer, writer: ChatStream) -> Lane | None:
-    """Return the hot lane of an answer that may have one."""
-    reader, exchange = source.reader, source.exchange
-    if type(reader) is not NearOpenAI or exchange.n != 1:
-        return None
-    if not all(type(stage) in KNOWN for stage in source.stages):
-        return None
-    return Lane(reader, source.stages, writer)
 
 
 def error_of(exchange: Exchange, status: int, data: bytes) -> Fault:

@@ -43,7 +43,7 @@ def outcome(asked: Exchange, data: bytes, kind: str, way: str) -> tuple[Any, ...
     """Return all that comes of a whole answer, by its events or without them where it is plain."""
     translator = StreamTranslator(asked, fold=True)
     if way == "events":
-        translator.may_be_plain = False
+        translator.asks_plainly = False
     elif way == "steps":
         with patch.object(plain_body, "BLOCK", 2):
             for _ in translator.steps(200, kind, data):
