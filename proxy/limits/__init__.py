@@ -1,0 +1,1 @@
+"""What one client, one key and all requests together may hold and ask for."""
