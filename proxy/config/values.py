@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from wellspoken.proxy.config.tables import Store
+from wellspoken.proxy.config.tables import Backend, Engine, Store
 
 
 class ConfigError(Exception):
@@ -120,6 +120,31 @@ def is_loopback(host: str) -> bool:
     return host.lower() in ("localhost", "::1") or _LOOPBACK.fullmatch(host) is not None
 
 
+def is_reached_from_elsewhere(listen: str) -> bool:
+    """Say whether other machines reach a proxy that listens there. Raises ConfigError."""
+    return not is_loopback(parse_listen(listen)[0])
+
+
+def find_places(part: Backend | Engine) -> list[str]:
+    """Return where a backend or an engine's model is, as texts that errors may hold, longest first.
+
+    A host without a domain, and a model by its name on Hugging Face, tell a stranger nothing.
+    """
+    if isinstance(part, Backend):
+        url = normal_url(part.url)
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        far = ("." in host or ":" in host) and not is_loopback(host)
+        places = [url, url.removeprefix("unix:"), parts.netloc, host if far else ""]
+    else:
+        files = [part.mmproj, part.chat_template, part.executable, part.model]
+        named = [file for file in files if file and len(file) < LONGEST_PATH and _PATH.match(file)]
+        places = [*named, *(os.path.abspath(os.path.expanduser(file)) for file in named)]
+    return sorted({place for place in places if len(place) > 3}, key=len, reverse=True)
+
+
+LONGEST_PATH = 4096
+_PATH = re.compile(r"[~./]|.*\.gguf$")
 _LOOPBACK = re.compile(r"127(\.\d{1,3}){1,3}", re.ASCII)
 
 

@@ -13,8 +13,14 @@ from wellspoken.adapters.servers.backend import Backend as Adapter
 from wellspoken.proxy.config.backend_headers import StaticHeaders, client_headers, read_headers
 from wellspoken.proxy.config.checks import refuse_endpoints
 from wellspoken.proxy.config.engine_keys import names_of_models
-from wellspoken.proxy.config.tables import Backend, Config, Engine, Timeouts
-from wellspoken.proxy.config.values import ConfigError, normal_url, read_key
+from wellspoken.proxy.config.tables import Backend, Config, Engine
+from wellspoken.proxy.config.values import (
+    ConfigError,
+    find_places,
+    is_reached_from_elsewhere,
+    normal_url,
+    read_key,
+)
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.server import ROUTES, Service
 from wellspoken.proxy.upstream.client import Upstream
@@ -52,7 +58,7 @@ def build(config: Config) -> Service:
     if config.engine is not UNSET:
         parts.append(("engine", config.engine))
     found = [(part, outside(part, where)) for where, part in parts]
-    targets = [target_of(part, each, config.timeouts) for part, each in found]
+    targets = [target_of(part, each, config) for part, each in found]
     metrics = Metrics(version())
     return Service(config, Router(targets), metrics, _store(config, metrics))
 
@@ -99,8 +105,33 @@ def _adapter(name: str) -> Adapter:
         raise ConfigError(f"adapter: {error}.") from error
 
 
-def target_of(part: Backend | Engine, found: Outside, timeouts: Timeouts) -> Target:
+def target_of(part: Backend | Engine, found: Outside, config: Config) -> Target:
     """Return the target of a backend or an engine, within a running loop."""
+    settings = _read_settings(part, found, config)
+    adapter = settings.fit(found.adapter)
+    if isinstance(part, Engine):  # its upstream comes when the engine has an address
+        models = names_of_models(part)
+        return Target(part.name, adapter, None, models=models, settings=settings)
+    upstream = Upstream(
+        normal_url(part.url),
+        config.timeouts,
+        key=found.key,
+        headers=found.headers,
+        alias=part.name if settings.places else "",
+        places=settings.places,
+    )
+    target = Target(part.name, adapter, upstream, models=part.models, settings=settings)
+    if part.adapter.strip().lower() == "auto":
+        log = logging.getLogger("wellspoken")
+        target.detector = Detector(
+            target.name, upstream, target.recognise, target.learn_labels, log
+        )
+    return target
+
+
+def _read_settings(part: Backend | Engine, found: Outside, config: Config) -> TargetSettings:
+    """Return what requests need of a backend's or an engine's table."""
+    elsewhere = is_reached_from_elsewhere(config.server.listen)
     settings = TargetSettings(
         extensions=part.extensions,
         keep=frozenset(part.keep),
@@ -113,12 +144,11 @@ def target_of(part: Backend | Engine, found: Outside, timeouts: Timeouts) -> Tar
         endpoints=part.endpoints,
         forwards=client_headers(part),
         caps=part.caps,
+        places=tuple(find_places(part)) if elsewhere else (),
     )
-    adapter = settings.fit(found.adapter)
-    if isinstance(part, Engine):  # its upstream comes when the engine has an address
-        models = names_of_models(part)
-        return Target(part.name, adapter, None, models=models, settings=settings)
-    settings = structs.replace(
+    if isinstance(part, Engine):
+        return settings
+    return structs.replace(
         settings,
         aliases=part.aliases,
         upstream_model=part.upstream_model,
@@ -128,11 +158,3 @@ def target_of(part: Backend | Engine, found: Outside, timeouts: Timeouts) -> Tar
         ui=part.ui,
         streams=part.streams,
     )
-    upstream = Upstream(normal_url(part.url), timeouts, key=found.key, headers=found.headers)
-    target = Target(part.name, adapter, upstream, models=part.models, settings=settings)
-    if part.adapter.strip().lower() == "auto":
-        log = logging.getLogger("wellspoken")
-        target.detector = Detector(
-            target.name, upstream, target.recognise, target.learn_labels, log
-        )
-    return target

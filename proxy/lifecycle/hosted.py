@@ -122,7 +122,8 @@ class Hosted:
     async def up(self, socket: Path, facts: Facts) -> None:
         """Give the target its address, the adapter of its version, and its models' names."""
         kind, target = self.supervisor.kind, self.target
-        upstream = Upstream(f"unix:{socket}", self.timeouts, title=kind.title)
+        where, places = f"unix:{socket}", target.settings.places
+        upstream = Upstream(where, self.timeouts, title=kind.title, places=places)
         upstream.on_failure = self._note_failure
         target.recognise(for_version(registry.find(kind.name), facts.version))
         names = dict.fromkeys((self._alias,) if self._alias is not None else ())

@@ -85,7 +85,7 @@ class Reloader:
         for backend, found in zip(change.config.backend, change.backends, strict=True):
             old, target = before.get(backend.name, (None, None))
             if target is None or old != backend:
-                target = target_of(backend, found, change.config.timeouts)
+                target = target_of(backend, found, change.config)
             elif target.upstream is not None:
                 target.upstream.use(found.key, found.headers)
             targets.append(target)

@@ -304,7 +304,8 @@ async def _wait_for_engine(target: Target) -> None:
         try:
             await engine.enter()
         except NotReady as error:
-            raise not_ready(str(error), error.retry_after) from error
+            why = target.settings.hide_places(str(error))
+            raise not_ready(why, error.retry_after) from error
         if target.doubt is None and target.upstream is not None:
             return
         there = False

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from wellspoken.proxy.config.backend_headers import StaticHeaders
 from wellspoken.proxy.config.tables import Timeouts
@@ -33,13 +33,17 @@ from wellspoken.proxy.upstream.link.wire import Wire
 _HEADS = 256  # of requests, of which the paths are few but for those with a model's name
 _SECRETS = 64  # keys and headers of one backend that are remembered, the newest ones
 NO_HEADERS = StaticHeaders()
+HIDDEN = "[not shown]"
+"""What stands in an error for a URL, a host or a path that its reader must not know."""
 
 
 class Upstream:
     """One backend's address and its connections.
 
     `url` is the base URL without credentials, as in messages, or unix:/path of a unix socket. `key`
-    is sent as a bearer token. `title`, of an engine that the proxy runs, is how messages call it.
+    is sent as a bearer token. `title`, of an engine that the proxy runs, is how messages call it;
+    `alias`, of a backend, what they say instead of its URL. `places`: what else a client must not
+    read in its errors, as paths and hosts.
     `heard`: the loop's time when something of an answer's body was last read, 0.0 before; what a
     GET answers does not count, since a server whose model hangs still answers those.
     `losses`: how often it was not reached, or broke off; after that it may be another server.
@@ -57,10 +61,12 @@ class Upstream:
         key: str | None = None,
         headers: StaticHeaders = NO_HEADERS,
         title: str = "",
+        alias: str = "",
+        places: Sequence[str] = (),
     ) -> None:
         self.url = url
         self._address = Address(url)
-        self.peer = Peer.of(url, title)
+        self.peer = Peer.of(url, title, alias)
         self.loop = asyncio.get_running_loop()
         self.heard = 0.0
         self.losses = 0
@@ -69,6 +75,7 @@ class Upstream:
         self._fixed = b""
         self._heads: dict[tuple[str, str, bool], bytes] = {}
         self._key = b""
+        self._places = tuple(place.encode() for place in places)
         self._secrets: deque[bytes] = deque(maxlen=_SECRETS)  # the newest, which is sent, first
         self.on_failure: Callable[[UpstreamError], None] | None = None
         self.use(key, headers)
@@ -152,9 +159,11 @@ class Upstream:
         return error
 
     def hide(self, data: bytes) -> bytes:
-        """Return what the backend said without the key that it was sent, should it repeat it."""
+        """Return what the backend said without the key that it was sent, and without `places`."""
         for secret in sorted(self._secrets, key=len, reverse=True):  # one may begin another
             data = data.replace(secret, b"[the key]")
+        for place in self._places:
+            data = data.replace(place, HIDDEN.encode())
         return data
 
     @property

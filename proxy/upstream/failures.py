@@ -57,11 +57,15 @@ class Peer(NamedTuple):
     kind: Literal["address", "socket", "engine"]
 
     @classmethod
-    def of(cls, url: str, title: str = "") -> Peer:
-        """Return the peer at `url`; `title` is the name of an engine that the proxy runs."""
+    def of(cls, url: str, title: str = "", alias: str = "") -> Peer:
+        """Return the peer at `url`; `title` is the name of an engine that the proxy runs.
+
+        `alias`: what is said instead of where it is.
+        """
         if title:
             return cls(f"engine ({title})", "engine")
-        return cls(f"backend at {url}", "socket" if url.startswith("unix:") else "address")
+        name = f"backend {alias}" if alias else f"backend at {url}"
+        return cls(name, "socket" if url.startswith("unix:") else "address")
 
 
 _AGAIN = "Where it ended, the proxy starts it again: send the request again."

@@ -123,7 +123,7 @@ async def _describe_stranger(upstream: Upstream, models_path: str) -> str:
         return ""
     who = f"a server that calls itself {server!r}" if server else "what is there"
     return (
-        f"No LLM server answers at {upstream.url}: {who} answers {', '.join(found)}. Check host "
+        f"The {upstream.peer.name} is no LLM server: {who} answers {', '.join(found)}. Check host "
         "and port, and whether the server's endpoints begin with a path before /v1."
     )
 

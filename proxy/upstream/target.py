@@ -23,7 +23,7 @@ from wellspoken.adapters.servers.parameters import PAST_REASONING, PastReasoning
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.proxy.config.tables import Streams, System
 from wellspoken.proxy.metrics.service import OTHER
-from wellspoken.proxy.upstream.client import Upstream
+from wellspoken.proxy.upstream.client import HIDDEN, Upstream
 from wellspoken.proxy.upstream.context_lengths import ContextLengths
 from wellspoken.proxy.upstream.detector import Detector
 from wellspoken.proxy.upstream.memory import Memory
@@ -47,7 +47,7 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
 
     `endpoints` are the paths that pass through, None for the backend's own list. `forwards` are the
     client's headers that go on; with `auth_pass` its key does, too. `tokenizer` gives a vocabulary
-    that the backend does not.
+    that the backend does not. `places`: URLs, hosts and paths that no client may read.
     """
 
     aliases: Mapping[str, str] = {}
@@ -66,6 +66,13 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
     endpoints: Sequence[str] | None = None
     forwards: tuple[str, ...] = ()
     caps: Caps = Caps()
+    places: tuple[str, ...] = ()
+
+    def hide_places(self, text: str) -> str:
+        """Return what a client is told without the `places`."""
+        for place in self.places:
+            text = text.replace(place, HIDDEN)
+        return text
 
     def fit(self, backend: Backend) -> Backend:
         """Return the backend with the configuration's word on past reasoning in its chat table."""
@@ -256,7 +263,9 @@ class Target:
     @property
     def why_away(self) -> str:
         """Why its engine is not there, "" where it has none."""
-        return (self.engine.reason or "it is ending") if self.engine is not None else ""
+        if self.engine is None:
+            return ""
+        return self.settings.hide_places(self.engine.reason or "it is ending")
 
     def connection(self) -> Upstream:
         """Return the upstream; raises RequestError 503 while its engine is not there."""

@@ -41,7 +41,7 @@ async def test_what_is_no_llm_server_is_not_ready(
     proxy = await start(upstream, start_proxy, models=script, chat=script)
     status, answer = await proxy.get("/readyz")
     assert status == 503
-    assert f"No LLM server answers at {upstream.url}" in answer["reason"]
+    assert f"The backend at {upstream.url} is no LLM server" in answer["reason"]
     code = script[0].split()[1].decode() if isinstance(script[0], bytes) else ""
     assert f"GET /v1/models with {code}, POST {CHAT} with {code}, POST" in answer["reason"]
 
@@ -136,7 +136,7 @@ async def test_a_real_web_server(start_proxy: StartProxy, tmp_path: Path) -> Non
         status, answer = await proxy.get("/readyz")
         assert status == 503
         assert (
-            f"No LLM server answers at {url}: a server that calls itself 'Simple"
+            f"The backend at {url} is no LLM server: a server that calls itself 'Simple"
             in (answer["reason"])
         )
         assert f"POST {CHAT} with 501" in answer["reason"]
