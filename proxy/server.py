@@ -6,33 +6,25 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiohttp.web_protocol import RequestPayloadError
 from aiohttp.web_request import BaseRequest
 
-from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import Config
-from wellspoken.proxy.config.checks import counts_tokens
-from wellspoken.proxy.config.values import is_loopback, parse_listen
-from wellspoken.proxy.endpoints import health, models, passthrough, stored, ui
-from wellspoken.proxy.endpoints.backend_metrics import backend_metrics
-from wellspoken.proxy.endpoints.capabilities import capabilities
-from wellspoken.proxy.endpoints.chat import chat
-from wellspoken.proxy.endpoints.completions import completions
-from wellspoken.proxy.endpoints.embeddings import embeddings
-from wellspoken.proxy.endpoints.overview import overview
-from wellspoken.proxy.endpoints.preflight import preflight
+from wellspoken.proxy.config.values import is_reached_from_elsewhere, parse_listen
 from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.http.connection import Listener
-from wellspoken.proxy.http.cors import Origins, is_preflight
+from wellspoken.proxy.http.cors import Origins
 from wellspoken.proxy.http.requests import refuse
 from wellspoken.proxy.http.sockets import BACKLOG
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.relay.answer import note_failure
-from wellspoken.proxy.relay.call import Call, Hooks, Response, Route, UnknownUrl, begin_call
+from wellspoken.proxy.relay.call import Call, Hooks, Response, UnknownUrl, begin_call
 from wellspoken.proxy.relay.outcome import RequestCounter
+from wellspoken.proxy.routes import find_admin_route, find_route, unknown_url
 from wellspoken.proxy.state import State
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.readiness import Readiness
@@ -40,58 +32,6 @@ from wellspoken.proxy.upstream.target import Router, Target
 
 if TYPE_CHECKING:
     from wellspoken.proxy.store.completions import CompletionStore
-
-ROUTES: dict[str, Route] = {
-    path: route
-    for paths, route in (
-        (
-            ("/v1/chat/completions", "/chat/completions"),
-            Route("POST", "chat_completions", chat, asks=True),
-        ),
-        (
-            ("/v1/completions", "/completions", "/completion"),
-            Route("POST", "completions", completions, asks=True),
-        ),
-        (("/v1/models", "/models"), Route("GET", "models", models.models)),
-        (("/v1/capabilities",), Route("GET", "capabilities", capabilities)),
-        (("/livez",), Route("GET", "livez", health.livez, needs_key=False)),
-        (("/readyz", "/health"), Route("GET", "readyz", health.readyz, needs_key=False)),
-        (("/metrics",), Route("GET", "metrics", health.metrics, needs_key=False)),
-        (
-            ("/backend/metrics",),
-            Route("GET", "backend_metrics", backend_metrics, needs_key=False),
-        ),
-        (("/openapi.json",), Route("GET", "openapi", health.openapi, needs_key=False)),
-    )
-    for path in paths
-}
-EXISTING = (
-    "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{id}, "
-    "GET /v1/chat/completions, GET, POST and DELETE /v1/chat/completions/{id}, "
-    "GET /v1/chat/completions/{id}/messages, "
-    "GET /, GET /livez, GET /readyz, GET /health, GET /metrics, GET /backend/metrics, "
-    "GET /openapi.json, GET /v1/capabilities"
-)
-"""What the error for any other path lists, beside what passes through."""
-
-_OVERVIEW = Route("GET", "overview", overview, needs_key=False)
-
-
-async def _show_front(call: Call) -> Response:
-    """Return the page of the backend with `ui = true`, the proxy's own where that has none."""
-    target = ui.target_of(call.state.router)
-    if target is not None:
-        await target.ready()
-        if target.backend.ui is not None:
-            return await ui.page(call)
-    return await overview(call)
-
-
-_FRONT = Route("GET", "ui", _show_front, needs_key=False)
-_PREFLIGHT = Route("OPTIONS", "preflight", preflight, needs_key=False)
-_MODEL = Route("GET", "model", models.model)
-_PAGE_FILE = Route("GET", "ui", ui.page, needs_key=False)
-_PAGE_READS = Route("GET", "ui", ui.page)
 
 
 class Service:
@@ -105,6 +45,7 @@ class Service:
             router=router,
             readiness=Readiness(router.targets),
             keys=Keys.of(config),
+            admin=Keys.of_admin(config),
             metrics=metrics,
             store=store,
             expose=metrics.expose,
@@ -116,19 +57,23 @@ class Service:
         # Asked at a scrape, rather than set twice by each request.
         metrics.inflight.set_function(lambda: self.state.inflight)
         self._idle: asyncio.Future[None] | None = None  # of a drain that waits for the last answer
-        self._hosts = _hosts(config)
+        self._hosts, self._admin_hosts = _hosts(config)
         self._retired: list[Upstream] = []  # of removed backends, with requests on their way
         self._servers: list[asyncio.Server] = []
-        self.listener = Listener(
-            self.handle,
-            self._count_refusal,
-            **_connection(config),
-            access_log=None,
-            auto_decompress=False,
-            logger=self.state.log,
+        self._admin_server: asyncio.Server | None = None
+        self.listener, self.admin_listener = (
+            Listener(
+                handler,
+                self._count_refusal,
+                **_connection(config),
+                access_log=None,
+                auto_decompress=False,
+                logger=self.state.log,
+            )
+            for handler in (self.handle, partial(self.handle, admin=True))
         )
 
-    def become(self, config: Config, targets: Sequence[Target], keys: Keys) -> None:
+    def become(self, config: Config, targets: Sequence[Target], keys: Keys, admin: Keys) -> None:
         """Take over a configuration, in one step of the loop.
 
         A request keeps the target that it has. What a client's connection is allowed holds for new
@@ -146,9 +91,11 @@ class Service:
         state.origins = _origins(config)
         state.router = Router(targets)
         state.keys = keys
+        state.admin = admin
         state.readiness = Readiness(targets)  # what a probe under way finds is no longer asked
-        self._hosts = _hosts(config)
-        self.listener.settings.update(_connection(config))
+        self._hosts, self._admin_hosts = _hosts(config)
+        for listener in (self.listener, self.admin_listener):
+            listener.settings.update(_connection(config))
         for target in targets:
             if target.upstream is not None:
                 target.upstream.timeouts = config.timeouts
@@ -179,6 +126,20 @@ class Service:
             self._servers = [made]
         return host, self._servers[0].sockets[0].getsockname()[1]
 
+    async def start_admin(self, *, shared: bool = False) -> int:
+        """Listen at `server.admin`; return the port, 0 where there is none. Raises OSError.
+
+        It is there until the end, also while the service drains.
+        """
+        where = self.state.config.server.admin
+        if where is None:
+            return 0
+        host, port = parse_listen(where)
+        self._admin_server = await self.state.loop.create_server(
+            self.admin_listener, host, port, backlog=BACKLOG, reuse_port=shared or None
+        )
+        return int(self._admin_server.sockets[0].getsockname()[1])
+
     async def drain(self) -> None:
         """Stop in order: not ready, then no new connections, then the end of what is open.
 
@@ -204,23 +165,28 @@ class Service:
     async def stop(self) -> None:
         """Close the socket, every connection of a client and every one to a backend."""
         self.state.draining = self.state.stopping = True
-        for server in self._servers:
-            server.close()
+        for server in (*self._servers, self._admin_server):
+            if server is not None:
+                server.close()
         await self.listener.shutdown(0.01)
+        await self.admin_listener.shutdown(0.01)
         present = [target.upstream for target in self.state.router.targets]
         for upstream in (*present, *self._retired):
             if upstream is not None:
                 await upstream.close()
 
-    async def handle(self, request: BaseRequest) -> Response:
-        """Answer one request (aiohttp calls this), whatever happens on the way."""
+    async def handle(self, request: BaseRequest, admin: bool = False) -> Response:
+        """Answer one request (aiohttp calls this), whatever happens on the way.
+
+        `admin`: it came in at `server.admin`.
+        """
         call = begin_call(self.state, self.hooks, request)
         self.state.inflight += 1
         code = 499  # until something was answered: the client has left
         try:
             try:
-                refuse(request, call.notable, self._hosts)
-                route = self._route(call)
+                refuse(request, call.notable, self._admin_hosts if admin else self._hosts)
+                route = find_admin_route(call) if admin else find_route(call)
                 if route.asks and self.state.inflight > self.state.config.limits.inflight:
                     raise _too_many()
                 answer = await route.handler(call)
@@ -255,50 +221,6 @@ class Service:
             except Exception as error:
                 note_failure(call, error)
 
-    def _route(self, call: Call) -> Route:
-        """Return the route of a request that may have it, and note its owner.
-
-        Raises RequestError: 401 without a key where one is needed, also for what is not there; 404
-        or 405 for everything that is not there.
-        """
-        path, method = call.path, call.request.method
-        if method == "OPTIONS" and is_preflight(call.request.headers):
-            call.routing.route = _PREFLIGHT.label
-            return _PREFLIGHT  # to which a browser adds no key
-        found = ROUTES.get(path)
-        routes: tuple[Route, ...] = (found,) if found is not None else ()
-        if found is None or method != found.method:
-            below = stored.routes(path)
-            if found is None and (not below or counts_tokens(path)):
-                found = self._elsewhere(path, method)
-                below = below if found is None else ()
-            routes = below if found is None else (*below, found)
-            wanted = "GET" if method == "HEAD" else method
-            found = next((route for route in routes if route.method == wanted), None)
-        if routes:
-            call.routing.route = (found or routes[0]).label
-        if not routes or routes[-1].needs_key:  # of several the last is not the store's
-            call.routing.owner = self.state.keys.owner(call.request.headers)
-        if not routes:
-            raise UnknownUrl
-        if found is None:
-            raise _wrong_method(call, routes)
-        return found
-
-    def _elsewhere(self, path: str, method: str) -> Route | None:
-        """Return what answers a path that is not the proxy's own by its whole name."""
-        if path.startswith(("/v1/models/", "/models/")):
-            return _MODEL
-        if passthrough.is_reachable(self.state.router, path):
-            handler = embeddings if path in EMBEDDINGS else passthrough.pass_request
-            gets = method in ("GET", "HEAD") and passthrough.is_read(self.state.router, path)
-            return Route("GET" if gets else "POST", passthrough.label(path), handler, asks=True)
-        if method in ("GET", "HEAD") and ui.target_of(self.state.router) is not None:
-            if path == "/":
-                return _FRONT
-            return _PAGE_FILE if ui.is_file(path) else _PAGE_READS
-        return _OVERVIEW if path == "/" else None
-
 
 def _explain(call: Call, error: Exception) -> Response:
     """Return what a client is told of a failure before anything was sent."""
@@ -307,7 +229,7 @@ def _explain(call: Call, error: Exception) -> Response:
     if isinstance(error, RequestPayloadError):
         error = RequestError("The request's body is not framed as HTTP/1.1. Send it again.")
     elif isinstance(error, UnknownUrl):
-        error = _unknown_url(call)
+        error = unknown_url(call)
     if isinstance(error, RequestError):
         return call.refuse(error)
     return call.fail(note_failure(call, error))
@@ -320,29 +242,6 @@ def _too_many() -> RequestError:
         type="rate_limit_error",
         code="rate_limit_exceeded",
         headers={"Retry-After": "1"},
-    )
-
-
-def _unknown_url(call: Call) -> RequestError:
-    passing = sorted({path for target in call.state.router.targets for path in target.passes})
-    also = "".join(f", POST {path}" for path in passing)
-    return RequestError(
-        f"Unknown request URL: {call.request.method[:16]} {call.path[:200]}. This proxy answers "
-        f"{EXISTING}{also}.",
-        status=404,
-        code="unknown_url",
-    )
-
-
-def _wrong_method(call: Call, routes: Sequence[Route]) -> RequestError:
-    """Return the error for a method that a path does not take."""
-    allowed = [route.method for route in routes]
-    return RequestError(
-        f"Not allowed to {call.request.method[:16]} on {call.path[:200]}. "
-        f"Use {' or '.join(allowed)}.",
-        status=405,
-        code="method_not_supported",
-        headers={"Allow": ", ".join(allowed).replace("GET", "GET, HEAD")},
     )
 
 
@@ -362,9 +261,11 @@ def _origins(config: Config) -> Origins | None:
     return Origins(config.server.cors) if config.server.cors else None
 
 
-def _hosts(config: Config) -> frozenset[str] | None:
-    """Return the extra Host names of a loopback bind; None where every name is welcome."""
-    host, _ = parse_listen(config.server.listen)
-    if not is_loopback(host):
-        return None
-    return frozenset(name.lower() for name in config.server.hosts)
+def _hosts(config: Config) -> list[frozenset[str] | None]:
+    """Return the extra Host names of `server.listen` and of `server.admin`, where that is loopback.
+
+    None where every name is welcome.
+    """
+    names = frozenset(name.lower() for name in config.server.hosts)
+    places = (config.server.listen, config.server.admin)
+    return [None if each and is_reached_from_elsewhere(each) else names for each in places]

@@ -70,13 +70,14 @@ class State:
     is known of its scoring of prompts. `recipes`: how requests are asked for that come again.
     `large`: held by who translates a large body in the loop, in steps. `stopping`: what is still
     open is cut off. `origins`: whose web pages may use the service, None
-    where no page's.
+    where no page's. `admin`: the keys for what is about the proxy itself.
     """
 
     config: Config
     router: Router
     readiness: Readiness
     keys: Keys
+    admin: Keys
     metrics: Metrics
     store: CompletionStore | None
     expose: Callable[[], Awaitable[bytes]]

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 LINES = 420  # of a file; "about 400", because it holds one idea
 FUNCTION = 44  # lines of a function without its docstring; "about 40"
 FOLDER = 14  # modules of a folder; "about twelve", __init__ aside
-FLAT = 3  # files that lie in proxy/ itself, __init__ among them
+FLAT = 4  # files that lie in proxy/ itself, __init__ among them
 PARTICIPLES = 0.04  # of the functions' names
 
 SAME_MODULE = {

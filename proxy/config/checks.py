@@ -53,6 +53,8 @@ def check_rules(config: Config) -> Iterator[Problem]:
         yield from _auth(config.auth, host)
     except ConfigError as error:
         yield Problem(("server", "listen"), str(error))
+    if config.server.admin is not None:
+        yield from _admin(config.server.admin, config.server.listen)
     yield from _cors(config)
     yield from _store(config.store)
     several = len(config.backend) + (config.engine is not UNSET) > 1
@@ -116,12 +118,14 @@ def _models(config: Config) -> Iterator[Problem]:
 def _auth(auth: Auth | Literal["none"], host: str) -> Iterator[Problem]:
     """Refuse a proxy that other machines reach and nobody needs a key for, unless that is said."""
     keys = auth.keys if isinstance(auth, Auth) else ()
-    for at, reference in enumerate(keys):
-        try:
-            check_reference(reference)
-        except ConfigError as error:
-            text = str(error).removeprefix("key: ")
-            yield Problem(("auth", "keys", at), f"auth.keys[{at}]: {text}")
+    named = {"keys": keys, "admin": auth.admin if isinstance(auth, Auth) else ()}
+    for name, references in named.items():
+        for at, reference in enumerate(references):
+            try:
+                check_reference(reference)
+            except ConfigError as error:
+                text = str(error).removeprefix("key: ")
+                yield Problem(("auth", name, at), f"auth.{name}[{at}]: {text}")
     if not keys and auth != "none" and not is_loopback(host):
         yield Problem(
             ("server", "listen"),
@@ -129,6 +133,19 @@ def _auth(auth: Auth | Literal["none"], host: str) -> Iterator[Problem]:
             "proxy. Name keys (--key env:NAME, or keys under [auth]), or listen on 127.0.0.1, or "
             'let everybody in (--auth none, or auth = "none" at the top of the file).',
         )
+
+
+def _admin(admin: str, listen: str) -> Iterator[Problem]:
+    """Refuse what is no address, and the one that clients have."""
+    path: Path = ("server", "admin")
+    try:
+        where = parse_listen(admin)
+    except ConfigError as error:
+        yield Problem(path, f"server.admin: {str(error).removeprefix('listen: ')}")
+        return
+    if where[1] and where == parse_listen(listen):
+        text = "this is server.listen. Choose another port, or take it out."
+        yield Problem(path, f"server.admin: {text}")
 
 
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")

@@ -199,7 +199,8 @@ class Layers:
             if not references:  # an empty value must not open what the file has closed
                 text = f"{names[1]} is empty. Write env:NAME or file:PATH."
                 self.problems.append(Problem(("auth",), text, origin=origin))
-            self.raw["auth"] = {"keys": references}
+            given = self.raw.get("auth")
+            self.raw["auth"] = {**(given if isinstance(given, dict) else {}), "keys": references}
             self._over[("auth",)] = origin
 
 

@@ -30,6 +30,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the proxy listens and how it stops; times in seconds."""
 
     listen: str = "127.0.0.1:8010"
+    admin: str | None = None
     hosts: tuple[str, ...] = ()
     cors: tuple[str, ...] | str = ()
     drain_delay: Seconds = 0.0
@@ -174,9 +175,13 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The keys that clients need, each as env:NAME or file:PATH; a file has one a line."""
+    """The keys that clients need, each as env:NAME or file:PATH; a file has one a line.
+
+    `admin`: those for what is about the proxy itself.
+    """
 
     keys: tuple[str, ...] = ()
+    admin: tuple[str, ...] = ()
 
 
 class Store(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

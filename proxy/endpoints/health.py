@@ -20,11 +20,24 @@ async def livez(call: Call) -> Reply:
 
 
 async def readyz(call: Call) -> Reply:
-    """Say whether requests would be answered, and if not, why."""
+    """Say whether requests would be answered; if not, why, to who may know about the proxy."""
+    return await _tell_readiness(call, call.state.config.server.admin is None)
+
+
+async def readyz_in_full(call: Call) -> Reply:
+    """Say the same at `server.admin`, and why."""
+    return await _tell_readiness(call, True)
+
+
+async def _tell_readiness(call: Call, in_full: bool) -> Reply:
+    """Say it; `in_full`: why not, too, unless that needs a key and none came."""
     reason = await call.state.why_unready()
-    if reason:
-        return call.reply(503, _encode({"status": "unavailable", "reason": reason}))
-    return call.reply(200, b'{"status":"ok"}')
+    if not reason:
+        return call.reply(200, b'{"status":"ok"}')
+    found = {"status": "unavailable"}
+    if in_full and call.state.admin.admits(call.request.headers):
+        found["reason"] = reason
+    return call.reply(503, _encode(found))
 
 
 async def metrics(call: Call) -> Reply:

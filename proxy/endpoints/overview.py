@@ -71,9 +71,7 @@ async def _describe(call: Call) -> Overview:
         needs_key=len(state.keys) > 0,
         links=LINKS,
     )
-    try:
-        state.keys.owner(call.request.headers)
-    except RequestError:
+    if not state.keys.admits(call.request.headers):
         return found
     found.reason = reason or UNSET
     found.servers = [_server(target) for target in state.router.targets]

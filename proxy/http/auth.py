@@ -48,7 +48,8 @@ class Keys:
 
     `references` are env:NAME or file:PATH. With none the proxy is open, and everybody is the owner
     ""; `passes` says that some backend gets the clients' own keys even so, and then these tell the
-    owners apart. Raises ConfigError for a reference that cannot be read or holds no key.
+    owners apart. `where`: what the configuration calls them. Raises ConfigError for a reference
+    that cannot be read or holds no key.
     """
 
     def __init__(
@@ -56,10 +57,12 @@ class Keys:
         references: tuple[str, ...],
         *,
         passes: bool = False,
+        where: str = "auth.keys",
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self.references = references
         self._passes = passes
+        self._where = where
         self._environ = environ
         self._digests = self._read()
         self._owners: dict[bytes, str] = {}  # by the digest of a key that is known
@@ -69,6 +72,12 @@ class Keys:
         """Return the keys of a configuration. Raises ConfigError."""
         references = config.auth.keys if isinstance(config.auth, Auth) else ()
         return cls(references, passes=any(one.auth == "pass" for one in config.backend))
+
+    @classmethod
+    def of_admin(cls, config: Config) -> Keys:
+        """Return the keys for what is about the proxy itself. Raises ConfigError."""
+        references = config.auth.admin if isinstance(config.auth, Auth) else ()
+        return cls(references, where="auth.admin")
 
     def __len__(self) -> int:
         return len(self._digests)
@@ -100,6 +109,14 @@ class Keys:
             owner = self._owners[digest] = owner_of(key)
         return owner
 
+    def admits(self, headers: CIMultiDictProxy[str]) -> bool:
+        """Say whether a request has a key that is known, or needs none."""
+        try:
+            self.owner(headers)
+        except RequestError:
+            return False
+        return True
+
     def compared(self, old: Keys) -> tuple[int, int]:
         """Return how many of these keys `old` has not, and how many of its keys are not here."""
         mine, theirs = set(self._digests), set(old._digests)
@@ -117,7 +134,7 @@ class Keys:
         for reference in self.references:
             found = dict.fromkeys(_digest(key) for key in self._keys(reference))
             if not found:
-                raise ConfigError(f"auth.keys: {reference} holds no key. Put one there.")
+                raise ConfigError(f"{self._where}: {reference} holds no key. Put one there.")
             digests |= found
         return tuple(digests)
 
@@ -125,18 +142,18 @@ class Keys:
         """Yield the keys of one reference; a variable may hold several with commas between."""
         kind, _, rest = reference.partition(":")
         if kind == "file":
-            text = _text(rest)
+            text = _text(rest, self._where)
         else:
             found = (os.environ if self._environ is None else self._environ).get(rest)
             if found is None:
-                raise ConfigError(f"auth.keys: the variable {rest} is not set. Set it.")
+                raise ConfigError(f"{self._where}: the variable {rest} is not set. Set it.")
             text = found.replace(",", "\n")
         for number, line in enumerate(text.split("\n"), 1):
             key = _COMMENT.sub("", line).strip()
             if key and not _KEY.fullmatch(key):
                 raise ConfigError(
-                    f"auth.keys: {reference}, line {number}, is no key. Write one a line: visible "
-                    f"ASCII without spaces and commas, at most {LONGEST} characters."
+                    f"{self._where}: {reference}, line {number}, is no key. Write one a line: "
+                    f"visible ASCII without spaces and commas, at most {LONGEST} characters."
                 )
             if key:
                 yield key
@@ -173,20 +190,20 @@ def _unauthorized(message: str) -> RequestError:
     return RequestError(message, status=401, code="invalid_api_key", headers=headers)
 
 
-def _text(name: str) -> str:
+def _text(name: str, where: str) -> str:
     """Return the text of a file of keys. Raises ConfigError."""
     try:
         with Path(name).expanduser().open("rb") as file:
             data = file.read(_MOST + 1)
         if len(data) > _MOST:
-            raise ConfigError(f"auth.keys: {name} is larger than {_MOST} bytes. Is it the file?")
+            raise ConfigError(f"{where}: {name} is larger than {_MOST} bytes. Is it the file?")
         return data.decode("utf-8-sig", "replace")  # what was no ASCII is no key either
     except OSError as error:
         raise ConfigError(
-            f"auth.keys: cannot read {name}: {error.strerror}. Check its path and rights."
+            f"{where}: cannot read {name}: {error.strerror}. Check its path and rights."
         ) from None
     except (ValueError, RuntimeError) as error:  # a NUL, or the home of a user who is not there
-        raise ConfigError(f"auth.keys: {name!r} is no path: {error}. Correct it.") from None
+        raise ConfigError(f"{where}: {name!r} is no path: {error}. Correct it.") from None
 
 
 def _digest(key: str) -> bytes:

@@ -22,7 +22,8 @@ from wellspoken.proxy.config.values import (
     read_key,
 )
 from wellspoken.proxy.metrics.service import Metrics
-from wellspoken.proxy.server import ROUTES, Service
+from wellspoken.proxy.routes import ROUTES
+from wellspoken.proxy.server import Service
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.detector import Detector
 from wellspoken.proxy.upstream.target import Router, Target, TargetSettings

@@ -24,7 +24,7 @@ from wellspoken.proxy.config.tables import Auth, Backend, Config, Engine, Store
 from wellspoken.proxy.config.values import ConfigError, parse_listen, read_key, store_url
 from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.lifecycle.hosted import kind_of
-from wellspoken.proxy.server import ROUTES
+from wellspoken.proxy.routes import ROUTES
 from wellspoken.proxy.store.database import StoreError
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
 
@@ -49,8 +49,9 @@ def _of_endpoints(path: Path, part: Backend | Engine) -> Iterator[Problem]:
 def missing(config: Config) -> Iterator[Problem]:
     """Give what would keep the proxy from starting although the configuration itself is right."""
     if isinstance(config.auth, Auth):
-        for at, reference in enumerate(config.auth.keys):
-            yield from _failing(("auth", "keys", at), partial(Keys, (reference,)))
+        for name, references in (("keys", config.auth.keys), ("admin", config.auth.admin)):
+            for at, reference in enumerate(references):
+                yield from _failing(("auth", name, at), partial(Keys, (reference,)))
     for number, backend in enumerate(config.backend):
         yield from _of_backend(("backend", number), backend)
     if config.engine is not UNSET:

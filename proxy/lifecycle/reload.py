@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wellspoken.proxy.lifecycle.hosted import Hosted
 
 _FIXED: Final = ("store", "engine", "log", "traces")
-_FIXED_KEYS: Final = ("listen", "workers")
+_FIXED_KEYS: Final = ("listen", "admin", "workers")
 
 
 class Change(NamedTuple):
@@ -31,6 +31,7 @@ class Change(NamedTuple):
     basis: Config
     config: Config
     keys: Keys
+    admin: Keys
     backends: tuple[Outside, ...]
     warnings: list[str]
 
@@ -92,7 +93,7 @@ class Reloader:
         targets += present[len(before) :]  # the engine's, which stays
         self.described = _describe(service, change, targets)
         gone = [target for target in present if target not in targets]
-        service.become(change.config, targets, change.keys)
+        service.become(change.config, targets, change.keys, change.admin)
         if self._hosted is not None:
             self._hosted.timeouts = change.config.timeouts  # of the connections to its next start
         start_detectors(targets)
@@ -112,7 +113,7 @@ def _read(config: Config, basis: Config) -> Change:
     """Return the change from `basis` to `config`. Raises ConfigError."""
     config, warnings = _possible(config, basis)
     found = tuple(outside(each, f"backend[{at}]") for at, each in enumerate(config.backend))
-    return Change(basis, config, Keys.of(config), found, warnings)
+    return Change(basis, config, Keys.of(config), Keys.of_admin(config), found, warnings)
 
 
 def _possible(config: Config, basis: Config) -> tuple[Config, list[str]]:

@@ -165,7 +165,13 @@ class _Life:
             if self.link is not None:
                 self.link.listens()
         except OSError as error:
-            state.log.error("%s", cannot_listen(state.config, error))
+            state.log.error("%s", cannot_listen(state.config.server.listen, error))
+            return 1
+        try:
+            await self.service.start_admin(shared=shared)
+        except OSError as error:
+            admin = state.config.server.admin or ""
+            state.log.error("%s", cannot_listen(admin, error, "server.admin"))
             return 1
         if state.store is not None:
             state.store.start()  # beside the rest: a database that hangs delays nothing
@@ -264,15 +270,12 @@ async def _came_up(hosted: Hosted, service: Service) -> bool:
     return True
 
 
-def cannot_listen(config: Config, error: OSError) -> str:
-    """Return what to say to a user whose address cannot be had."""
-    where = config.server.listen
+def cannot_listen(where: str, error: OSError, option: str = "--listen") -> str:
+    """Return what to say to a user who cannot have the address that `option` sets."""
     if error.errno == errno.EADDRINUSE:
         host, _, port = where.rpartition(":")
-        other = f"{host}:{int(port) % 65535 + 1}"
-        return (
-            f"{where} is taken by another program. Stop it, or listen elsewhere: --listen {other}"
-        )
+        other = f"{option} {host}:{int(port) % 65535 + 1}"
+        return f"{where} is taken by another program. Stop it, or listen elsewhere: {other}"
     if error.errno == errno.EACCES:
-        return f"{where}: ports below 1024 need rights. Choose one above: --listen 127.0.0.1:8010"
-    return f"cannot listen on {where}: {error.strerror or error}. Choose another with --listen."
+        return f"{where}: ports below 1024 need rights. Choose one above: {option} 127.0.0.1:8010"
+    return f"cannot listen on {where}: {error.strerror or error}. Choose another with {option}."

@@ -290,7 +290,8 @@ class Route(NamedTuple):
     """What answers one method of a path; `label` is its name in metrics.
 
     `asks`: a backend or the store is asked, so `limits.inflight` holds. `needs_key`: not for what
-    machines look at, nor for a document that everybody may have.
+    machines look at, nor for a document that everybody may have. `admin`: it is about the proxy
+    itself, so it may have an address and keys of its own.
     """
 
     method: str
@@ -298,6 +299,7 @@ class Route(NamedTuple):
     handler: Handler
     asks: bool = False
     needs_key: bool = True
+    admin: bool = False
 
 
 class UnknownUrl(Exception):

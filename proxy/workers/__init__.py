@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from typing import Final
 
 from msgspec import structs
@@ -55,24 +55,32 @@ async def serve(
     config: Config, say: Callable[[str], None], source: ConfigSource | None = None
 ) -> int:
     """Start the workers, and keep them until SIGTERM or SIGINT; see `run`."""
-    log = logging.getLogger("wellspoken")
-    try:
-        host, number = parse_listen(config.server.listen)
-        port = await Port.reserve(host, number)
-    except OSError as error:
-        from wellspoken.proxy.lifecycle.run import (
-            cannot_listen,  # which needs all that a worker does
-        )
+    with ExitStack() as ports:
+        held: dict[str, str] = {}
+        for option, where in _addresses(config).items():
+            host, number = parse_listen(where)
+            try:
+                port = await Port.reserve(host, number)
+            except OSError as error:
+                from wellspoken.proxy.lifecycle.run import (
+                    cannot_listen,  # which needs all that a worker does
+                )
 
-        log.error("%s", cannot_listen(config, error))
-        return 1
-    literal = f"[{host}]" if ":" in host else host
-    server = structs.replace(config.server, listen=f"{literal}:{port.number}")
-    try:
-        parent = Parent(structs.replace(config, server=server), say, source, config.server.listen)
-        return await parent.run()
-    finally:
-        port.release()
+                name = "--listen" if option == "listen" else f"server.{option}"
+                logging.getLogger("wellspoken").error("%s", cannot_listen(where, error, name))
+                return 1
+            ports.callback(port.release)
+            literal = f"[{host}]" if ":" in host else host
+            held[option] = f"{literal}:{port.number}"
+        server = structs.replace(config.server, **held)
+        given = _addresses(config)
+        return await Parent(structs.replace(config, server=server), say, source, given).run()
+
+
+def _addresses(config: Config) -> dict[str, str]:
+    """Return where the workers are to listen, by the key in [server]."""
+    server = config.server
+    return {"listen": server.listen} | ({} if server.admin is None else {"admin": server.admin})
 
 
 class Parent:
@@ -82,11 +90,11 @@ class Parent:
         self,
         config: Config,
         say: Callable[[str], None],
-        source: ConfigSource | None = None,
-        listen: str = "",
+        source: ConfigSource | None,
+        addresses: Mapping[str, str],
     ) -> None:
         self._say, self._source = say, source
-        self._listen = listen  # as the source has it, which may be shorter, or have port 0
+        self._addresses = addresses  # as the source has them: they may be shorter, or have port 0
         self._log = logging.getLogger("wellspoken")
         self._hub = Hub(config)
         self._signals = Signals()
@@ -215,10 +223,10 @@ class Parent:
         """Return the configuration as it is now; where to listen is the same in other words."""
         assert self._source is not None
         config = self._source.load()
-        if config.server.listen != self._listen:
+        if _addresses(config) != self._addresses:
             return config
-        listen = self._hub.config.server.listen
-        return structs.replace(config, server=structs.replace(config.server, listen=listen))
+        held = _addresses(self._hub.config)
+        return structs.replace(config, server=structs.replace(config.server, **held))
 
     async def _watch(self) -> None:
         """Have the configuration read again on SIGHUP and when it changes, until the end."""

@@ -118,7 +118,7 @@ def test_layers(tmp_path: Path) -> None:
     [
         ("[sever]\n", "sever: unknown key. Did you mean server?"),
         ("[server]\nlistn = 1\n", "server.listn: unknown key. Did you mean listen?"),
-        ("[server]\nzzz = 1\n", "Known here: cors, drain_delay"),
+        ("[server]\nzzz = 1\n", "Known here: admin, cors"),
         ("[[backend]]\nurl = 'x'\n[[backend]]\nadaptr = 'x'\n", "backend[1].adaptr: unknown key."),
         ("[engine]\nmodle = 'x'\n", "engine.modle: unknown key. Did you mean model?"),
         ("[engine]\nkind = 'llamacpp'\n", "engine"),

@@ -21,7 +21,7 @@ from wellspoken.adapters.requests.embeddings import EMBEDDINGS, EmbeddingRequest
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest
 from wellspoken.proxy.endpoints.stored import routes
-from wellspoken.proxy.server import ROUTES
+from wellspoken.proxy.routes import ROUTES
 
 FILE = Path(__file__).parents[3] / "proxy" / "endpoints" / "openapi.json"
 DOCUMENT = json.loads(FILE.read_bytes())

@@ -18,7 +18,7 @@ from wellspoken.adapters.servers.registry import BACKENDS
 from wellspoken.proxy.config.checks import refuse_endpoints
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.endpoints.passthrough import is_reachable, label
-from wellspoken.proxy.server import ROUTES
+from wellspoken.proxy.routes import ROUTES
 
 Json = dict[str, Any]
 EVENTS = b"event: a\ndata: {}\n\n:c\r\n\r\nevent: b\ndata: \xff\xfe\ndata:\n\n"

@@ -18,11 +18,12 @@ from tests.fakes.upstream import DONE, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, ProxyServer, envelope, raw
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.endpoints.test_chat_stream import EVENTS
+from wellspoken.proxy import routes
 from wellspoken.proxy.config import load
 from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.lifecycle.build import build
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.server import ROUTES, Service
+from wellspoken.proxy.routes import ROUTES
 
 KEY = "sk-canary-7f3a1be05c"
 OTHER = "sk-canary-of-another"
@@ -266,7 +267,7 @@ async def test_no_secret_is_told(
     def broken(_: Any, call: Call) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(Service, "_route", broken)
+    monkeypatch.setattr("wellspoken.proxy.server.find_route", broken)
     async with await proxy.chat(MINE) as response:
         assert response.status == 500
     odd = b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + KEY.encode() + b"\x00\r\n\r\n"
@@ -302,14 +303,14 @@ async def test_openais_client_with_each_kind_of_key(upstream: Upstream, guarded:
 def owners(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The owners of the requests that were let in."""
     seen: list[str] = []
-    original = Service._route
+    original = routes.find_route
 
-    def noting(self: Service, call: Call) -> Any:
-        handler = original(self, call)
+    def noting(call: Call) -> Any:
+        route = original(call)
         seen.append(call.routing.owner)
-        return handler
+        return route
 
-    monkeypatch.setattr(Service, "_route", noting)
+    monkeypatch.setattr("wellspoken.proxy.server.find_route", noting)
     return seen
 
 

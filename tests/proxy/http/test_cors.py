@@ -231,7 +231,8 @@ async def test_a_real_browser(
         tables = {"server": {"listen": "127.0.0.1:0", "cors": cors}}
         config = load(None, {**tables, "backend": [{"url": upstream.url}]}, {})
         service = proxy.service
-        service.become(config, service.state.router.targets, service.state.keys)
+        state = service.state
+        service.become(config, state.router.targets, state.keys, state.admin)
         async with browsing(browser, tmp_path, page + "/"):
             body, streamed = await told
     if not allowed:

@@ -15,7 +15,7 @@ from tests.proxy.conftest import CHAT, MESSAGES, StartProxy, envelope, raw
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.waiting import until
 from wellspoken.adapters import translate
-from wellspoken.proxy import server
+from wellspoken.proxy import routes
 from wellspoken.proxy.endpoints import chat
 from wellspoken.proxy.relay import call
 from wellspoken.proxy.upstream import client as upstream_client
@@ -247,12 +247,12 @@ async def test_an_unknown_path_is_404_and_says_what_exists(
         assert response.status == 404
         error = envelope(await response.text())
     assert error["code"] == "unknown_url"
-    paths = dict.fromkeys(server.ROUTES.values())  # the first of each handler's paths
+    distinct = dict.fromkeys(routes.ROUTES.values())  # the first of each handler's paths
     named = [
-        next(path for path in server.ROUTES if server.ROUTES[path] == route) for route in paths
+        next(path for path in routes.ROUTES if routes.ROUTES[path] == route) for route in distinct
     ]
     assert "/v1/capabilities" in named
-    assert all(f"{server.ROUTES[path][0]} {path}" in error["message"] for path in named)
+    assert all(f"{routes.ROUTES[path][0]} {path}" in error["message"] for path in named)
     assert upstream.requests == []
 
 

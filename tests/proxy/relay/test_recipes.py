@@ -264,7 +264,7 @@ async def test_a_reload_forgets_recipes(upstream: Upstream, start_proxy: StartPr
             assert response.status == 200
     state = proxy.service.state
     assert len(state.recipes) == 1
-    proxy.service.become(state.config, state.router.targets, state.keys)
+    proxy.service.become(state.config, state.router.targets, state.keys, state.admin)
     assert not state.recipes
 
 
