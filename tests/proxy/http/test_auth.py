@@ -264,7 +264,7 @@ async def test_no_secret_is_told(
         async with await proxy.chat(one) as response:
             seen += [await response.text(), str(response.headers)]
 
-    def broken(_: Any, call: Call) -> None:
+    def broken(call: Call) -> None:
         raise ValueError("a bug")
 
     monkeypatch.setattr("wellspoken.proxy.server.find_route", broken)
