@@ -38,7 +38,7 @@ PACKAGES: Final = ("PYTHONPATH", "PYTHONHOME")
 
 _REMEDY: Final = {
     "missing": (
-        'The embedded llama.cpp needs the xllamacpp wheel: pip install "wellspoken[llamacpp]".'
+        'The embedded llama.cpp needs the xllamacpp wheel: pip install "xllamacpp>=2026.10".'
     ),
     "library": (
         "A system library that xllamacpp needs is missing. For libgomp: "
@@ -47,7 +47,7 @@ _REMEDY: Final = {
     ),
     "version": (
         "This version of xllamacpp is not one that wellspoken knows: "
-        'pip install --upgrade "wellspoken[llamacpp]".'
+        'pip install --upgrade "xllamacpp>=2026.10".'
     ),
     "template": (
         "Check the chat template, given or the model's own: llama.cpp has to read it as jinja."

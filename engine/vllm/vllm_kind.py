@@ -19,7 +19,7 @@ from wellspoken.engine.unix_http import Client
 from wellspoken.engine.vllm import hub_cache, vllm_check, vllm_log
 from wellspoken.engine.vllm.vllm_arguments import forbidden, model_names_in, option
 
-INSTALL: Final = 'pip install "wellspoken[vllm]"'
+INSTALL: Final = 'pip install "vllm>=0.26"'
 DRAINS: Final = (0, 18)
 """The first version with --shutdown-timeout."""
 QUIET: Final = (0, 16)

@@ -20,7 +20,7 @@ examples:
   eval "$(wellspoken completion zsh)"        in ~/.zshrc, after compinit
 
 Prints what the shell reads to complete commands, options and files. It is made
-by shtab, which the extra has: pip install "wellspoken[completion]".
+by shtab: pip install "shtab>=1.13".
 """
 _PATHS: Final = ("FILE", "MODEL", "NAME_OR_FILE", "PATH_OR_URL")
 """Values, as the help calls them, that are a file or may be."""
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         import shtab
     except ImportError:
-        say = 'completion needs shtab: pip install "wellspoken[completion]"'
+        say = 'completion needs shtab: pip install "shtab>=1.13"'
         print(f"wellspoken: {say}", file=sys.stderr)
         return 1
     print(shtab.complete(_whole_parser(shtab.FILE), options.shell))

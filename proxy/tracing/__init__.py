@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from wellspoken.proxy.tracing.spans import RequestTracing
 
 MISSING: Final = (
-    "traces.enabled needs OpenTelemetry, which is not installed ({error}). Install it with "
-    "pip install 'wellspoken[otel]', or set traces.enabled = false."
+    "traces.enabled needs OpenTelemetry, which is not installed ({error}). Install it (pip install "
+    '"opentelemetry-sdk>=1.45,<2" "opentelemetry-exporter-otlp-proto-http>=1.45,<2"), or set '
+    "traces.enabled = false."
 )
 # What the exporter takes for one; its values may hold blanks, but neither comma nor semicolon.
 _HEADER: Final = re.compile(r"[!#$%&'*+.^`|~\w-]+\s*=[ !#-+\--:<-\[\]-~]*", re.ASCII)

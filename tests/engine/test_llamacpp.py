@@ -259,7 +259,7 @@ class CommonParams:
     [
         (
             "raise ModuleNotFoundError('no xllamacpp', name='xllamacpp')",
-            'pip install "wellspoken[llamacpp]"',
+            'pip install "xllamacpp>=2026.10"',
         ),
         ("raise ImportError('libgomp.so.1: cannot open')", "libgomp.so.1: cannot open."),
         ("raise ImportError('libgomp.so.1')", "apt-get install libgomp1"),
@@ -347,7 +347,7 @@ def checked(kind: LlamaCpp) -> str:
 
 def test_a_missing_wheel_is_named(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert 'pip install "wellspoken[llamacpp]"' in checked(small(tiny_model))
+    assert 'pip install "xllamacpp>=2026.10"' in checked(small(tiny_model))
 
 
 def test_the_files_are_checked_before_the_start(tiny_model: Path, tmp_path: Path) -> None:

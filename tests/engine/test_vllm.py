@@ -183,7 +183,7 @@ def test_the_executable_beside_this_python_comes_first(
 @pytest.mark.parametrize("name", ["no-such-vllm", "./no-such/vllm", "/etc"])
 def test_a_missing_executable_says_how_to_install_it(name: str) -> None:
     engine = kind(name)
-    with pytest.raises(EngineError, match=r'pip install "wellspoken\[vllm\]"') as raised:
+    with pytest.raises(EngineError, match=r'pip install "vllm>=0.26"') as raised:
         engine.check()
     assert raised.value.lasting
     with pytest.raises(EngineError):

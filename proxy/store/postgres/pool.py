@@ -60,7 +60,7 @@ class PostgresDatabase:
         except ModuleNotFoundError as error:
             if error.name != "asyncpg":
                 raise
-            raise Unusable("store.url needs asyncpg: pip install 'wellspoken[postgres]'") from error
+            raise Unusable("store.url needs asyncpg: pip install 'asyncpg>=0.30'") from error
         self._url = url
         self._address = DatabaseAddress(url)
         self._connections = connections

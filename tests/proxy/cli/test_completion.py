@@ -126,4 +126,4 @@ def test_without_shtab_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 1
-    assert 'pip install "wellspoken[completion]"' in capsys.readouterr().err
+    assert 'pip install "shtab>=1.13"' in capsys.readouterr().err

@@ -310,7 +310,7 @@ async def test_numbers_and_ids_beyond_what_an_index_holds(
 async def test_without_asyncpg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "wellspoken.proxy.store.postgres.address", raising=False)
     monkeypatch.setitem(sys.modules, "asyncpg", None)
-    with pytest.raises(Unusable, match=r"pip install 'wellspoken\[postgres\]'"):
+    with pytest.raises(Unusable, match=r"pip install 'asyncpg>=0.30'"):
         PostgresDatabase("postgresql://localhost/x")
 
 
