@@ -82,7 +82,7 @@ _PAGE_READS = Route("GET", "ui", ui.page)
 
 
 def find_route(call: Call) -> Route:
-    """Return the route of a request that may have it, and note its owner.
+    """Return the route of a request that may have it, and note for whom it is.
 
     Raises RequestError: 401 without a key where one is needed, also for what is not there; 404
     or 405 for everything that is not there.
@@ -106,7 +106,7 @@ def find_route(call: Call) -> Route:
         if routes[-1].admin:
             _check_admin(call)
     if not routes or routes[-1].needs_key:  # of several the last is not the store's
-        call.routing.owner = call.state.keys.owner(call.request.headers)
+        call.routing.owner, call.routing.client = call.state.keys.find(call.request.headers)
     if not routes:
         raise UnknownUrl
     if found is None:

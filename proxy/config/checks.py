@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import urlsplit
 
 from msgspec import UNSET
 
 from wellspoken.adapters.requests.caps import DANGEROUS, Caps
+from wellspoken.proxy.config.auth_rules import auth_rules
 from wellspoken.proxy.config.backend_headers import header_rules
 from wellspoken.proxy.config.engine_keys import engine_rules, names_of_models
 from wellspoken.proxy.config.places import Path
@@ -19,7 +20,6 @@ from wellspoken.proxy.config.values import (
     ConfigError,
     check_reference,
     find_endpoint,
-    is_loopback,
     normal_url,
     parse_listen,
     store_url,
@@ -50,7 +50,7 @@ def check_rules(config: Config) -> Iterator[Problem]:
     """Give everything that is wrong with a configuration whose types are right."""
     try:
         host, _ = parse_listen(config.server.listen)
-        yield from _auth(config.auth, host)
+        yield from auth_rules(config.auth, host)
     except ConfigError as error:
         yield Problem(("server", "listen"), str(error))
     if config.server.admin is not None:
@@ -115,26 +115,6 @@ def _models(config: Config) -> Iterator[Problem]:
                 )
 
 
-def _auth(auth: Auth | Literal["none"], host: str) -> Iterator[Problem]:
-    """Refuse a proxy that other machines reach and nobody needs a key for, unless that is said."""
-    keys = auth.keys if isinstance(auth, Auth) else ()
-    named = {"keys": keys, "admin": auth.admin if isinstance(auth, Auth) else ()}
-    for name, references in named.items():
-        for at, reference in enumerate(references):
-            try:
-                check_reference(reference)
-            except ConfigError as error:
-                text = str(error).removeprefix("key: ")
-                yield Problem(("auth", name, at), f"auth.{name}[{at}]: {text}")
-    if not keys and auth != "none" and not is_loopback(host):
-        yield Problem(
-            ("server", "listen"),
-            f"listen: {host} is reached from other machines, and no keys say who may use the "
-            "proxy. Name keys (--key env:NAME, or keys under [auth]), or listen on 127.0.0.1, or "
-            'let everybody in (--auth none, or auth = "none" at the top of the file).',
-        )
-
-
 def _admin(admin: str, listen: str) -> Iterator[Problem]:
     """Refuse what is no address, and the one that clients have."""
     path: Path = ("server", "admin")
@@ -154,7 +134,7 @@ _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])
 def _cors(config: Config) -> Iterator[Problem]:
     """Refuse what no browser sends as an origin, and every page where a key is needed."""
     origins = config.server.cors
-    if "*" in origins and isinstance(config.auth, Auth) and config.auth.keys:
+    if "*" in origins and isinstance(config.auth, Auth) and config.auth.needs_key:
         yield Problem(
             ("server", "cors"),
             'server.cors: "*" is for a proxy that needs no key, and this one has keys. List the '

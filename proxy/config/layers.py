@@ -75,6 +75,8 @@ class Layers:
                 for key, said in value.items():
                     self._put((section, key), said, Origin("flag", _flag((section, key))))
             else:
+                if isinstance(given := self.raw.get(section), dict) and isinstance(value, Mapping):
+                    value = {**given, **value}  # other keys, and the same clients with a name
                 self.raw[section] = value
                 self._over[(section,)] = Origin("flag", _flag((section,)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -53,8 +54,8 @@ def _rows(examined: Examined, path: Path, table: Struct) -> Iterator[Setting]:
             continue
         if isinstance(value, Struct):
             inner.append((here, value))
-        elif key == "backend" and not path:
-            inner += [((*here, at), backend) for at, backend in enumerate(value)]
+        elif here in (("backend",), ("auth", "client")):
+            inner += [((*here, at), each) for at, each in enumerate(value)]
         elif value is not UNSET:
             stands = examined.layers.stands(here)
             origin = examined.layers.origin(here) if stands else Origin("default")
@@ -90,7 +91,11 @@ def as_json(examined: Examined) -> str:
         {"key": path_text(row.path), "value": row.value, **row.origin.as_json()}
         for row in rows(examined)
     ]
-    return json.dumps(found, indent=1, ensure_ascii=False, default=list)
+    return json.dumps(found, indent=1, ensure_ascii=False, default=_to_json)
+
+
+def _to_json(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else list(value)
 
 
 def _origin_text(origin: Origin) -> str:
@@ -103,6 +108,8 @@ def toml(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, datetime):
+        return value.isoformat()
     if isinstance(value, Mapping):
         pairs = (f"{_key(name)} = {toml(each)}" for name, each in value.items())
         return "{ " + ", ".join(pairs) + " }" if value else "{}"

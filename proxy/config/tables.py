@@ -5,6 +5,7 @@ A file and variables may write a time as "15m", a size as "64MB" (config/units.p
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -174,14 +175,41 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     caps: Caps = Caps()
 
 
+ClientName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class AuthClient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Somebody with keys of their own: which models they may use, and until when.
+
+    `models`: names as clients write them, in which * and ? stand for others. An `expires` without
+    an offset is in UTC.
+    """
+
+    name: ClientName
+    keys: tuple[str, ...] = ()
+    models: tuple[Name, ...] = ("*",)
+    expires: datetime | None = None
+
+
 class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The keys that clients need, each as env:NAME or file:PATH; a file has one a line.
 
-    `admin`: those for what is about the proxy itself.
+    `admin`: those for what is about the proxy itself. `client`: those of clients with a name.
     """
 
     keys: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
+    client: tuple[AuthClient, ...] = ()
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether clients need a key."""
+        return bool(self.keys or self.client)
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Where keys stand, whosesoever."""
+        return (*self.keys, *self.admin, *(one for client in self.client for one in client.keys))
 
 
 class Store(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ msgspec's own conversion says what is wrong with one value and stops; here it is
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime, time
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -15,12 +16,16 @@ from msgspec import Struct, structs
 from wellspoken.proxy.config.engine_keys import engine_problems
 from wellspoken.proxy.config.places import Path
 from wellspoken.proxy.config.problems import Problem, nearest, path_text, suggestion
-from wellspoken.proxy.config.tables import REMOVED, Backend, Config, Engine
+from wellspoken.proxy.config.tables import REMOVED, AuthClient, Backend, Config, Engine
 from wellspoken.proxy.config.units import unit_of
 
 _WRONG: Final = object()
-# What stands in for a [[backend]] whose url is wrong, while the rest is looked at.
-_STAND_IN: Final = {"url": "http://localhost"}
+# What stands in for the required value of a table that may come several times, where that is wrong,
+# while the rest is looked at.
+_STAND_INS: Final[dict[type[Struct], dict[str, Any]]] = {
+    Backend: {"url": "http://localhost"},
+    AuthClient: {"name": "client"},
+}
 _HOW: Final = {
     "str": "Put it in quotes.",
     "int": "Write a whole number, without quotes.",
@@ -81,9 +86,9 @@ def _struct(raw: dict[str, Any], kind: type[Struct], path: Path, problems: list[
         if field.name not in clean and field.required:
             if field.name not in raw:
                 problems.append(_missing((*path, field.name)))
-            if kind is not Backend:
+            if kind not in _STAND_INS:
                 return _WRONG
-            clean = {**_STAND_IN, **clean}
+            clean = {**_STAND_INS[kind], **clean}
     return clean
 
 
@@ -94,7 +99,7 @@ def _value(value: Any, hint: Any, path: Path, problems: list[Problem]) -> Any:
         return _struct(value, kinds[0], path, problems)
     if kinds and isinstance(value, list) and get_origin(hint) is tuple:
         items = [_value(item, kinds[0], (*path, at), problems) for at, item in enumerate(value)]
-        return [_STAND_IN if item is _WRONG else item for item in items]
+        return [_STAND_INS[kinds[0]] if item is _WRONG else item for item in items]
     if get_origin(hint) is tuple and isinstance(value, dict) and kinds:
         text = f"{path_text(path)}: there may be several. Write [[{path[-1]}]], in two brackets."
         problems.append(Problem(path, text, at_key=True))
@@ -111,6 +116,8 @@ def _value(value: Any, hint: Any, path: Path, problems: list[Problem]) -> Any:
         except ValueError as error:
             problems.append(Problem(path, f"{path_text(path)}: {error}"))
             return _WRONG
+    if type(value) is date and datetime in get_args(hint):  # a day of TOML's: from when it begins
+        value = datetime.combine(value, time(), UTC)
     try:
         msgspec.convert(value, hint)
     except msgspec.ValidationError as error:

@@ -31,7 +31,10 @@ async def capabilities(call: Call) -> Reply:
     configured names does not answer, RequestError 503 for such an engine that never was there.
     """
     found = []
+    client = call.routing.client
     for name in await list_models(call.state.router):
+        if client is not None and not client.may_use(name):
+            continue
         target = call.state.router.find(name)
         await target.ready()
         found.append(of_model(name, target))

@@ -26,6 +26,7 @@ from wellspoken.proxy.relay.admission import (
     count_vendors,
     enter_passing,
     make_exchange,
+    refuse_model,
 )
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import explain_headers
@@ -39,6 +40,8 @@ async def embeddings(call: Call) -> Reply | EventStream:
     state = call.state
     body = await call.read_body()
     wanted = decode_embeddings(body, bounds=state.router.bounds)
+    if call.routing.client is not None:
+        refuse_model(call, call.routing.client, wanted.model)
     target = state.router.find(wanted.model)
     if target.settings.bounds != state.router.bounds:
         requests.check(wanted, strict=target.settings.bounds == "openai")

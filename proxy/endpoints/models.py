@@ -17,7 +17,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def models(call: Call) -> Reply:
-    """List the models: what the configuration names, and what a sole backend says it has."""
+    """List the models that the client may use, of those that are configured or listed."""
     found = await _list_models(call)
     return call.reply(200, _encode(ModelList(data=list(found.values()))))
 
@@ -27,14 +27,22 @@ async def model(call: Call) -> Reply:
     name = unquote(call.path.partition("/models/")[2])
     found = (await _list_models(call)).get(name)
     if found is None:
-        raise call.state.router.unknown(name)
+        client = call.routing.client
+        raise call.state.router.unknown(*((name,) if client is None else (name, client.may_use)))
     return call.reply(200, _encode(found))
 
 
 async def _list_models(call: Call) -> dict[str, Model]:
-    """Return the models with context lengths, which are none of OpenAI's keys: an extension."""
+    """Return the models that the client may use.
+
+    With context lengths, which are none of OpenAI's keys: an extension.
+    """
+    client = call.routing.client
 
     def tells(target: Target) -> bool:
         return extensions_of(call.request, target.settings.extensions) != "none"
 
-    return await list_models(call.state.router, tells)
+    found = await list_models(call.state.router, tells)
+    if client is None:
+        return found
+    return {name: model for name, model in found.items() if client.may_use(name)}

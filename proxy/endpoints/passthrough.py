@@ -29,7 +29,12 @@ from wellspoken.adapters.servers import registry
 from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.config.checks import counts_tokens
 from wellspoken.proxy.http.responses import EventStream, Reply
-from wellspoken.proxy.relay.admission import admit_passing, enter_passing, error_exchange
+from wellspoken.proxy.relay.admission import (
+    admit_passing,
+    enter_passing,
+    error_exchange,
+    refuse_model,
+)
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import delays, explain_headers
 from wellspoken.proxy.relay.send import (
@@ -84,6 +89,8 @@ async def pass_request(call: Call) -> Reply | EventStream:
     model, fields = (call.request.query.get("model"), {}) if reads else decode_named(body)
     if model is None and len(state.router.targets) > 1:
         raise missing("model", "It says which of this proxy's backends is asked.")
+    if call.routing.client is not None:
+        refuse_model(call, call.routing.client, model or "")
     target = state.router.find(model or "")
     stream = asks_stream(fields)
     call.route(target, model or "", stream)

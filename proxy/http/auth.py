@@ -1,4 +1,4 @@
-"""Who may use the proxy: the clients' API keys, and the owner that a key stands for.
+"""Who may use the proxy: the clients' API keys, and the owner or the client that a key stands for.
 
 A key comes as `Authorization: Bearer KEY`, or as `x-api-key: KEY`, which Anthropic's SDK sends.
 Only SHA-256 digests of the keys are kept: a key of 32 random characters needs no slower hash, and
@@ -12,15 +12,17 @@ import hashlib
 import hmac
 import os
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from multidict import CIMultiDictProxy
 
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.proxy.config.tables import Auth, Config
+from wellspoken.proxy.config.tables import Auth, AuthClient, Config
 from wellspoken.proxy.config.values import ConfigError
+from wellspoken.proxy.limits.clients import KnownClient
 
 LONGEST: Final = 1024
 """Characters of a key, at most."""
@@ -46,32 +48,43 @@ def owner_of(key: str) -> str:
 class Keys:
     """The keys that clients may use, read once and kept as digests.
 
-    `references` are env:NAME or file:PATH. With none the proxy is open, and everybody is the owner
-    ""; `passes` says that some backend gets the clients' own keys even so, and then these tell the
-    owners apart. `where`: what the configuration calls them. Raises ConfigError for a reference
-    that cannot be read or holds no key.
+    `references` are env:NAME or file:PATH, `clients` those with a name, who have their own. With
+    neither the proxy is open, and everybody is the owner ""; `passes` says that some backend gets
+    the clients' own keys even so, and then these tell the owners apart. `where`: what the
+    configuration calls the references. Raises ConfigError for a reference that cannot be read or
+    holds no key, and for a key that two have.
     """
 
     def __init__(
         self,
         references: tuple[str, ...],
         *,
+        clients: Sequence[AuthClient] = (),
         passes: bool = False,
         where: str = "auth.keys",
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self.references = references
         self._passes = passes
-        self._where = where
         self._environ = environ
-        self._digests = self._read()
+        self._digests: dict[bytes, KnownClient | None] = {}
+        self._digests.update(dict.fromkeys(self._read(references, where)))
+        for at, table in enumerate(clients):
+            client = KnownClient(table)
+            for digest in self._read(table.keys, f"auth.client[{at}].keys"):
+                if self._digests.setdefault(digest, client) is not client:
+                    raise ConfigError(
+                        f"auth.client: a key of {client.name} is somebody else's too. Give each "
+                        "client keys of its own."
+                    )
         self._owners: dict[bytes, str] = {}  # by the digest of a key that is known
 
     @classmethod
     def of(cls, config: Config) -> Keys:
         """Return the keys of a configuration. Raises ConfigError."""
-        references = config.auth.keys if isinstance(config.auth, Auth) else ()
-        return cls(references, passes=any(one.auth == "pass" for one in config.backend))
+        auth = config.auth if isinstance(config.auth, Auth) else Auth()
+        passes = any(one.auth == "pass" for one in config.backend)
+        return cls(auth.keys, clients=auth.client, passes=passes)
 
     @classmethod
     def of_admin(cls, config: Config) -> Keys:
@@ -86,13 +99,18 @@ class Keys:
         return f"<Keys: {len(self)} keys of {len(self.references)} references>"
 
     def owner(self, headers: CIMultiDictProxy[str]) -> str:
-        """Return the owner that a request's key stands for, "" where all share one.
+        """Return the owner that a request's key stands for; see `find`."""
+        return self.find(headers)[0]
 
-        Raises RequestError 401 without a key that is known, where keys are configured.
+    def find(self, headers: CIMultiDictProxy[str]) -> tuple[str, KnownClient | None]:
+        """Return the owner that a request's key stands for, "" where all share one, and the client.
+
+        Raises RequestError 401 without a key that is known and has not expired, where keys are
+        configured.
         """
-        if not self.references:
+        if not self._digests:
             given = presented(headers, ours=False) if self._passes else ""
-            return owner_of(given) if given else ""
+            return (owner_of(given) if given else ""), None
         key = presented(headers, ours=True)
         if not key:
             raise _unauthorized(
@@ -104,10 +122,17 @@ class Keys:
             raise _unauthorized(
                 "Incorrect API key provided. Ask whoever runs this server for a key of yours."
             )
+        client = self._digests[digest]
+        if client is not None:
+            if client.expires <= time.time():
+                raise _unauthorized(
+                    "This API key has expired. Ask whoever runs this server for a new one."
+                )
+            return client.owner, client
         owner = self._owners.get(digest)
         if owner is None:
             owner = self._owners[digest] = owner_of(key)
-        return owner
+        return owner, None
 
     def admits(self, headers: CIMultiDictProxy[str]) -> bool:
         """Say whether a request has a key that is known, or needs none."""
@@ -119,8 +144,7 @@ class Keys:
 
     def compared(self, old: Keys) -> tuple[int, int]:
         """Return how many of these keys `old` has not, and how many of its keys are not here."""
-        mine, theirs = set(self._digests), set(old._digests)
-        return len(mine - theirs), len(theirs - mine)
+        return len(self._digests.keys() - old._digests), len(old._digests.keys() - self._digests)
 
     def _knows(self, digest: bytes) -> bool:
         """Say whether a key is one of ours, in a time that does not tell which or how nearly."""
@@ -129,30 +153,28 @@ class Keys:
             found |= hmac.compare_digest(known, digest)
         return found
 
-    def _read(self) -> tuple[bytes, ...]:
-        digests: dict[bytes, None] = {}
-        for reference in self.references:
-            found = dict.fromkeys(_digest(key) for key in self._keys(reference))
+    def _read(self, references: tuple[str, ...], where: str) -> Iterator[bytes]:
+        for reference in references:
+            found = [_digest(key) for key in self._keys(reference, where)]
             if not found:
-                raise ConfigError(f"{self._where}: {reference} holds no key. Put one there.")
-            digests |= found
-        return tuple(digests)
+                raise ConfigError(f"{where}: {reference} holds no key. Put one there.")
+            yield from found
 
-    def _keys(self, reference: str) -> Iterator[str]:
+    def _keys(self, reference: str, where: str) -> Iterator[str]:
         """Yield the keys of one reference; a variable may hold several with commas between."""
         kind, _, rest = reference.partition(":")
         if kind == "file":
-            text = _text(rest, self._where)
+            text = _text(rest, where)
         else:
             found = (os.environ if self._environ is None else self._environ).get(rest)
             if found is None:
-                raise ConfigError(f"{self._where}: the variable {rest} is not set. Set it.")
+                raise ConfigError(f"{where}: the variable {rest} is not set. Set it.")
             text = found.replace(",", "\n")
         for number, line in enumerate(text.split("\n"), 1):
             key = _COMMENT.sub("", line).strip()
             if key and not _KEY.fullmatch(key):
                 raise ConfigError(
-                    f"{self._where}: {reference}, line {number}, is no key. Write one a line: "
+                    f"{where}: {reference}, line {number}, is no key. Write one a line: "
                     f"visible ASCII without spaces and commas, at most {LONGEST} characters."
                 )
             if key:

@@ -76,7 +76,7 @@ def kind_of(settings: Engine, own: Iterable[str] = ()) -> Kind:
 def _own(config: Config) -> Iterator[str]:
     """Name the variables that hold what only the proxy may know."""
     auth = config.auth
-    keys = (*auth.keys, *auth.admin) if isinstance(auth, Auth) else ()
+    keys = auth.references if isinstance(auth, Auth) else ()
     backends = (each for one in config.backend for each in (one.key, *one.headers.values()))
     for reference in (*keys, *backends, config.store.url):
         kind, _, name = (reference or "").strip().partition(":")

@@ -9,6 +9,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from msgspec import UNSET
 
 from wellspoken.adapters.servers import registry
 from wellspoken.engine.failure import EngineError
+from wellspoken.proxy.config.auth_rules import doubtful_clients, reference_lists
 from wellspoken.proxy.config.backend_headers import read_headers
 from wellspoken.proxy.config.checks import refuse_endpoints
 from wellspoken.proxy.config.places import Path
@@ -49,9 +51,7 @@ def _of_endpoints(path: Path, part: Backend | Engine) -> Iterator[Problem]:
 def missing(config: Config) -> Iterator[Problem]:
     """Give what would keep the proxy from starting although the configuration itself is right."""
     if isinstance(config.auth, Auth):
-        for name, references in (("keys", config.auth.keys), ("admin", config.auth.admin)):
-            for at, reference in enumerate(references):
-                yield from _failing(("auth", name, at), partial(Keys, (reference,)))
+        yield from _of_keys(config, config.auth)
     for number, backend in enumerate(config.backend):
         yield from _of_backend(("backend", number), backend)
     if config.engine is not UNSET:
@@ -59,6 +59,14 @@ def missing(config: Config) -> Iterator[Problem]:
     yield from _of_store(config.store)
     if config.traces.enabled:
         yield from _of_traces()
+
+
+def _of_keys(config: Config, auth: Auth) -> Iterator[Problem]:
+    found: list[Problem] = []
+    for path, references in reference_lists(auth):
+        for at, reference in enumerate(references):
+            found += _failing((*path, at), partial(Keys, (reference,)))
+    yield from found or _failing(("auth", "client"), partial(Keys.of, config))
 
 
 def doubts(config: Config) -> Iterator[Problem]:
@@ -70,6 +78,7 @@ def doubts(config: Config) -> Iterator[Problem]:
     if why:
         path: Path = ("server", "listen")
         yield Problem(path, f"server.listen: {why}")
+    yield from doubtful_clients(config, datetime.now(UTC))
     if config.engine is not UNSET:
         try:
             for warning in kind_of(config.engine).check():

@@ -127,7 +127,7 @@ class Watcher:
         """Return what stands for the content of each file that is watched."""
         watched = [self.file] if self.file is not None and self._watches_itself() else []
         auth = self.config.auth
-        references = [*auth.keys, *auth.admin] if isinstance(auth, Auth) else []
+        references = [*auth.references] if isinstance(auth, Auth) else []
         for backend in self.config.backend:
             references += [*filter(None, (backend.key,)), *backend.headers.values()]
         watched += [Path(r.removeprefix("file:")) for r in references if r.startswith("file:")]

@@ -204,6 +204,8 @@ class Access:
             routing.model[:_LONGEST],
             routing.backend,
         )
+        if routing.client is not None:
+            request.client = routing.client.name
         if timing.sent:
             asked = max(timing.sent - call.began - timing.waited, 0.0)
             request.overhead = int((asked + timing.worked) * 1e6) / 1e6

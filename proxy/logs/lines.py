@@ -56,9 +56,9 @@ def word(text: str) -> str:
 class Request(Struct, omit_defaults=True):
     """What is said of one request that is over; times are in seconds.
 
-    `path` is that of a route that is not known, `error` the code that the client was told, `ttft`
-    of a stream alone, `overhead` where a backend was asked; `repairs` are names and how often each
-    was needed.
+    `client` is one that the configuration names, `path` that of a route that is not known, `error`
+    the code that the client was told, `ttft` of a stream alone, `overhead` where a backend was
+    asked; `repairs` are names and how often each was needed.
     """
 
     time: str
@@ -73,6 +73,7 @@ class Request(Struct, omit_defaults=True):
     duration: float
     model: str = ""
     backend: str = ""
+    client: str = ""
     path: str = ""
     error: str = ""
     ttft: float | None = None
@@ -157,6 +158,8 @@ class TextLines:
             said.append(word(request.model))
         if request.backend:
             said.append(f"on {word(request.backend)}")
+        if request.client:
+            said.append(f"for {request.client}")
         parts = [" ".join(said), "stream"] if request.stream else [" ".join(said)]
         parts.append(duration_text(request.duration))
         if request.ttft is not None:

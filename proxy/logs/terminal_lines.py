@@ -73,6 +73,8 @@ def _parts_of(request: Request, *, names: bool) -> Iterator[_Part]:
         yield _Part(word(request.model), 1, comma=False)
     if request.backend:
         yield _Part(f"on {word(request.backend)}", 9, comma=False)
+    if request.client:
+        yield _Part(f"for {request.client}", 11, comma=False)
     if request.stream:
         yield _Part("stream", 7)
     yield _Part(duration_text(request.duration), 0)

@@ -18,9 +18,10 @@ from wellspoken.adapters.requests.caps import (
     passes_tokens,
     refuse_over,
 )
-from wellspoken.adapters.requests.errors import UNKNOWN, RequestError
+from wellspoken.adapters.requests.errors import UNKNOWN, RequestError, missing
 from wellspoken.adapters.requests.vendor import apply_policy, refuse_variants, vendor_keys
 from wellspoken.proxy.http.requests import extensions_of, keep_of
+from wellspoken.proxy.limits.clients import KnownClient
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.send import enter_engine
 from wellspoken.proxy.upstream.target import Target
@@ -61,6 +62,16 @@ def error_exchange(call: Call, backend: str, model: str) -> Exchange:
         new_id=call.state.new_id,
         origin=origin_of(call, backend),
     )
+
+
+def refuse_model(call: Call, client: KnownClient, model: str) -> None:
+    """Raise RequestError for a model that the client may not use, as for one that is not there."""
+    if not client.is_confined:
+        return
+    if not model:
+        raise missing("model", "This API key is for some models alone: GET /v1/models lists them.")
+    if not client.may_use(model):
+        raise call.state.router.unknown(model, client.may_use)
 
 
 async def admit(call: Call, target: Target, wanted: Asked) -> Asked:

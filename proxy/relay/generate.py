@@ -18,7 +18,7 @@ from wellspoken.adapters.servers.backend import Backend, Endpoint
 from wellspoken.proxy.http.requests import WISHES
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay import storing
-from wellspoken.proxy.relay.admission import admit, enter, make_exchange
+from wellspoken.proxy.relay.admission import admit, enter, make_exchange, refuse_model
 from wellspoken.proxy.relay.answer import respond
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.plan import Amending, Amendment, BackendRequest, Plan
@@ -67,6 +67,8 @@ async def generate(call: Call, generation: Generation[Wanted]) -> Reply | EventS
     body = await call.read_body()
     router = call.state.router  # only now: a reload may have come while the body did
     wanted = generation.parse(call, body)
+    if call.routing.client is not None:
+        refuse_model(call, call.routing.client, wanted.model)
     alike = None
     if not (call.notable and any(name in call.request.headers for name in WISHES)):
         alike = find_likeness(call, wanted, generation.find_variable(wanted))

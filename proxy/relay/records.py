@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from wellspoken.adapters.events import Fault, Usage
 from wellspoken.adapters.exchange import Exchange
+from wellspoken.proxy.limits.clients import KnownClient
 from wellspoken.proxy.metrics.series import Times
 from wellspoken.proxy.metrics.service import OTHER, Metrics
 
@@ -34,13 +35,15 @@ class Routing(Struct, eq=False):
     """Where a request goes, and for whom.
 
     `route`: its label in metrics. `owner`: whose stored completions the client may see
-    (auth.owner_of). `hide` takes the backend's key out of an error. `model`: as the client calls
-    it; `label`: the same in metrics, where clients must not choose names. `kept`: the request's
-    body, where its answer is to be stored. `engine`: what counts the request as open.
+    (auth.owner_of); `client`: who that is, where the configuration names it. `hide` takes the
+    backend's key out of an error. `model`: as the client calls it; `label`: the same in metrics,
+    where clients must not choose names. `kept`: the request's body, where its answer is to be
+    stored. `engine`: what counts the request as open.
     """
 
     route: str = "other"
     owner: str = ""
+    client: KnownClient | None = None
     backend: str = ""
     hide: Callable[[bytes], bytes] = bytes
     model: str = ""

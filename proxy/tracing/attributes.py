@@ -116,6 +116,8 @@ def of_end(call: Call, code: int) -> Attributes:
         attributes["http.response.status_code"] = code
     if call.routing.backend:
         attributes["wellspoken.backend"] = call.routing.backend
+    if call.routing.client is not None:
+        attributes["wellspoken.client"] = call.routing.client.name
     if call.timing.waited:
         attributes["wellspoken.waited"] = call.timing.waited
     if call.timing.first:

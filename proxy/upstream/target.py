@@ -331,9 +331,9 @@ class Router:
             raise self.unknown(model)
         return target
 
-    def unknown(self, model: str) -> RequestError:
-        """Return the error for a model that nobody serves, listing those that are."""
-        known = sorted(self._by_name)
+    def unknown(self, model: str, shows: Callable[[str], bool] = lambda name: True) -> RequestError:
+        """Return the error for a model that nobody serves, listing those it `shows`."""
+        known = sorted(filter(shows, self._by_name))
         listed = ", ".join(known[:_LISTED]) + (", ..." if len(known) > _LISTED else "")
         hint = f" Known models: {listed}." if listed else " GET /v1/models lists the known ones."
         return RequestError(
