@@ -348,8 +348,8 @@ class StreamTranslator:
         return self._write(events, place)
 
     def count_so_far(self) -> None:
-        """Set the exchange's usage, of an answer that nobody waits for any more."""
-        if self.done:
+        """Set the exchange's usage, of an answer that has failed or that nobody waits for."""
+        if self.done and self.fault is None:
             return
         result = self.exchange.result
         each = self.merge.each if isinstance(self.merge, Merge | Best) else len(self.sources)

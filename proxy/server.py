@@ -21,6 +21,7 @@ from wellspoken.proxy.http.cors import Origins
 from wellspoken.proxy.http.requests import refuse
 from wellspoken.proxy.http.sockets import BACKLOG
 from wellspoken.proxy.metrics.service import Metrics
+from wellspoken.proxy.relay.admission import settle
 from wellspoken.proxy.relay.answer import note_failure
 from wellspoken.proxy.relay.call import Call, Hooks, Response, UnknownUrl, begin_call
 from wellspoken.proxy.relay.outcome import RequestCounter
@@ -202,6 +203,8 @@ class Service:
         finally:
             if call.routing.engine is not None:
                 call.routing.engine.leave()
+            if call.results.reservation is not None:
+                settle(call, call.results.reservation, code)
             self.state.inflight -= 1
             if self._idle is not None and not self.state.inflight and not self._idle.done():
                 self._idle.set_result(None)

@@ -16,6 +16,8 @@ from wellspoken.adapters.servers.backend import Dialect
 from wellspoken.proxy.config import Config
 from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.http.cors import Origins
+from wellspoken.proxy.limits.accounts import Accounts
+from wellspoken.proxy.limits.quota import Counters
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.upstream.readiness import Readiness
 from wellspoken.proxy.upstream.target import Router, Target
@@ -71,6 +73,7 @@ class State:
     `large`: held by who translates a large body in the loop, in steps. `stopping`: what is still
     open is cut off. `origins`: whose web pages may use the service, None
     where no page's. `admin`: the keys for what is about the proxy itself.
+    `counters` count what clients with a quota ask for.
     """
 
     config: Config
@@ -91,6 +94,7 @@ class State:
     draining: bool = False
     stopping: bool = False
     origins: Origins | None = None
+    counters: Counters = field(default_factory=Accounts)
 
     async def why_unready(self) -> str:
         """Return why requests should not come, or "": while the proxy drains, while it cannot store

@@ -179,15 +179,18 @@ ClientName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
 class AuthClient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Somebody with keys of their own: which models they may use, and until when.
+    """Somebody with keys of their own: which models they may use, how much, and until when.
 
-    `models`: names as clients write them, in which * and ? stand for others. An `expires` without
-    an offset is in UTC.
+    `models`: names as clients write them, in which * and ? stand for others. None: no limit. An
+    `expires` without an offset is in UTC.
     """
 
     name: ClientName
     keys: tuple[str, ...] = ()
     models: tuple[Name, ...] = ("*",)
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    concurrent: Count | None = None
     expires: datetime | None = None
 
 

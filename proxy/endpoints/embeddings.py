@@ -22,11 +22,11 @@ from wellspoken.adapters.requests.shapes import OUR_KEYS
 from wellspoken.adapters.translate_embeddings import translate_embeddings
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay.admission import (
+    admit_client,
     admit_passing,
     count_vendors,
     enter_passing,
     make_exchange,
-    refuse_model,
 )
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import explain_headers
@@ -41,7 +41,7 @@ async def embeddings(call: Call) -> Reply | EventStream:
     body = await call.read_body()
     wanted = decode_embeddings(body, bounds=state.router.bounds)
     if call.routing.client is not None:
-        refuse_model(call, call.routing.client, wanted.model)
+        await admit_client(call, call.routing.client, wanted.model, body, {}, default=0)
     target = state.router.find(wanted.model)
     if target.settings.bounds != state.router.bounds:
         requests.check(wanted, strict=target.settings.bounds == "openai")

@@ -30,10 +30,10 @@ from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.config.checks import counts_tokens
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay.admission import (
+    admit_client,
     admit_passing,
     enter_passing,
     error_exchange,
-    refuse_model,
 )
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import delays, explain_headers
@@ -81,6 +81,16 @@ def label(path: str) -> str:
     return re.sub(r"[^a-z0-9]", "_", _VERSION.sub("", path, count=1).lower())
 
 
+def _only_counts(path: str) -> bool:
+    """Say whether a path takes texts apart, or puts them together, and asks no model."""
+    return counts_tokens(path) or path.endswith("tokenize")
+
+
+def _default(path: str) -> int | None:
+    """Return the tokens of an answer without a limit, 0 where a path generates none."""
+    return None if path in _LIMIT else 0
+
+
 async def pass_request(call: Call) -> Reply | EventStream:
     """Pass one request through. Raises RequestError, UpstreamError: then nothing was sent."""
     state = call.state
@@ -90,7 +100,8 @@ async def pass_request(call: Call) -> Reply | EventStream:
     if model is None and len(state.router.targets) > 1:
         raise missing("model", "It says which of this proxy's backends is asked.")
     if call.routing.client is not None:
-        refuse_model(call, call.routing.client, model or "")
+        given = (b"", fields, 0) if _only_counts(call.path) else (body, fields, _default(call.path))
+        await admit_client(call, call.routing.client, model or "", *given)
     target = state.router.find(model or "")
     stream = asks_stream(fields)
     call.route(target, model or "", stream)

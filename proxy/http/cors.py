@@ -13,6 +13,7 @@ from typing import Final
 from multidict import CIMultiDictProxy
 
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.proxy.limits.quota import RATE_HEADERS
 
 ANY: Final = "*"
 METHODS: Final = "GET, HEAD, POST, DELETE"
@@ -20,6 +21,7 @@ SECONDS: Final = 7200  # for which a browser need not ask again; Chromium allows
 EXPOSED: Final = (
     *("x-request-id", "openai-processing-ms", "openai-version", "retry-after", "retry-after-ms"),
     *("x-should-retry", "x-wellspoken-repairs", "x-wellspoken-stripped", "x-wellspoken-warning"),
+    *RATE_HEADERS,
 )
 """Headers of an answer that a page may read, beside those that every page may."""
 _ASKED: Final = "Access-Control-Request-Method"

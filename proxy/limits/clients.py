@@ -9,6 +9,7 @@ from typing import Final
 
 from wellspoken.proxy.config.auth_rules import expiry_of
 from wellspoken.proxy.config.tables import AuthClient
+from wellspoken.proxy.limits.quota import Quota
 
 _LABEL: Final = b"wellspoken: owner of a named client's stored completions"
 
@@ -16,14 +17,17 @@ _LABEL: Final = b"wellspoken: owner of a named client's stored completions"
 class KnownClient:
     """One [[auth.client]]: `owner` stands for it in the store, whichever of its keys is used.
 
-    `expires`: in seconds since 1970, infinite where its keys do not end.
+    `expires`: in seconds since 1970, infinite where its keys do not end. `quota`: None without any
+    limit.
     """
 
-    __slots__ = ("_allowed", "expires", "name", "owner")
+    __slots__ = ("_allowed", "expires", "name", "owner", "quota")
 
     def __init__(self, table: AuthClient) -> None:
         self.name = table.name
         self.owner = hmac.digest(table.name.encode(), _LABEL, "sha256").hex()[:32]
+        limits = (table.requests_per_minute, table.tokens_per_minute, table.concurrent)
+        self.quota = Quota(*(limit or 0 for limit in limits)) if any(limits) else None
         expires = expiry_of(table)
         self.expires = expires.timestamp() if expires is not None else float("inf")
         self._allowed: re.Pattern[str] | None = None  # None: every model

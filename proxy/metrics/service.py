@@ -118,6 +118,11 @@ class Metrics:
             "Backends that could not be asked or broke off, by reason; error_event: streams with "
             "status 200 that ended in another error.",
         )
+        self.quota = self._counter(
+            "quota_events{client,event}",
+            "Requests of clients with a name that were refused, by the limit that they were over "
+            "(requests, tokens, concurrent), or passed since nothing could count them (uncounted).",
+        )
         build = self._gauge("build_info{version,python}", "1, with the proxy's version.")
         build.labels(version, platform.python_version()).set(1)
 

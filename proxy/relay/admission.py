@@ -22,7 +22,11 @@ from wellspoken.adapters.requests.errors import UNKNOWN, RequestError, missing
 from wellspoken.adapters.requests.vendor import apply_policy, refuse_variants, vendor_keys
 from wellspoken.proxy.http.requests import extensions_of, keep_of
 from wellspoken.proxy.limits.clients import KnownClient
+from wellspoken.proxy.limits.estimate import ANSWER, answer_tokens, prompt_tokens
+from wellspoken.proxy.limits.quota import headers_of, refuse, refuse_too_large
+from wellspoken.proxy.metrics.service import tokens_of
 from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.relay.records import Reservation
 from wellspoken.proxy.relay.send import enter_engine
 from wellspoken.proxy.upstream.target import Target
 
@@ -64,14 +68,74 @@ def error_exchange(call: Call, backend: str, model: str) -> Exchange:
     )
 
 
-def refuse_model(call: Call, client: KnownClient, model: str) -> None:
-    """Raise RequestError for a model that the client may not use, as for one that is not there."""
-    if not client.is_confined:
-        return
-    if not model:
+async def admit_client(
+    call: Call,
+    client: KnownClient,
+    model: str,
+    body: bytes,
+    fields: Mapping[str, Raw],
+    default: int | None = None,
+) -> None:
+    """Let a request of a client through that may have the model, and count what it may need.
+
+    `fields`: the top-level values of `body`; `default`: the tokens of an answer without a limit of
+    its own. Raises RequestError: 404 for another model, as for one that is not there, 429 for what
+    is over a limit, whether for now or for ever.
+    """
+    if client.is_confined and not model:
         raise missing("model", "This API key is for some models alone: GET /v1/models lists them.")
     if not client.may_use(model):
         raise call.state.router.unknown(model, client.may_use)
+    quota = client.quota
+    if quota is None:
+        return
+    prompt = answer = 0
+    if quota.tokens:
+        cap = call.state.router.find(model).settings.caps.max_tokens
+        prompt = prompt_tokens(body)
+        found = answer_tokens(fields, default if default is not None else cap)
+        answer = min(ANSWER, max(quota.tokens - prompt, 0)) if found is None else found
+        if prompt + answer > quota.tokens:
+            call.state.metrics.quota.labels(client.name, "tokens").inc()
+            raise refuse_too_large(client.name, quota, prompt, answer)
+    id = call.state.new_id()
+    began = perf_counter()
+    try:
+        decision = await call.state.counters.reserve(client.name, quota, id, prompt + answer)
+    finally:
+        call.timing.end_wait(began)
+    if decision is None:
+        call.state.metrics.quota.labels(client.name, "uncounted").inc()
+    elif decision.refused is not None:
+        call.state.metrics.quota.labels(client.name, decision.refused).inc()
+        raise refuse(client.name, quota, decision, prompt + answer)
+    else:
+        call.results.reservation = Reservation(id, client.name, quota, prompt, prompt + answer)
+        lines = "".join(f"{name}: {text}\r\n" for name, text in headers_of(quota, decision).items())
+        call.results.quota = lines.encode("ascii")
+
+
+def settle(call: Call, reservation: Reservation, code: int) -> None:
+    """Count the end of a request that was answered with a status, 499: whose client has left.
+
+    It costs what its usage says; without one nothing where it has failed, the prompt where the
+    client has left since a backend was asked, and else what was reserved.
+    """
+    results = call.results
+    usage = results.exchange.result.usage if results.exchange is not None else results.usage
+    spent = sum(count for kind, count in tokens_of(usage) if kind in ("prompt", "completion"))
+    failed = code != 499 and (code >= 400 or results.fault is not None)
+    if not spent and not failed:
+        spent = reservation.tokens if code != 499 else reservation.prompt
+        spent = spent if call.timing.sent else 0
+    requests = 1 if not spent and failed else 0
+    call.state.counters.settle(
+        reservation.client,
+        reservation.quota,
+        reservation.id,
+        requests,
+        reservation.tokens - spent,
+    )
 
 
 async def admit(call: Call, target: Target, wanted: Asked) -> Asked:

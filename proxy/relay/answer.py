@@ -316,6 +316,8 @@ class Relay(Struct, eq=False):
         if self.plan.merge is None and self.plan.sources:  # else the merging has set the whole's
             part, result = self.plan.sources[0].exchange.result, exchange.result
             result.usage, result.usage_source = part.usage, part.usage_source
+        if fault is not None and translator.started:
+            translator.count_so_far()
         call.count_answer(exchange)
         if fault is not None:
             suspect_engine(self.target, fault)

@@ -199,7 +199,7 @@ class Call(Struct, frozen=True, eq=False):
     def lines(self) -> bytes:
         """Return the header lines of an answer that begins now."""
         results = self.results
-        lines = identifying(self.id, perf_counter() - self.began) + results.stripped
+        lines = identifying(self.id, perf_counter() - self.began) + results.stripped + results.quota
         if self.state.origins is not None:
             lines += self.state.origins.lines(self.request.headers)
         if results.warning:

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.caps import names_tokens
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.adapters.requests.shapes import ChatRequest, Variable
+from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest, Variable
 from wellspoken.adapters.requests.vendor import vendor_keys
 from wellspoken.adapters.servers.backend import Backend, Endpoint
 from wellspoken.proxy.http.requests import WISHES
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay import storing
-from wellspoken.proxy.relay.admission import admit, enter, make_exchange, refuse_model
+from wellspoken.proxy.relay.admission import admit, admit_client, enter, make_exchange
 from wellspoken.proxy.relay.answer import respond
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.plan import Amending, Amendment, BackendRequest, Plan
@@ -68,7 +68,9 @@ async def generate(call: Call, generation: Generation[Wanted]) -> Reply | EventS
     router = call.state.router  # only now: a reload may have come while the body did
     wanted = generation.parse(call, body)
     if call.routing.client is not None:
-        refuse_model(call, call.routing.client, wanted.model)
+        default = wanted.limit if isinstance(wanted, CompletionRequest) else None
+        given = (wanted.model, body, wanted.fields, default)
+        await admit_client(call, call.routing.client, *given)
     alike = None
     if not (call.notable and any(name in call.request.headers for name in WISHES)):
         alike = find_likeness(call, wanted, generation.find_variable(wanted))

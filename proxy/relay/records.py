@@ -16,6 +16,7 @@ from msgspec import Struct
 from wellspoken.adapters.events import Fault, Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.proxy.limits.clients import KnownClient
+from wellspoken.proxy.limits.quota import Quota
 from wellspoken.proxy.metrics.series import Times
 from wellspoken.proxy.metrics.service import OTHER, Metrics
 
@@ -98,6 +99,19 @@ class Timing(Struct, eq=False):
             self.last = now
 
 
+class Reservation(Struct, frozen=True, eq=False):
+    """What a client's request has reserved of a quota.
+
+    `id` is no other's. `prompt`: the tokens of the prompt as estimated, a part of `tokens`.
+    """
+
+    id: str
+    client: str
+    quota: Quota
+    prompt: int
+    tokens: int
+
+
 class Results(Struct, eq=False):
     """What came of a request.
 
@@ -106,7 +120,8 @@ class Results(Struct, eq=False):
     answer was not stored. `exchange` is the answer's, once that is translated; `usage` of an answer
     that passed through. `failure`: why a backend could not be asked or broke off
     (`UpstreamError.reason`). `fault`: the failure that the client is told of, also in a stream.
-    `refusal`: the proxy itself refused the request. `trace`: its spans, once one was begun.
+    `refusal`: the proxy itself refused the request. `reservation`: what was counted of it, with the
+    header lines (`quota`) that tell the client. `trace`: its spans, once one was begun.
     """
 
     received: bool = False
@@ -118,4 +133,6 @@ class Results(Struct, eq=False):
     failure: str = ""
     fault: Fault | None = None
     refusal: bool = False
+    reservation: Reservation | None = None
+    quota: bytes = b""
     trace: Trace | None = None

@@ -1,0 +1,67 @@
+"""How many tokens a request may need, from its bytes alone: its usage corrects that at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import DecodeError, Raw, json
+
+from wellspoken.adapters.requests.caps import PASSED_LIMITS
+
+BYTES: Final = 4
+"""Bytes of a text for each token; English has a few more, code and other scripts a few less."""
+FILE: Final = 1000
+"""Tokens of an image or another file within a request."""
+ANSWER: Final = 512
+"""Tokens of an answer for which neither the client nor the configuration sets a limit."""
+
+_LONG: Final = 4096  # bytes of a string that may be a file
+_CHOICES: Final = ("n", "best_of", "n_cmpl")
+
+
+def prompt_tokens(body: bytes) -> int:
+    """Return about how many tokens the prompt in a request's body has; files count for FILE."""
+    if len(body) < _LONG:
+        return len(body) // BYTES + 1
+    size = files = 0
+    for part in body.split(b'"'):
+        if len(part) >= _LONG and _is_base64(part[:_LONG]):
+            files += 1
+        else:
+            size += len(part)
+    return size // BYTES + files * FILE + 1
+
+
+def _is_base64(start: bytes) -> bool:
+    return start.isascii() and not any(mark in start for mark in (b" ", b"\\", b"\n"))
+
+
+def answer_tokens(fields: Mapping[str, Raw], default: int | None) -> int | None:
+    """Return the most tokens that all choices of an answer may have; None: there is no limit.
+
+    `fields`: the request's top-level values; `default`: the limit of one choice without its own.
+    """
+    limits = [found for name in PASSED_LIMITS if (found := _count(fields.get(name))) is not None]
+    limit = max(limits, default=default)
+    if limit is None:
+        return None
+    choices = max(_count(fields.get(name)) or 1 for name in _CHOICES)
+    return limit * choices * _prompts(fields.get("prompt"))
+
+
+def _prompts(raw: Raw | None) -> int:
+    """Return how many prompts a completions request has: a list of numbers is one."""
+    if raw is None or not bytes(raw).startswith(b"["):
+        return 1
+    try:
+        prompts = json.decode(raw, type=list[Raw])
+    except (DecodeError, UnicodeDecodeError, RecursionError):  # refused elsewhere
+        return 1
+    return len(prompts) if prompts and bytes(prompts[0])[:1] in (b'"', b"[") else 1
+
+
+def _count(raw: Raw | None) -> int | None:
+    """Return a whole number that is not negative; None for anything else."""
+    text = bytes(raw) if raw is not None else b""
+    return int(text) if text.isdigit() and len(text) < 16 else None
