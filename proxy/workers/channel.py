@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import Struct, msgpack
 
 from wellspoken.proxy.config.tables import Config
+from wellspoken.proxy.limits.quota import Decision, Quota
 from wellspoken.proxy.workers.totals import Family
 
 LENGTH: Final = 4
@@ -120,8 +121,34 @@ class Taken(_Numbered, frozen=True):
     error: str
 
 
-ToWorker = Begin | StopWorker | AskCounts | Sum | Prepare | Take | Settle | Settled
-ToParent = Listens | Started | Counts | Alive | Scrape | Prepared | Taken | Settle | Settled
+class ReserveQuota(_Numbered, frozen=True):
+    """To the parent: may a client's request begin that may need so many tokens?"""
+
+    id: str
+    client: str
+    quota: Quota
+    tokens: int
+
+
+class Decided(_Numbered, frozen=True):
+    """To a worker: whether that request may begin."""
+
+    decision: Decision
+
+
+class SettleQuota(_Message, frozen=True):
+    """To the parent: that request has ended, and gives so much back."""
+
+    id: str
+    requests: int
+    tokens: int
+
+
+ToWorker = Begin | StopWorker | AskCounts | Sum | Prepare | Take | Settle | Settled | Decided
+ToParent = (
+    Listens | Started | Counts | Alive | Scrape | Prepared | Taken | Settle | Settled
+    | ReserveQuota | SettleQuota
+)  # fmt: skip
 Message = ToWorker | ToParent
 
 T = TypeVar("T")

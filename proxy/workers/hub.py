@@ -17,6 +17,7 @@ from msgspec import DecodeError
 
 from wellspoken.proxy.config import Config
 from wellspoken.proxy.config.values import ConfigError
+from wellspoken.proxy.limits.accounts import Accounts
 from wellspoken.proxy.workers import channel as messages
 from wellspoken.proxy.workers.channel import (
     Channel,
@@ -26,6 +27,7 @@ from wellspoken.proxy.workers.channel import (
     decode_to_parent,
     run_beside,
 )
+from wellspoken.proxy.workers.quotas import WorkerQuotas
 from wellspoken.proxy.workers.totals import Family, Totals, parents
 
 ASK_SECONDS: Final = 1.0
@@ -56,6 +58,7 @@ class Worker:
         self._channel, self._hub = channel, hub
         self._behind = False  # it let a question pass, and has said nothing since
         self._questions = Questions[ToParent]()
+        self.quotas = WorkerQuotas(hub.accounts)
 
     @property
     def name(self) -> str:
@@ -126,6 +129,10 @@ class Worker:
                 run_beside(self._hub.sum(self, number), self._hub.work)
             case messages.Settle(number):
                 run_beside(self._hub.settle(self, number), self._hub.work)
+            case messages.ReserveQuota():
+                self.send(self.quotas.reserve(message))
+            case messages.SettleQuota():
+                self.quotas.settle(message)
             case messages.Counts(number, families):
                 self.families = families
                 self._questions.answer(number, message)
@@ -134,7 +141,7 @@ class Worker:
 
 
 class Hub:
-    """All workers that run: their configuration, and their counts with those of ended ones."""
+    """All workers that run: their configuration, their counts with those of ended ones, quotas."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -146,12 +153,14 @@ class Hub:
         self.steady = asyncio.Lock()
         self._good = True  # whether the configuration was good when it was last read
         self._past = Totals()
+        self.accounts = Accounts()  # of the clients with quotas
         self.work: set[asyncio.Task[None]] = set()
 
     def remove(self, worker: Worker) -> None:
         """Keep the counts of a worker that has ended."""
         if worker in self.workers:
             self.workers.remove(worker)
+            worker.quotas.close()
             self._past.add(worker.families, ended=True)
 
     def note_reload(self, good: bool) -> None:

@@ -19,6 +19,7 @@ from wellspoken.proxy.lifecycle.progress import EngineProgress, log_on_stderr
 from wellspoken.proxy.lifecycle.reload import Change, Reloader
 from wellspoken.proxy.lifecycle.run import loop_factory, serve
 from wellspoken.proxy.lifecycle.signals import Signals
+from wellspoken.proxy.limits.accounts import Accounts
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.server import Service
 from wellspoken.proxy.workers import channel as messages
@@ -30,6 +31,7 @@ from wellspoken.proxy.workers.channel import (
     first_message,
     run_beside,
 )
+from wellspoken.proxy.workers.quotas import ParentCounters
 from wellspoken.proxy.workers.totals import Family, collect_families, text_of
 
 EVERY: Final = 1.0
@@ -52,6 +54,7 @@ class ParentLink:
         self._log = logging.getLogger("wellspoken")
         self._scrapes = Questions[list[Family]]()
         self._settles = Questions[None]()
+        self._quotas = ParentCounters(channel)
         self._changed = True
         self._stops = 0  # how often the parent has said Stop
         self._told = 0  # how often it was told what is counted here
@@ -68,6 +71,8 @@ class ParentLink:
         self._service, self._signals, self._reloader = service, signals, reloader
         service.hooks.observers.append(self._note_request)
         service.state.expose = self._expose
+        if isinstance(service.state.counters, Accounts):  # no store that all workers ask
+            service.state.counters = self._quotas
         if service.state.store is not None:
             service.state.store.others = self._settle
         self._tasks |= {asyncio.create_task(self._listen()), asyncio.create_task(self._report())}
@@ -157,6 +162,7 @@ class ParentLink:
         self._gone = True
         self._scrapes.close()
         self._settles.close()
+        await self._quotas.close()
         if not self._signals.count:
             self._log.error("the parent process is gone, so this worker ends too")
             self._signals.raise_to(1)
@@ -172,6 +178,8 @@ class ParentLink:
                 self._signals.raise_to(self._stops)
             case messages.Settle(number):
                 run_beside(self._settle_here(number), self._tasks)
+            case messages.Decided(number, decision):
+                self._quotas.answer(number, decision)
             case messages.Settled(number):
                 self._settles.answer(number, None)
             case messages.Prepare(number, config):
