@@ -19,9 +19,8 @@ FOLDERS = ("adapters", "engine", "proxy", "deploy")
 KINDS = {".md", ".py", ".toml", ".service", ".conf", ".yaml", ".yml", ".txt", ""}
 OPTIONS = r"(?:\s+-{1,2}[\w-]+)*"
 QUOTED = r"['\"][^'\"\n]+['\"]"
-COMMAND = re.compile(
-    rf"pip3? install{OPTIONS}\s+(?:# )?({QUOTED}(?:\s+(?:# )?{QUOTED})*|[\w.][\w.-]*(?:\[[\w,]+\])?)"
-)
+BARE = r"[\w.][\w.-]*(?:\[[\w,]+\])?"
+COMMAND = re.compile(rf"pip3? install{OPTIONS}\s+(?:# )?({QUOTED}(?:\s+(?:# )?{QUOTED})*|{BARE})")
 OTHERS = {"openai", "llama-index-llms-openai-like", "vllm", "xllamacpp", "."}
 """What is named without a version: clients, and what somebody has who upgrades it."""
 
