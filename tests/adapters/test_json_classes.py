@@ -23,9 +23,9 @@ ANY = next(iter(BY_NAME.values()))
 
 def answer(request: dict[str, Any], raw: bytes, kind: str = "application/json") -> Fixture:
     """Return an answer as a fixture that no server has sent."""
+    fixture = replace(ANY, request=request, status=200, content_type=kind, raw=raw)
     dialect: Dialect = "completions" if "prompt" in request else "chat"
-    given = {"request": request, "dialect": dialect, "raw": raw, "content_type": kind}
-    return replace(ANY, status=200, vocabulary=None, recover=(), **given)
+    return replace(fixture, dialect=dialect, vocabulary=None, recover=())
 
 
 def spoil(value: object, key: str) -> object:
