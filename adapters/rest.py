@@ -1,7 +1,8 @@
 """The choices that a server leaves out though `n` asked for them: they are asked for one by one.
 
 Ollama, KoboldCpp and mlx-lm ignore `n`, others refuse it. Of a server that was not recognised this
-shows in its first answer alone: what that lacks is then asked for, and no choice twice.
+shows in its first answer alone: what that lacks is then asked for, and no choice twice. An answer
+of one that is said to heed `n`, and of several prompts, must have all of its choices, or fails.
 """
 
 from __future__ import annotations
@@ -16,6 +17,23 @@ from wellspoken.adapters.sums import add_usage
 
 REFUSALS: Final = (400, 422, 501)
 """Statuses by which a server may say that it gives one choice only."""
+
+CHOICES_MISSING: Final = "choices_missing"
+"""The code of a fault: the answer has fewer choices than were asked for."""
+
+
+def demand_all(events: list[Event], exchange: Exchange) -> list[Event]:
+    """Return the events with a `Fault` for the `End` of an answer that lacks choices."""
+    given = len(exchange.result.reasons)
+    if given >= exchange.n or not events or type(events[-1]) is not End:
+        return events
+    fault = Fault(
+        502,
+        f"The backend gave {given} of the {exchange.n} choices. Try again: of a backend that "
+        "heeds no 'n' each is then asked for by itself. If it repeats, ask for one at a time.",
+        code=CHOICES_MISSING,
+    )
+    return [*(event for event in events[:-1] if type(event) is not Usage), fault]
 
 
 class Rest:

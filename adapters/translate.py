@@ -28,6 +28,7 @@ from wellspoken.adapters.repairs import faults
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.envelope import PREFIXES
 from wellspoken.adapters.repairs.loose_json import parse
+from wellspoken.adapters.rest import demand_all
 from wellspoken.adapters.servers.backend import Dialect
 from wellspoken.adapters.stages.order import OrderStage
 from wellspoken.adapters.stages.stop import StopStage
@@ -226,6 +227,8 @@ class StreamTranslator:
         self.passes = alike and not sources
         self.merge = merge
         self.order = OrderStage(exchange, merged=True) if merge is not None else None
+        # What a merge asks for is there, or the answer fails; llama.cpp's own key is no `n`.
+        self.may_lack = merge is None and exchange.n > 1 and "n_cmpl" not in exchange.switches
         self.body = body_writer(exchange) if fold else None
         self.asks_plainly = fold and not sources and asks_plainly(exchange, dialect)
         self.stream = None if fold else stream_writer(exchange)
@@ -318,6 +321,8 @@ class StreamTranslator:
             self.exchange.notes.add("body_for_stream")
         before = self.exchange.notes.changes
         events = self.sources[place].whole(status, content_type, data, given)
+        if self.may_lack:
+            events = demand_all(events, self.exchange)
         if not self.started:  # a whole answer that failed leaves as a status, not as its beginning
             events = [x for x in events if type(x) is Fault] or events
         out = self._write(events, place)
@@ -376,6 +381,8 @@ class StreamTranslator:
     def _write(self, events: list[Event], place: int) -> bytes:
         if self.done or not events:
             return b""
+        if self.may_lack:
+            events = demand_all(events, self.exchange)
         if self.merge is not None and self.order is not None:
             events = self.order(self.merge(place, events))
             if not self.started:  # what only waited for its turn has not begun the answer

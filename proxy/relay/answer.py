@@ -32,7 +32,7 @@ from msgspec import Struct
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.requests.errors import RequestError, error_json
-from wellspoken.adapters.rest import Rest
+from wellspoken.adapters.rest import CHOICES_MISSING, Rest
 from wellspoken.adapters.translate import StreamTranslator
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay import counting
@@ -321,6 +321,8 @@ class Relay(Struct, eq=False):
         call.count_answer(exchange)
         if fault is not None:
             suspect_engine(self.target, fault)
+            if fault.code == CHOICES_MISSING and len(exchange.prompts) < 2:
+                self.target.lone = True  # the next one is asked for choice by choice
             if not translator.started and (stream is None or not stream.left):
                 if stream is not None:
                     stream.stop()

@@ -58,7 +58,7 @@ def test_the_entries_count_all_choices() -> None:
     ids=["sum", "no counts", "one text", "one choice"],
 )
 def test_other_usages_stand(choices: tuple[Json, ...], timings: Json) -> None:
-    asked, _ = answered(*choices, timings=timings)
+    asked, _ = answered(*choices, request=ask(n=len(choices)), timings=timings)
     assert counts(asked) == (5, 2, "backend")
     assert "usage_of_one_choice" not in asked.notes.counts
 

@@ -107,8 +107,11 @@ async def test_beams_that_an_unknown_server_leaves_out_are_not_asked_for_again(
 ) -> None:
     upstream.scripts = [whole(texts(1))]
     proxy = await start_proxy(upstream, adapter="general")
-    answer = await answered(proxy, n=2, **BEAMS)
-    assert len(answer["choices"]) == 1 == len(upstream.requests)
+    asked = {"model": "m", "prompt": "Hi", "n": 2, **BEAMS}
+    async with proxy.session.post(proxy.url("/v1/completions"), json=asked) as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["code"]) == (502, "choices_missing")
+    assert len(upstream.requests) == 1
 
 
 @pytest.mark.parametrize("adapter", ["ollama", "llamacpp", "mlx-lm"])

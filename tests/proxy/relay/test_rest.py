@@ -14,7 +14,8 @@ from tests.conforming_completions import body as completion
 from tests.conforming_completions import end, piece
 from tests.fakes.upstream import DONE, Cut, Script, Upstream, event, stream, whole
 from tests.fold import fold, fold_completion
-from tests.proxy.conftest import CHAT, Proxy, StartProxy
+from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy
+from wellspoken.adapters.servers.registry import BACKENDS
 
 Json = dict[str, Any]
 COMPLETIONS = "/v1/completions"
@@ -240,3 +241,46 @@ async def test_a_key_refused_after_the_first_answer_does_not_forget_its_repairs(
     assert (
         scraped['wellspoken_repairs_total{backend="default",rule="finish_reason_eos_token"}'] == 1
     )
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("adapter", sorted(BACKENDS.keys() - {"llamacpp-native"}))  # one by one
+async def test_no_adapter_gives_fewer_choices_without_a_word(
+    upstream: Upstream, start_proxy: StartProxy, adapter: str, path: str, streams: bool
+) -> None:
+    """A server that is said to heed `n` and does not is asked choice by choice the next time."""
+    gave = completion(usage=USAGE) if path == COMPLETIONS else body(choice(0, "a"), usage=USAGE)
+    single = whole(gave)
+    if streams:
+        single = stream(event(piece("a")), event(end()), DONE)
+        single = streamed("a") if path == CHAT else single
+    upstream.scripts = [single] * 8
+    proxy = await start_proxy(upstream, adapter=adapter)
+    given: Json = {"prompt": "Hi"} if path == COMPLETIONS else {"messages": MESSAGES}
+    wanted = {"model": MODEL, "n": 3, "stream": streams, "temperature": 1, **given}
+    data = b"choices_missing"
+    for _ in range(2):
+        if b"choices_missing" in data:
+            async with proxy.session.post(proxy.url(path), json=wanted) as response:
+                data = await response.read()
+        if b'"error"' in data and b'"unsupported_endpoint"' in data:
+            return
+        if b'"error"' in data:
+            assert b'"choices_missing"' in data
+            assert b'"finish_reason":"stop"' not in data and b"[DONE]" not in data
+    assert data.count(b'"finish_reason":"stop"') == 3, data
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_prompt_without_its_choice_fails_the_answer(
+    streams: bool, upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    single = stream(event(piece("a")), event(end()), DONE) if streams else whole(completion())
+    upstream.scripts = [single]
+    proxy = await start_proxy(upstream, adapter="vllm")
+    wanted = {"model": TEXT_MODEL, "prompt": ["Hi", "Ho"], "stream": streams, "temperature": 1}
+    async with proxy.session.post(proxy.url(COMPLETIONS), json=wanted) as response:
+        data = await response.read()
+    assert b"1 of the 2 choices" in data and b'"finish_reason":"stop"' not in data
+    assert (response.status == 502) != streams

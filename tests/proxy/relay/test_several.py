@@ -406,7 +406,9 @@ async def test_vllm_is_asked_for_one_choice_of_temperature_0_at_a_time(
 ) -> None:
     """It refuses `n` above 1 then (vLLM 0.32's _verify_greedy_sampling); OpenAI takes it."""
     completion = path == "/v1/completions"
-    upstream.script(path, whole(one("a") if completion else conforming.body()))
+    single = one("a") if completion else conforming.body()
+    choices = [{**single["choices"][0], "index": index} for index in range(3 // requests)]
+    upstream.script(path, whole({**single, "choices": choices}))
     proxy = await start_proxy(upstream, adapter="vllm")
     given = {"prompt": "Hi"} if completion else {"messages": MESSAGES}
     wanted = {"model": MODEL, "n": 3, "temperature": temperature, **given}
@@ -414,4 +416,4 @@ async def test_vllm_is_asked_for_one_choice_of_temperature_0_at_a_time(
         choices = (await response.json())["choices"]
     sent = [request.json().get("n") for request in upstream.requests if request.target == path]
     assert sent == ([1, 1, 1] if requests == 3 else [3])
-    assert len(choices) == requests
+    assert len(choices) == 3
