@@ -57,7 +57,7 @@ class Framed(ABC):
                 self.finish()
             elif event.event == "error":
                 pieces.end(fault_from_event(data, pieces.context))
-            else:
+            elif data.strip():  # one without data is none (WHATWG HTML, 9.2.6)
                 self.data(data)
 
     def _take_late(self, events: list[ServerEvent]) -> None:

@@ -36,7 +36,7 @@ from wellspoken.adapters.repairs.finish_reasons import Failure
 from wellspoken.adapters.repairs.token_ids import OWN, settle_token_ids
 
 UNDECIDED = 65_536  # bytes without an event after which it is not waited for one
-_FIRST = re.compile(rb"^data:[^\r\n]+[\r\n]", re.MULTILINE)
+_FIRST = re.compile(rb"^data: *[^ \r\n][^\r\n]*[\r\n]", re.MULTILINE)
 
 
 class _NativeChoice(Struct, eq=False):

@@ -116,7 +116,10 @@ class OrderStage:
 
     def _begin(self, choice: int, out: list[Event]) -> None:
         number = self.numbers[choice] = len(self.numbers)
-        out += [self._number(choice, event) for event in self.waiting.pop(choice)]
+        for event in self.waiting.pop(choice):
+            if type(event) is Finish and self.n > 1:
+                out.append(Open(number, now=True))  # the writer holds back what tells the end
+            out.append(self._number(choice, event))
         if choice not in self.speaking:
             out.append(Open(number, now=True))
 

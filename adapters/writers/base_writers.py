@@ -154,6 +154,8 @@ class StreamWriter(ABC):
     """Events in, SSE bytes out; `fault` and `done` tell how the answer ended.
 
     An event that still carries the backend's own chunk goes out as that; any other is written here.
+    What tells how choices ended waits for the answer's end: a client that reads a `finish_reason`
+    takes the answer for whole, and the backend may still fail, or another choice of the answer.
     """
 
     object: ClassVar[bytes]
@@ -171,6 +173,7 @@ class StreamWriter(ABC):
         # Keys of the usage's chunk, which the client does not get, go with the chunk before.
         self.waits = exchange.asks_usage and (exchange.extensions == "all" or bool(exchange.keep))
         self.waiting: Finish | None = None
+        self.ends = bytearray()  # the choices' last chunks, which no error may follow
 
     def __call__(self, events: list[Event]) -> bytes:
         """Return the bytes that these events are; b"" for what only changes the state."""
@@ -181,7 +184,7 @@ class StreamWriter(ABC):
             if type(event) is Text:
                 self.text(event, out)
             elif type(event) is Finish:
-                self._finish(event, out)
+                self._finish(event, self.ends)
             else:
                 self._other(event, out)
         if out:
@@ -242,6 +245,7 @@ class StreamWriter(ABC):
         elif type(event) is Usage and event.running:
             self.extras.append(Extra("answer", None, "usage", Raw(encode(usage_object(event)))))
         elif type(event) is Usage:
+            self._write_ends(out)
             if self.exchange.include_usage and not self._pass_raw(event.raw, out):
                 usage = b'"choices":[],"usage":' + encode(usage_object(event))
                 out += self.top + usage + self.fingerprint + self._take(None) + b"}\n\n"
@@ -252,9 +256,14 @@ class StreamWriter(ABC):
                 out += b"data: " + error_object(event) + b"\n\n"
         elif type(event) is End:
             self.done = True
+            self._write_ends(out)
             out += b"data: [DONE]\n\n"
             for extra in self.extras:  # they came behind the last chunk that could carry them
                 self.exchange.notes.drop(extra.key)
+
+    def _write_ends(self, out: bytearray) -> None:
+        out += self.ends
+        self.ends.clear()
 
     def _begin(self, start: Start) -> None:
         """Take the envelope of all chunks; a later one of the same answer adds a fingerprint."""

@@ -210,6 +210,15 @@ def test_any_split_gives_the_same_bytes(fixture: Fixture, split: str) -> None:
     assert replay(fixture, SPLITS[split]) == replay(fixture)
 
 
+@pytest.mark.parametrize("nothing", [b"data:\n\n", b"data: \r\n\r\n", b"data\n\n"])
+@pytest.mark.parametrize("fixture", STREAMS, ids=name_of)
+def test_data_with_nothing_is_no_event(fixture: Fixture, nothing: bytes) -> None:
+    raw = nothing + fixture.raw.replace(b"\n\n", b"\n\n" + nothing)
+    expected = replay(fixture)
+    found = replay(replace(fixture, raw=raw))
+    assert (found.body, found.fault) == (expected.body, expected.fault)
+
+
 @pytest.mark.parametrize("fixture", ALL, ids=name_of)
 def test_output_conforms(fixture: Fixture) -> None:
     found = violations(fixture, replay(fixture), facts_of(fixture))

@@ -127,8 +127,8 @@ def test_a_translator_tells_where_it_is() -> None:
         say("Hi")
     )
     assert translator.started and not translator.done
-    translator.feed(data(end()))
-    assert translator.feed(DONE) == DONE
+    assert translator.feed(data(end())) == b""
+    assert translator.feed(DONE) == data(end()) + DONE
     assert translator.done and translator.fault is None
     assert translator.close() == b"" and translator.feed(data(say("x"))) == b""
 
@@ -137,7 +137,7 @@ def test_an_event_without_its_last_newline_counts() -> None:
     translator = StreamTranslator(exchange(ask(stream=True)))
     translator.feed(data(role()) + data(say("Hi")) + data(end()))
     assert translator.feed(b"data: [DONE]") == b""
-    assert translator.close() == DONE
+    assert translator.close() == data(end()) + DONE
 
 
 def test_the_last_text_without_a_newline_is_not_lost() -> None:

@@ -76,7 +76,8 @@ def scored(k: int = 0, prompt: str = "", **more: Any) -> Exchange:
 
 def written(exchange: Exchange, *events: Event) -> list[str]:
     """Return the data of the stream's events, the envelope's keys left out."""
-    out = CompletionStream(exchange)([START, *events])
+    counts = [] if exchange.include_usage else [Usage(1, 1)]  # only the end lets a reason out
+    out = CompletionStream(exchange)([START, *events, *counts])
     return [x.decode().replace(HEAD, "") for x in payloads(out)]
 
 

@@ -12,6 +12,7 @@ RULES: dict[str, str] = {
     "types": "a value has its documented type",
     "1.enum": "finish_reason is stop, length, tool_calls, content_filter or function_call",
     "1.present": "finish_reason is a key of every choice",
+    "1.early": "no finish_reason comes before an error event",
     "1.once": "finish_reason comes exactly once per choice, and nothing of the choice after it",
     "1.empty_delta": "finish_reason comes on an otherwise empty delta",
     "1.calls": "the reason agrees with the answer: tool_calls if it called, never without a call",

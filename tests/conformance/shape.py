@@ -248,7 +248,7 @@ def check_chunks(
     Say whether it is to be looked at as a whole: it is, unless it ended in an error event.
     """
     report = stream.report
-    failed = False
+    failed = ended = False
     payloads = frames(data, report)
     done = [n for n, payload in enumerate(payloads) if payload == b"[DONE]"]
     for n, payload in enumerate(payloads):
@@ -262,8 +262,11 @@ def check_chunks(
             stream.broken = True
         elif "error" in chunk:
             check_error_object(chunk, report, at)
+            report.check(not ended, "1.early", at, "an error behind a finish_reason")
             failed = True
         else:
+            choices = chunk.get("choices")
+            ended = ended or (isinstance(choices, list) and any(map(_has_reason, choices)))
             _chunk(chunk, n, form, stream, check)
     if failed:
         report.check(not done, "12.done", "stream", "[DONE] after an error")
@@ -272,6 +275,10 @@ def check_chunks(
     if stream.request.include_usage:
         report.check(stream.usage_at is not None, "10.last", "stream", "no usage chunk")
     return True
+
+
+def _has_reason(choice: Any) -> bool:
+    return isinstance(choice, dict) and choice.get("finish_reason") is not None
 
 
 def _chunk(

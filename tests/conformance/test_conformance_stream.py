@@ -95,6 +95,7 @@ STREAM_MUTANTS: list[tuple[str, str, Mutation, str]] = [
     ("plain", "stopstop", insert(4, finish()), "1.once"),
     ("plain", "text after the end", insert(4, chunk({"content": "x"})), "1.once"),
     ("plain", "no end", lambda c: c.pop(), "1.once"),
+    ("plain", "error after the end", insert(4, ERROR), "1.early"),
     ("plain", "end on a text chunk", choice(2, finish_reason="stop"), "1.empty_delta"),
     ("plain", "end with a text", delta(3, content=""), "1.empty_delta"),
     ("plain", "reason absent", forget(1, "finish_reason"), "1.present"),

@@ -149,17 +149,13 @@ def test_a_closing_answer_without_text_has_an_empty_list() -> None:
     assert said.choice["logprobs"] == {"content": [], "refusal": None}
 
 
-def test_a_reason_waits_only_where_logprobs_are_lacking() -> None:
-    """Else the client would have it later than it need."""
-    for asked, told, waits in (
-        (scored(), None, True),
-        (scored(), entries("Hi"), False),
-        (ask(), None, False),
-    ):
-        translator = StreamTranslator(exchange({**asked, "stream": True}))
-        translator.feed(data(role()) + data(say("Hi", logprobs=told)))
-        assert (b'"stop"' not in translator.feed(data(end()))) == waits
-        assert (b'"stop"' in translator.feed(DONE)) == waits
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_reason_waits_for_the_end_and_content_never_does(n: int) -> None:
+    translator = StreamTranslator(exchange({**ask(n=n), "stream": True}))
+    for index in range(n):
+        assert b'"Hi"' in translator.feed(data(role(index)) + data(say("Hi", index=index)))
+        assert b'"stop"' not in translator.feed(data(end(index=index)))
+    assert translator.feed(DONE).count(b'"stop"') == n
 
 
 def test_text_behind_a_reason_that_waits_is_left_out() -> None:

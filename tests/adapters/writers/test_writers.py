@@ -43,6 +43,7 @@ from wellspoken.adapters.events import (
 )
 from wellspoken.adapters.writers.chat_body import ChatBody
 from wellspoken.adapters.writers.chat_stream import ChatStream
+from wellspoken.adapters.writers.completion_stream import CompletionStream
 from wellspoken.adapters.writers.objects import error_object, extra_keys, usage_object
 
 HEAD = '"id":"chatcmpl-12345678","object":"chat.completion.chunk","created":1741570283,"model":"m",'
@@ -128,12 +129,27 @@ def test_extras_go_with_the_next_chunk_of_their_choice() -> None:
 def test_extras_go_with_the_last_chunks_too() -> None:
     timings = Extra("answer", None, "timings", Raw(b"1"))
     vendor = Extra("message", 0, "vendor", Raw(b"1"))
-    found = written(Text(0, "a"), vendor, Finish(0, "stop"))
+    found = written(Text(0, "a"), vendor, Finish(0, "stop"), Usage(1, 2))
     assert found[2] == part('{"vendor":1}', '"stop"')
     options = {"stream_options": {"include_usage": True}}
     found = written(Text(0, "a"), Finish(0, "stop"), timings, Usage(1, 2), **options)
     assert json.loads(found[-1])["timings"] == 1
     assert json.loads(found[-1])["usage"]["total_tokens"] == 3
+
+
+@pytest.mark.parametrize("writer", [ChatStream, CompletionStream])
+def test_no_reason_precedes_an_error(writer: type[ChatStream] | type[CompletionStream]) -> None:
+    """A client that has one takes the answer for whole; with `n` this holds for each choice."""
+    write = writer(exchange(ask(stream=True, n=2)))
+    told = write([START, Text(0, "a"), Finish(0, "stop"), Text(1, "b")])
+    assert b'"a"' in told and b'"b"' in told and b'"stop"' not in told
+    told = write([Finish(1, "length"), Fault(502, "It broke off.")])
+    assert write.done and b"It broke off." in told and b'"length"' not in told
+    write = writer(exchange(ask(stream=True, n=2)))
+    told = write([START, Text(0, "a"), Finish(0, "stop"), Text(1, "b"), Finish(1, "length")])
+    assert b'"stop"' not in told
+    told = write([End(True)])
+    assert told.index(b'"stop"') < told.index(b'"length"') < told.index(b"[DONE]")
 
 
 def test_extras_before_anything_do_not_take_the_role_chunks_place() -> None:

@@ -320,7 +320,7 @@ async def test_the_text_does_not_wait_for_the_count(start_proxy: StartProxy) -> 
         proxy = await start_proxy(upstream, adapter="vllm")
         async with await proxy.chat(**OPTIONS) as response:
             found = b""
-            while b'"finish_reason":"stop"' not in found:
+            while b'"content":"Hi"' not in found:
                 found += await response.content.readany()
             await gate.reached.wait()
             assert b"prompt_tokens" not in found
