@@ -251,7 +251,7 @@ async def test_no_adapter_gives_fewer_choices_without_a_word(
 ) -> None:
     """A server that is said to heed `n` and does not is asked choice by choice the next time."""
     gave = completion(usage=USAGE) if path == COMPLETIONS else body(choice(0, "a"), usage=USAGE)
-    single = whole(gave)
+    single: Script = whole(gave)
     if streams:
         single = stream(event(piece("a")), event(end()), DONE)
         single = streamed("a") if path == CHAT else single
