@@ -152,8 +152,8 @@ constraints: ## pin every dependency anew, with hashes
 	$(PYTHON) -m venv .venv-pin
 	.venv-pin/bin/pip install --quiet uv
 	echo setuptools | .venv-pin/bin/uv pip compile --quiet --universal --upgrade \
-		--python-version 3.11 --extra llamacpp --extra postgres --extra otel --extra test \
-		--extra dev --generate-hashes \
+		--python-version 3.11 --extra llamacpp --extra postgres --extra redis --extra otel \
+		--extra test --extra dev --generate-hashes \
 		--no-header --annotation-style line --no-emit-index-url --output-file constraints.txt \
 		pyproject.toml -
 	printf 'schemathesis\nopenapi-spec-validator\n' | .venv-pin/bin/uv pip compile --quiet \

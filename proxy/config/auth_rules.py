@@ -12,7 +12,13 @@ from msgspec import UNSET
 from wellspoken.proxy.config.places import Path
 from wellspoken.proxy.config.problems import Problem, path_text
 from wellspoken.proxy.config.tables import Auth, AuthClient, Config
-from wellspoken.proxy.config.values import ConfigError, check_reference, is_loopback
+from wellspoken.proxy.config.values import (
+    ConfigError,
+    check_reference,
+    counters_url,
+    is_loopback,
+    is_reference,
+)
 
 
 def auth_rules(auth: Auth | Literal["none"], host: str) -> Iterator[Problem]:
@@ -23,6 +29,11 @@ def auth_rules(auth: Auth | Literal["none"], host: str) -> Iterator[Problem]:
     if isinstance(auth, Auth):
         yield from _references(auth)
         yield from _clients(auth)
+        if auth.counters is not None and not is_reference(auth.counters.strip()):
+            try:
+                counters_url(auth.counters)
+            except ConfigError as error:
+                yield Problem(("auth", "counters"), str(error))
     closed = isinstance(auth, Auth) and auth.needs_key
     if not closed and auth != "none" and not is_loopback(host):
         yield Problem(
@@ -84,8 +95,12 @@ def _clients(auth: Auth) -> Iterator[Problem]:
 
 
 def doubtful_clients(config: Config, now: datetime) -> Iterator[Problem]:
-    """Give the clients that have expired, and patterns that no model there is fits."""
-    clients = config.auth.client if isinstance(config.auth, Auth) else ()
+    """Give the clients that have expired, patterns that fit no model, counters for nobody."""
+    auth = config.auth if isinstance(config.auth, Auth) else Auth()
+    clients = auth.client
+    if auth.counters is not None and not any(map(has_quota, clients)):
+        text = "auth.counters: no client has a limit to be counted. Set one, or take it out."
+        yield Problem(("auth", "counters"), text, at_key=True)
     known = _known_models(config)
     for at, client in enumerate(clients):
         path: Path = ("auth", "client", at)
@@ -99,6 +114,11 @@ def doubtful_clients(config: Config, now: datetime) -> Iterator[Problem]:
                 listed = ", ".join(sorted(known)[:8])
                 text = f"no backend has a model {pattern!r}. They have {listed}."
                 yield Problem(here, f"{path_text(here)}: {text}")
+
+
+def has_quota(client: AuthClient) -> bool:
+    """Say whether a client has a limit that is counted."""
+    return any((client.requests_per_minute, client.tokens_per_minute, client.concurrent))
 
 
 def expiry_of(client: AuthClient) -> datetime | None:

@@ -131,7 +131,7 @@ def visible(path: Path, value: Any) -> Any:
         return {name: text if is_reference(text) else HIDDEN for name, text in value.items()}
     if path == ("engine", "arguments"):
         return _arguments(value)
-    if path == ("store", "url") and value is not None:
+    if path in (("store", "url"), ("auth", "counters")) and value is not None:
         return value if is_reference(value.strip()) else _url(value)
     return value
 

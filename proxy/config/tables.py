@@ -197,11 +197,13 @@ class AuthClient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Auth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The keys that clients need, each as env:NAME or file:PATH; a file has one a line.
 
-    `admin`: those for what is about the proxy itself. `client`: those of clients with a name.
+    `admin`: those for what is about the proxy itself. `client`: those of clients with a name, and
+    `counters`: the URL of a Redis or Valkey that counts what they ask for, for several proxies.
     """
 
     keys: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
+    counters: str | None = None
     client: tuple[AuthClient, ...] = ()
 
     @property

@@ -204,18 +204,35 @@ def resolve_references(given: Mapping[str, str], where: str) -> dict[str, str]:
     return found
 
 
+def _read_url(text: str, where: str) -> str:
+    """Return a URL that may hold a password, from where it stands. Raises ConfigError."""
+    text = text.strip()
+    if not is_reference(text):
+        return text
+    try:
+        return read_key(text)
+    except ConfigError as error:
+        problem = str(error).removeprefix("key: ").replace("change key", f"change {where}")
+        raise ConfigError(f"{where}: {problem}") from None
+
+
+def counters_url(text: str) -> str:
+    """Return the URL of `auth.counters`. Raises ConfigError, which never repeats it."""
+    text = _read_url(text, "auth.counters")
+    if not text.startswith(("redis://", "rediss://", "valkey://", "valkeys://", "unix://")):
+        raise ConfigError(
+            "auth.counters: write redis://host:6379 (rediss:// for TLS), or env:NAME or file:PATH "
+            "of where that stands."
+        )
+    return text
+
+
 def store_url(store: Store) -> str:
     """Return the URL of the store's PostgreSQL, read from where `store.url` says it is.
 
     Raises ConfigError, which never repeats it, since it may hold a password.
     """
-    text = (store.url or "").strip()
-    if text.startswith(("env:", "file:")):
-        try:
-            text = read_key(text)
-        except ConfigError as error:
-            problem = str(error).removeprefix("key: ").replace("change key", "change store.url")
-            raise ConfigError(f"store.url: {problem}") from None
+    text = _read_url(store.url or "", "store.url")
     if not text.startswith(("postgresql://", "postgres://")):
         raise ConfigError(
             "store.url: write postgresql://user@host/database, or env:NAME or file:PATH of where "

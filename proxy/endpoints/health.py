@@ -31,13 +31,12 @@ async def readyz_in_full(call: Call) -> Reply:
 
 async def _tell_readiness(call: Call, in_full: bool) -> Reply:
     """Say it; `in_full`: why not, too, unless that needs a key and none came."""
-    reason = await call.state.why_unready()
-    if not reason:
-        return call.reply(200, b'{"status":"ok"}')
-    found = {"status": "unavailable"}
-    if in_full and call.state.admin.admits(call.request.headers):
-        found["reason"] = reason
-    return call.reply(503, _encode(found))
+    reason, warning = await call.state.why_unready(), call.state.counters.trouble
+    found = {"status": "unavailable" if reason else "ok"}
+    if (reason or warning) and in_full and call.state.admin.admits(call.request.headers):
+        found |= {"reason": reason} if reason else {}
+        found |= {"warning": f"{warning}: requests pass uncounted"} if warning else {}
+    return call.reply(503 if reason else 200, _encode(found))
 
 
 async def metrics(call: Call) -> Reply:

@@ -13,14 +13,16 @@ from wellspoken.adapters.servers.backend import Backend as Adapter
 from wellspoken.proxy.config.backend_headers import StaticHeaders, client_headers, read_headers
 from wellspoken.proxy.config.checks import refuse_endpoints
 from wellspoken.proxy.config.engine_keys import names_of_models
-from wellspoken.proxy.config.tables import Backend, Config, Engine
+from wellspoken.proxy.config.tables import Auth, Backend, Config, Engine
 from wellspoken.proxy.config.values import (
     ConfigError,
+    counters_url,
     find_places,
     is_reached_from_elsewhere,
     normal_url,
     read_key,
 )
+from wellspoken.proxy.limits.quota import Counters
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.routes import ROUTES
 from wellspoken.proxy.server import Service
@@ -61,7 +63,23 @@ def build(config: Config) -> Service:
     found = [(part, outside(part, where)) for where, part in parts]
     targets = [target_of(part, each, config) for part, each in found]
     metrics = Metrics(version())
-    return Service(config, Router(targets), metrics, _store(config, metrics))
+    service = Service(config, Router(targets), metrics, _store(config, metrics))
+    if isinstance(config.auth, Auth) and config.auth.counters is not None:
+        service.state.counters = open_counters(config.auth)
+    return service
+
+
+def open_counters(auth: Auth) -> Counters:
+    """Return what counts for several proxies; it is not asked yet. Raises ConfigError."""
+    url = counters_url(auth.counters or "")
+    try:
+        from wellspoken.proxy.limits.redis_counters import RedisCounters
+    except ModuleNotFoundError as error:
+        raise ConfigError("auth.counters: it needs redis: pip install 'redis>=6'") from error
+    try:
+        return RedisCounters(url)
+    except ValueError as error:  # which does not repeat the password
+        raise ConfigError(f"auth.counters: {error}. Correct the URL.") from None
 
 
 def _store(config: Config, metrics: Metrics) -> CompletionStore | None:

@@ -78,7 +78,8 @@ def _own(config: Config) -> Iterator[str]:
     auth = config.auth
     keys = auth.references if isinstance(auth, Auth) else ()
     backends = (each for one in config.backend for each in (one.key, *one.headers.values()))
-    for reference in (*keys, *backends, config.store.url):
+    counters = auth.counters if isinstance(auth, Auth) else None
+    for reference in (*keys, *backends, config.store.url, counters):
         kind, _, name = (reference or "").strip().partition(":")
         if kind == "env":
             yield name

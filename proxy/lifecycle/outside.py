@@ -25,6 +25,7 @@ from wellspoken.proxy.config.problems import Problem, path_text
 from wellspoken.proxy.config.tables import Auth, Backend, Config, Engine, Store
 from wellspoken.proxy.config.values import ConfigError, parse_listen, read_key, store_url
 from wellspoken.proxy.http.auth import Keys
+from wellspoken.proxy.lifecycle.build import open_counters
 from wellspoken.proxy.lifecycle.hosted import kind_of
 from wellspoken.proxy.routes import ROUTES
 from wellspoken.proxy.store.database import StoreError
@@ -67,6 +68,8 @@ def _of_keys(config: Config, auth: Auth) -> Iterator[Problem]:
         for at, reference in enumerate(references):
             found += _failing((*path, at), partial(Keys, (reference,)))
     yield from found or _failing(("auth", "client"), partial(Keys.of, config))
+    if auth.counters is not None:
+        yield from _failing(("auth", "counters"), partial(open_counters, auth))
 
 
 def doubts(config: Config) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from wellspoken.proxy.config import Config, check
+from wellspoken.proxy.config.tables import Auth
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.lifecycle.build import Outside, outside, target_of
@@ -126,6 +127,9 @@ def _possible(config: Config, basis: Config) -> tuple[Config, list[str]]:
     keys = {name: getattr(basis.server, name) for name in _FIXED_KEYS}
     names = [f"server.{key}" for key in keys if getattr(config.server, key) != keys[key]]
     names += [f"[{name}]" for name in parts if getattr(config, name) != parts[name]]
+    if isinstance(config.auth, Auth) and config.auth.counters != _counters(basis):
+        names.append("auth.counters")
+        parts["auth"] = msgspec.structs.replace(config.auth, counters=_counters(basis))
     if not names:
         return config, []
     server = msgspec.structs.replace(config.server, **keys)
@@ -139,6 +143,10 @@ def _possible(config: Config, basis: Config) -> tuple[Config, list[str]]:
             "together with what is in use.)"
         ) from None
     return config, [f"{listed}: a change needs a restart, so the old one holds until then."]
+
+
+def _counters(config: Config) -> str | None:
+    return config.auth.counters if isinstance(config.auth, Auth) else None
 
 
 def _describe(service: Service, change: Change, targets: list[Target]) -> str:

@@ -227,7 +227,9 @@ class _Life:
         await self.labels.close()
         await self.service.stop()
         now, store = self.signals.second, self.service.state.store
-        ends = [self.hosted.supervisor.stop(now)] if self.hosted is not None else []
+        ends = [self.service.state.counters.close()]
+        if self.hosted is not None:
+            ends.append(self.hosted.supervisor.stop(now))
         if store is not None:
             ends.append(store.close(now))
         await asyncio.gather(*ends)

@@ -55,6 +55,11 @@ class Accounts:
         self._clock = clock
         self._accounts: dict[str, Account] = {}
 
+    @property
+    def clients(self) -> list[str]:
+        """The clients of which something was counted."""
+        return list(self._accounts)
+
     def __getitem__(self, client: str) -> Account:
         """Return a client's account, a new one where it had none."""
         found = self._accounts.get(client)

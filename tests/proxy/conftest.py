@@ -85,6 +85,7 @@ class ProxyServer(BaseTestServer):
 
     async def close(self) -> None:
         await self.service.stop()
+        await self.service.state.counters.close()
         if self.service.state.store is not None:
             await self.service.state.store.close()
 

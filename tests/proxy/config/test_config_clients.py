@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,41 @@ def test_what_is_wrong(
     assert (found["severity"], found["key"]) == ("error", key), found
     assert words in found["message"] and "sk-" not in found["message"]
     assert found["line"] is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "severity", "words"),
+    [
+        ("counters = 'http://x'", "error", "write redis://host:6379"),
+        ("counters = 'env:NO'", "error", "the variable NO is not set"),
+        ("counters = 'redis://:canary@x:y/'", "error", "Correct the URL"),
+        ("counters = 'redis://:canary@x'", "warning", "no client has a limit"),
+    ],
+)
+def test_counters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, severity: str, words: str
+) -> None:
+    quota = "concurrent = 1\n" if severity == "error" else ""
+    file = tmp_path / "keys"
+    file.write_text("sk-1")
+    client = f"[[auth.client]]\nname = 'a'\nkeys = ['file:{file}']\n{quota}"
+    (found,) = check(tmp_path, capsys, f"[auth]\n{text}\n{client}")
+    assert (found["severity"], found["key"]) == (severity, "auth.counters"), found
+    assert words in found["message"] and "canary" not in found["message"]
+    main(["config", "show", str(tmp_path / "w.toml")])
+    assert "canary" not in capsys.readouterr().out
+
+
+def test_counters_need_redis(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    monkeypatch.delitem(sys.modules, "wellspoken.proxy.limits.redis_counters", raising=False)
+    (tmp_path / "keys").write_text("sk-1")
+    client = f"name = 'a'\nkeys = ['file:{tmp_path}/keys']\nconcurrent = 1\n"
+    text = f"[auth]\ncounters = 'redis://x'\n[[auth.client]]\n{client}"
+    (found,) = check(tmp_path, capsys, text)
+    assert found["message"] == "auth.counters: it needs redis: pip install 'redis>=6'."
 
 
 def test_what_is_doubtful(

@@ -406,7 +406,8 @@ async def test_nobody_else_is_counted(
     """A client without limits has no headers, and nothing is asked of the counters."""
     upstream.script(CHAT, ANSWER)
     proxy = await start_proxy(upstream, auth={"client": [client("b")]})
-    proxy.service.state.counters = None  # type: ignore[assignment]
+    counted = Counted(proxy)
     async with await proxy.chat(key_of("b")) as answer:
         assert answer.status == 200
         assert not [name for name in answer.headers if "ratelimit" in name]
+    assert not counted.accounts.clients

@@ -10,11 +10,13 @@ from collections import Counter
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from tests.fakes.upstream import Gate, Upstream, whole
 from tests.proxy.conftest import CHAT
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.workers.test_workers import ASKED, Workers, workers
+from tests.redis_server import redis_server as redis_server
 from tests.waiting import until
 
 KEY = {"Authorization": "Bearer a-key"}
@@ -46,13 +48,17 @@ def asked(upstream: Upstream) -> int:
     return sum(request.target == CHAT for request in upstream.requests)
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["by the parent", "in Redis"])
 async def test_requests_at_once_are_those_of_all_workers(
-    upstream: Upstream, tmp_path: Path
+    upstream: Upstream, tmp_path: Path, request: pytest.FixtureRequest, shared: bool
 ) -> None:
     gate = Gate()
     upstream.script("/health", whole({}))
     upstream.script(CHAT, [gate, *whole(PLAIN)])
     config = configure(tmp_path, upstream, "concurrent = 5")
+    if shared:
+        url = request.getfixturevalue("redis_server").url
+        config.write_text(f"[auth]\ncounters = '{url}'\n{config.read_text()}")
     async with workers(upstream, config=config, count=3) as running:
         await running.all(3)
         asking = [asyncio.create_task(ask(running)) for _ in range(40)]
@@ -60,9 +66,13 @@ async def test_requests_at_once_are_those_of_all_workers(
         assert asked(upstream) == 5
         gate.open()
         assert Counter(await asyncio.gather(*asking)) == {429: 35, 200: 5}
-        assert await ask(running) == 200
+
+        async def free() -> bool:
+            return await ask(running) == 200
+
+        await until(free)  # the ends are told beside the answers
         counted = await running.metrics()
-        assert counted['wellspoken_quota_events_total{client="a",event="concurrent"}'] == 35
+        assert counted['wellspoken_quota_events_total{client="a",event="concurrent"}'] >= 35
 
 
 async def test_requests_a_minute_are_those_of_all_workers(
