@@ -68,8 +68,9 @@ async def start(
 async def test_a_request_reserves_what_it_may_need_and_pays_what_it_used(
     upstream: Upstream, start_proxy: StartProxy, client: MakeClient
 ) -> None:
-    gate = Gate()
-    upstream.script(CHAT, [gate, *ANSWER])
+    gate, body = Gate(), json.loads(PLAIN)
+    body["choices"] = [{**body["choices"][0], "index": at} for at in range(2)]
+    upstream.script(CHAT, [gate, *whole({**body, "usage": USED})])
     proxy, counted = await start(start_proxy, client, upstream, **QUOTA)
     asking = asyncio.create_task(proxy.chat(A, max_tokens=1000, n=2))
     await gate.reached.wait()
