@@ -139,11 +139,11 @@ def seconds(container: Document, flag: str) -> int:
 
 
 def before_stop(container: Document) -> int:
-    """Return how many seconds a container's preStop takes, which has to be a `sleep`."""
+    """Return how many seconds a container's preStop takes at most: a `sleep`, or a `timeout`."""
     hook = container.get("lifecycle", {}).get("preStop", {})
     if not hook:
         return 0
     command = hook["exec"]["command"]
-    if command[:1] != ["sleep"]:
-        raise ValueError(f"preStop of {container['name']} is not a sleep")
+    if command[:1] not in (["sleep"], ["timeout"]):
+        raise ValueError(f"preStop of {container['name']} may take for ever")
     return int(command[1])

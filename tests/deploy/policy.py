@@ -216,6 +216,25 @@ def resources(given: Manifests) -> Iterator[str]:
         yield "the proxy asks for more than 50m and 64Mi"
 
 
+def gpus(given: Manifests) -> Iterator[str]:
+    """What wants a GPU goes to a node with one, also where those are kept for who asks."""
+    limits = [each.get("resources", {}).get("limits", {}) for each in given.containers]
+    if any("nvidia.com/gpu" in each for each in limits):
+        tolerated = [each.get("key") for each in given.pod.get("tolerations", [])]
+        if "nvidia.com/gpu" not in tolerated:
+            yield "a node that is kept for GPUs does not take the pod"
+        if "nvidia.com/gpu.present" not in given.pod.get("nodeSelector", {}):
+            yield "no label says that the node has a GPU"
+
+
+def scales(given: Manifests) -> Iterator[str]:
+    """KEDA's query counts the requests of this namespace's pods alone."""
+    for each in given.kind("ScaledObject"):
+        for trigger in each["spec"]["triggers"]:
+            if 'namespace="' not in trigger["metadata"]["query"]:
+                yield "other namespaces' requests scale these pods"
+
+
 def closed(given: Manifests) -> Iterator[str]:
     """Clients need a key, from a secret that is mounted for reading; nothing is open to all."""
     auth = given.config().auth
@@ -348,6 +367,8 @@ RULES: Final[dict[str, Rule]] = {
         arguments,
         scrapes,
         resources,
+        gpus,
+        scales,
         closed,
         writable,
         wiring,

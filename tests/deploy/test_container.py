@@ -162,8 +162,9 @@ def faults(text: str) -> list[str]:
     found, steps = [], instructions(text)
     given = arguments(text)
     bases = [words.partition(" ")[0] for name, words in steps if name == "FROM"]
-    if set(bases) != {"${BASE}"} or not re.search(r":\d[\w.-]*$", given["BASE"]):
-        found.append("the base cannot be chosen, or has no version")
+    pinned = re.search(r":\d[\w.-]*@sha256:[0-9a-f]{64}$", given["BASE"])
+    if set(bases) != {"${BASE}"} or pinned is None:
+        found.append("the base cannot be chosen, or is not one image for all time")
     if given["VERSION"] != version():
         found.append(f"its version is not {version()}")
     if not set(given["EXTRAS"].split(",")) <= PROJECT["optional-dependencies"].keys():
@@ -193,7 +194,8 @@ def test_the_file_keeps_to_the_rules() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("python:3.13-slim-trixie", "python:latest"),
+        ("python:3.13-slim-trixie@", "python:latest@"),
+        ("@sha256:", "-"),
         ("FROM ${BASE}\n", "FROM docker.io/library/python:3.13\n"),
         ("VERSION=0.1.0", "VERSION=0.0.9"),
         ("EXTRAS=postgres", "EXTRAS=oracle"),

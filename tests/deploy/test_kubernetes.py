@@ -32,6 +32,7 @@ TYPES = {
     "PodMonitor": f"{_OPERATOR}/PodMonitor",
     "PrometheusRule": f"{_OPERATOR}/PrometheusRule",
     "ScaledObject": "@kubernetes-models/keda/keda.sh/v1alpha1/ScaledObject",
+    "HTTPRoute": "@kubernetes-models/gateway-api/gateway.networking.k8s.io/v1/HTTPRoute",
 }
 
 

@@ -202,6 +202,15 @@ MUTANTS: list[tuple[str, str, Change]] = [
         "standalone",
         lambda m: m.kind("NetworkPolicy")[1]["spec"]["egress"].append(HTTPS),
     ),
+    ("gpus", "vllm-engine", lambda m: m.pod.pop("tolerations")),
+    ("gpus", "vllm-sidecar", lambda m: m.pod.pop("nodeSelector")),
+    (
+        "scales",
+        "vllm-engine",
+        lambda m: first(m, "ScaledObject")["spec"]["triggers"][0]["metadata"].update(
+            query='sum(vllm:num_requests_waiting{pod=~"wellspoken-.*"})'
+        ),
+    ),
     ("replicas", "standalone", without("PodDisruptionBudget")),
     ("replicas", "standalone", lambda m: m.deployment["spec"].update(replicas=3)),
     ("replicas", "vllm-engine", lambda m: m.deployment["spec"].update(replicas=1)),

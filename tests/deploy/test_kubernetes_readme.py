@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from tests.deploy.container import arguments
-from tests.deploy.manifests import Manifests
+from tests.deploy.manifests import OVERLAYS, Manifests
 from tests.deploy.policy import problems
 from tests.deploy.test_kubernetes import compiled
 from tests.deploy.tools import DEPLOY, documents, kustomized, said, version
@@ -32,8 +33,28 @@ def test_the_kustomization_that_is_shown_builds(tmp_path: Path) -> None:
     given = Manifests(documents(kustomized(folder)))
     assert problems(given) == []
     assert given.proxy["image"] == f"registry.example.com/wellspoken:{version()}"
+    assert given.kind("HTTPRoute")
     assert given.config().backend[0].models == ("mine",)
     assert given.kind("PodMonitor") and given.kind("ScaledObject")
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_its_images_are_those_of_every_overlay(overlay: str, tmp_path: Path) -> None:
+    folder = tmp_path.resolve()
+    (shown,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    images = yaml.safe_load(shown)["images"]
+    top = {"resources": [f"{up(folder)}/deploy/kubernetes/overlays/{overlay}"], "images": images}
+    if overlay.startswith("vllm"):
+        top["components"] = [f"{up(folder)}/deploy/kubernetes/components/inferencepool"]
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(top))
+    pods = [
+        each["spec"]["template"]["spec"]
+        for each in documents(kustomized(folder))
+        if each["kind"] == "Deployment"
+    ]
+    assert len(pods) == 1 + ("components" in top)
+    every = [c for pod in pods for c in [*pod["containers"], *pod.get("initContainers", [])]]
+    assert {each["image"].rpartition("/")[0] for each in every} == {"registry.example.com"}
 
 
 def test_the_alerts_become_a_rule_of_the_operator(tmp_path: Path) -> None:
@@ -49,8 +70,10 @@ def test_the_alerts_become_a_rule_of_the_operator(tmp_path: Path) -> None:
 
 
 def test_the_overlays_and_files_are_all_there() -> None:
-    overlays = set(re.findall(r"(?m)^\| `([a-z]+(?:-[a-z]+)?)` \| ", README))
-    assert overlays == {each.name for each in (DEPLOY / "kubernetes" / "overlays").iterdir()}
+    named = set(re.findall(r"(?m)^\| `([a-z]+(?:-[a-z]+)?)` \| ", README))
+    kubernetes = DEPLOY / "kubernetes"
+    folders = [*(kubernetes / "overlays").iterdir(), *(kubernetes / "components").iterdir()]
+    assert named == {each.name for each in folders}
     linked = re.findall(r"\]\(([^)#:]+)\)", README)
     assert linked and [name for name in linked if not (DEPLOY / name).exists()] == []
 
