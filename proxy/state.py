@@ -97,11 +97,18 @@ class State:
     counters: Counters = field(default_factory=Accounts)
 
     async def why_unready(self) -> str:
-        """Return why requests should not come, or "": while the proxy drains, while it cannot store
-        what it was asked to, and while no backend is there.
+        """Return why requests should not come, or "": while the proxy drains, while no backend is
+        there, and while completions cannot be stored, where that is `required`.
         """
         if self.draining:
             return "the proxy is shutting down"
-        if self.store is not None and self.store.trouble:
-            return f"The store of completions cannot be used now: {self.store.trouble}"
+        if self.config.store.required and self.store_trouble:
+            return self.store_trouble
         return await self.readiness.reason()
+
+    @property
+    def store_trouble(self) -> str:
+        """Why completions cannot be stored now, "" if they can; requests are answered anyhow."""
+        if self.store is None or not self.store.trouble:
+            return ""
+        return f"The store of completions cannot be used now: {self.store.trouble}"

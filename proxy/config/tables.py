@@ -229,6 +229,8 @@ class Store(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     durability: Literal["async", "commit"] = "async"
     queue: Size = 64 * 1024 * 1024
     full: Literal["block", "drop", "refuse"] = "block"
+    block: Seconds = 1.0
+    required: bool = False
     spool: str | None = None
     spool_size: Size = 1024 * 1024 * 1024
     max_age: Seconds = 0.0

@@ -30,12 +30,14 @@ async def readyz_in_full(call: Call) -> Reply:
 
 
 async def _tell_readiness(call: Call, in_full: bool) -> Reply:
-    """Say it; `in_full`: why not, too, unless that needs a key and none came."""
-    reason, warning = await call.state.why_unready(), call.state.counters.trouble
+    """Say it; `in_full`: why not, and what else is in trouble, unless that needs a key."""
+    state = call.state
+    reason, warning = await state.why_unready(), state.counters.trouble
     found = {"status": "unavailable" if reason else "ok"}
-    if (reason or warning) and in_full and call.state.admin.admits(call.request.headers):
+    if in_full and state.admin.admits(call.request.headers):
         found |= {"reason": reason} if reason else {}
         found |= {"warning": f"{warning}: requests pass uncounted"} if warning else {}
+        found |= {"store": state.store_trouble} if state.store_trouble not in ("", reason) else {}
     return call.reply(503 if reason else 200, _encode(found))
 
 

@@ -73,7 +73,7 @@ async def _describe(call: Call) -> Overview:
     )
     if not state.keys.admits(call.request.headers):
         return found
-    found.reason = reason or UNSET
+    found.reason = reason or state.store_trouble or UNSET
     found.servers = [_server(target) for target in state.router.targets]
     try:
         found.models = list(await list_models(state.router))

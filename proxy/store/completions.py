@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from wellspoken.proxy import config as configuration
 from wellspoken.proxy.config.values import store_url
@@ -19,6 +20,8 @@ from wellspoken.proxy.store.rows import Capture, Position, Query, Row
 from wellspoken.proxy.store.spool import Spool, default_path
 from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 from wellspoken.proxy.store.tries import wait_until_set
+
+T = TypeVar("T")
 
 FLUSH_SECONDS = 30.0
 """How long `close` may write what waits."""
@@ -95,7 +98,7 @@ class CompletionStore:
 
     @property
     def trouble(self) -> str:
-        """Why completions cannot be stored now, which makes the proxy not ready; "" if they can."""
+        """Why completions cannot be stored now; "" if they can."""
         if self._failure is not None:
             return str(self._failure)
         if not self._tried.is_set():
@@ -161,10 +164,11 @@ class CompletionStore:
         """Take an answer; return "" or why it is not stored, as a client may know it. Never raises.
 
         Returns at once or, with `durability = "commit"`, when it is committed. Until it is known
-        whether the database opens it waits, since a process that died then would lose all.
+        whether the database opens it waits, no longer than for room, since a process that died then
+        would lose all.
         """
         if not self._tried.is_set():
-            await wait_until_set(self._tried, READY_SECONDS)
+            await wait_until_set(self._tried, self._config.block)
         if isinstance(self._failure, Unusable):
             self._metrics.dropped.inc()
             return FAILS
@@ -172,9 +176,9 @@ class CompletionStore:
 
     async def get(self, owner: str, id: str) -> Row | None:
         """Return one row, its columns as JSON. Raises StoreError, as all that follow."""
-        await self._ready()
+        behind = await self._ready()
         row = await self._database.get(owner, id)
-        return await self._unpack(row)
+        return await self._unpack(_found(row, behind))
 
     async def find(self, query: Query) -> list[Row]:
         """Return the rows that are wanted, in order, their columns as JSON."""
@@ -188,19 +192,19 @@ class CompletionStore:
 
     async def position(self, owner: str, id: str) -> Position | None:
         """Return where a row stands."""
-        await self._ready()
-        return await self._database.position(owner, id)
+        behind = await self._ready()
+        return _found(await self._database.position(owner, id), behind)
 
     async def set_metadata(self, owner: str, id: str, metadata: dict[str, str]) -> Row | None:
         """Replace a row's metadata and return it, its columns as JSON; None: there is none."""
-        await self._ready()
+        behind = await self._ready()
         row = await self._database.set_metadata(owner, id, metadata)
-        return await self._unpack(row)
+        return await self._unpack(_found(row, behind))
 
     async def delete(self, owner: str, id: str) -> Row | None:
         """Delete a row and return it, its columns as they were stored; None: there was none."""
-        await self._ready()
-        row = await self._database.delete(owner, id)
+        behind = await self._ready()
+        row = _found(await self._database.delete(owner, id), behind)
         if row is not None:
             warn_of_leftovers([row], self._log)
         return row
@@ -213,13 +217,21 @@ class CompletionStore:
     async def _unpack(self, row: Row | None) -> Row | None:
         return None if row is None else (await asyncio.to_thread(unpack_rows, [row]))[0]
 
-    async def _ready(self) -> None:
-        """Wait until all that was added can be read. Raises StoreError where that cannot be."""
+    async def _ready(self) -> Unusable | None:
+        """Wait until all that was added can be read. Raises StoreError where nothing can.
+
+        Where it cannot be written, as on a full disk, what was written is there all the same:
+        then, the reason why the rest is not.
+        """
         if not await wait_until_set(self._tried, READY_SECONDS):
             raise Unavailable("the database is still being opened")
         if self._failure is not None:
             raise type(self._failure)(str(self._failure))
-        await asyncio.gather(self._wait_for_writes(), *([self.others()] if self.others else []))
+        try:
+            await asyncio.gather(self._wait_for_writes(), *([self.others()] if self.others else []))
+        except Unusable as error:
+            return error
+        return None
 
     async def settle(self) -> None:
         """Write what was added here, as far as that is possible now: another process will read."""
@@ -309,3 +321,10 @@ class CompletionStore:
             )
             await self._spool.close()
             self._spool = self._relay = None
+
+
+def _found(found: T | None, behind: Unusable | None) -> T | None:
+    """Return what was found; raise `behind` for what may wait to be written."""
+    if found is None and behind is not None:
+        raise behind
+    return found

@@ -35,8 +35,8 @@ ROWS = 256
 BYTES = 4 * 1024 * 1024
 SECONDS = 0.01
 """How much is written at once, and how long the first of it waits for more."""
-BLOCK_SECONDS = 30.0
-"""How long `full = "block"` waits for room, and `durability = "commit"` for its batch."""
+COMMIT_SECONDS = 30.0
+"""How long `durability = "commit"` waits for its batch, and a reader for what was added before."""
 RETRY_SECONDS = (0.1, 5.0)
 """How long a failing database is left alone, at first and at most."""
 HURRY_SECONDS = 3.0
@@ -82,7 +82,7 @@ class WriteQueue:
     ) -> None:
         self.trouble = ""
         self._failure: StoreError | None = None
-        self._limit, self._policy = config.queue, config.full
+        self._limit, self._policy, self._block = config.queue, config.full, config.block
         self._commits = config.durability == "commit"
         self._metrics, self._log = metrics, log
         self._write = write
@@ -140,7 +140,7 @@ class WriteQueue:
         self._barriers.append((self._added, future))
         self._due.set()
         try:
-            async with asyncio.timeout(BLOCK_SECONDS):
+            async with asyncio.timeout(COMMIT_SECONDS):
                 await future
         except TimeoutError:
             raise Unavailable("the store is behind with writing") from None
@@ -202,7 +202,7 @@ class WriteQueue:
         entry = (item, future)
         self._room.append(entry)
         try:
-            await asyncio.wait({future}, timeout=BLOCK_SECONDS)
+            await asyncio.wait({future}, timeout=self._block)
             return future.done() and not future.cancelled()
         finally:
             if not future.done() or future.cancelled():
@@ -212,10 +212,10 @@ class WriteQueue:
     async def _wait_for_commit(self, item: _Item) -> str:
         assert item.done is not None
         try:
-            async with asyncio.timeout(BLOCK_SECONDS):
+            async with asyncio.timeout(COMMIT_SECONDS):
                 return await item.done
         except TimeoutError:
-            return f"not committed within {BLOCK_SECONDS:.0f} seconds"
+            return f"not committed within {COMMIT_SECONDS:.0f} seconds"
 
     def _unwritten(self) -> list[_Item]:
         return [*(item for batch in self._taken for item in batch), *self._items]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from msgspec import UNSET, UnsetType
+
 from wellspoken.adapters.answer_schema import (
     Capabilities,
     ChatCompletion,
@@ -44,9 +46,14 @@ class ErrorResponse(Strict, kw_only=True):
 
 
 class Ready(Strict, kw_only=True):
-    """The proxy runs, or is ready."""
+    """The proxy runs, or is ready.
+
+    `warning`: why requests pass uncounted; `store`: why completions cannot be stored now.
+    """
 
     status: Literal["ok"]
+    warning: Text | UnsetType = UNSET
+    store: Text | UnsetType = UNSET
 
 
 class Unready(Strict, kw_only=True):
@@ -54,3 +61,5 @@ class Unready(Strict, kw_only=True):
 
     status: Literal["unavailable"]
     reason: Text
+    warning: Text | UnsetType = UNSET
+    store: Text | UnsetType = UNSET

@@ -53,7 +53,7 @@ def _limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[No
 def patient_store() -> Iterator[None]:
     """Let the store wait for a busy machine's disk and database; a test may say less."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queue, "BLOCK_SECONDS", 300.0)
+        patch.setattr(queue, "COMMIT_SECONDS", 300.0)
         for name in ("INSERT_SECONDS", "CAUGHT_UP_SECONDS"):
             patch.setattr(failover, name, 300.0)
         for name in ("OPEN_SECONDS", "READY_SECONDS"):

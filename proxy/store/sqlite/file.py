@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.migrations import migrations
 from wellspoken.proxy.store.rows import Position, Query, Row
 from wellspoken.proxy.store.sqlite import queries
+from wellspoken.proxy.store.sqlite.reserve import Reserve
 from wellspoken.proxy.store.sqlite.trouble import explain_error
 
 T = TypeVar("T")
@@ -59,6 +61,7 @@ class SqliteDatabase:
         self._sync = sync
         self._busy = busy
         self._log_bytes = LOG_BYTES
+        self._reserve = Reserve(self.path)
         self._writer: sqlite3.Connection | None = None
         self._readers: list[sqlite3.Connection] = []
         self._local = threading.local()
@@ -73,7 +76,7 @@ class SqliteDatabase:
         writing = ThreadPoolExecutor(1, "store-write")
         executors = writing, ThreadPoolExecutor(READERS, "store-read")
         try:
-            await self._in(writing, self._prepare)
+            await self._in(writing, lambda: self._reserve.use(self._prepare, self._reuse_log))
         except BaseException:
             await asyncio.shield(asyncio.to_thread(self._close, *executors))
             raise
@@ -102,10 +105,12 @@ class SqliteDatabase:
         return await self._read(lambda db: queries.find(db, query))
 
     async def set_metadata(self, owner: str, id: str, metadata: dict[str, str]) -> Row | None:
-        return await self._write(lambda db: queries.set_metadata(db, owner, id, metadata))
+        return await self._write(
+            lambda db: queries.set_metadata(db, owner, id, metadata), room=True
+        )
 
     async def delete(self, owner: str, id: str) -> Row | None:
-        return await self._write(lambda db: queries.delete(db, owner, id))
+        return await self._write(lambda db: queries.delete(db, owner, id), room=True)
 
     async def prune(self, *, before: int | None, over: int | None, limit: int) -> list[Row]:
         """See `Database.prune`.
@@ -113,7 +118,7 @@ class SqliteDatabase:
         Fewer than `limit` where they are large, so that no more than 16 MiB are in memory: it is
         done when none come back. Also gives a part of what the file no longer needs to the disk.
         """
-        rows = await self._write(lambda db: queries.prune(db, before, over, limit))
+        rows = await self._write(lambda db: queries.prune(db, before, over, limit), room=True)
         with suppress(StoreError):  # the rows are gone; the room can be given back next time
             await self._in(self._threads()[0], self._shrink)
         return rows
@@ -121,7 +126,11 @@ class SqliteDatabase:
     async def size(self) -> tuple[int, int]:
         return await self._read(queries.size)
 
-    async def _write(self, work: Callable[[sqlite3.Connection], T], size: int = 0) -> T:
+    async def _write(
+        self, work: Callable[[sqlite3.Connection], T], size: int = 0, *, room: bool = False
+    ) -> T:
+        """Do what writes, `size` bytes of rows; `room`: the reserve may be used for it."""
+
         def run_transaction() -> T:
             assert self._writer is not None
             # SQLite itself would go on to write into a file that has no name any more.
@@ -136,7 +145,18 @@ class SqliteDatabase:
             self._bound_log(self._writer)
             return result
 
-        return await self._in(self._threads()[0], run_transaction)
+        run = (
+            partial(self._reserve.use, run_transaction, self._reuse_log)
+            if room
+            else run_transaction
+        )
+        return await self._in(self._threads()[0], run)
+
+    def _reuse_log(self) -> None:
+        """Move all of the log into the file, so that it begins anew and need not grow."""
+        if self._writer is not None:
+            with suppress(sqlite3.Error):
+                self._writer.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
 
     def _identify(self) -> tuple[_File, _File]:
         return _file(self.path), _file(Path(f"{self.path}-wal"))
@@ -190,6 +210,7 @@ class SqliteDatabase:
             raise
         self._writer = db
         self._files = self._identify()
+        self._reserve.keep()
 
     def _bound_log(self, db: sqlite3.Connection) -> None:
         """Have the log moved, and begin it anew where readers, one always there, let it grow."""
@@ -217,6 +238,7 @@ class SqliteDatabase:
             with closing(db):
                 for _ in range(2):
                     db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._reserve.keep()
 
     def _shrink(self) -> None:
         """Cut free pages off the file while they are more than new rows will soon take."""
@@ -264,6 +286,7 @@ class SqliteDatabase:
         # Beside another file our log would be taken for that one's, and garble it.
         if writer is None:
             return
+        self._reserve.release()
         with suppress(OSError):
             (file, log), (ours, our_log) = self._identify(), self._files
             if file != ours and log is not None and log == our_log:
@@ -370,6 +393,8 @@ def _check(db: sqlite3.Connection, path: Path) -> int:
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
     """Take the steps that are missing, all or none."""
+    if _check(db, path) == migrations("sqlite")[-1][0]:
+        return  # nothing is written, which a full disk would not take
     with transaction(db, "IMMEDIATE"):
         # Inside, since another process may have been here a moment ago.
         version = _check(db, path)

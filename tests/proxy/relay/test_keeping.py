@@ -300,18 +300,20 @@ async def test_a_full_store_may_refuse_before_the_backend_is_asked(
     assert len(await kept(proxy)) == 1
 
 
+@pytest.mark.parametrize("required", [False, True])
 async def test_a_store_that_is_broken_stops_no_answer(
-    start_proxy: StartProxy, upstream: Upstream, path: str
+    start_proxy: StartProxy, upstream: Upstream, path: str, required: bool
 ) -> None:
     Path(path).write_bytes(b"this is no database" * 100)
     upstream.script("/v1/chat/completions", whole(body()), STREAM)
-    proxy = await start_proxy(upstream, store={"path": path})
+    proxy = await start_proxy(upstream, store={"path": path, "required": required})
     assert proxy.service.state.store is not None
     await proxy.service.state.store.open()
     status, answer = await proxy.get("/readyz")
-    assert status == 503
-    assert answer["reason"].startswith("The store of completions cannot be used now: ")
-    assert path in answer["reason"]
+    assert status == (503 if required else 200)
+    trouble = answer["reason" if required else "store"]
+    assert trouble.startswith("The store of completions cannot be used now: ")
+    assert path in trouble
     async with await proxy.chat(**KEEP) as response:
         assert response.status == 200
         assert response.headers[WARNING] == f"not stored: {FAILS}"

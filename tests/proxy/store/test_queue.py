@@ -35,7 +35,7 @@ async def make(database: Memory, metrics: StoreMetrics) -> AsyncIterator[Make]:
     made = []
 
     def start(**keys: Any) -> WriteQueue:
-        wanted = config.Store(path="unused", **keys)
+        wanted = config.Store(path="unused", **{"block": 300.0, **keys})
         writer = WriteQueue(wanted, metrics, LOG, write=database.insert)
         made.append(writer)
         writer.start()
@@ -170,10 +170,9 @@ async def test_who_leaves_while_held_back_leaves_no_hole(make: Make, database: M
 
 
 async def test_nobody_is_held_back_for_ever(
-    make: Make, database: Memory, metrics: StoreMetrics, monkeypatch: pytest.MonkeyPatch
+    make: Make, database: Memory, metrics: StoreMetrics
 ) -> None:
-    monkeypatch.setattr(module, "BLOCK_SECONDS", 0.05)
-    writer = make(queue=4096)
+    writer = make(queue=4096, block=0.05)
     await held(writer, database)
     assert await writer.add(capture(4, size=300)) == "the store's queue is full"
     assert value(metrics, "dropped_total") == 1

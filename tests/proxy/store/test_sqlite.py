@@ -37,7 +37,12 @@ async def test_files_are_for_their_user_only(path: Path) -> None:
         os.umask(before)
     await database.insert([row(1)])
     files = sorted(database.path.parent.iterdir())
-    assert [file.name for file in files] == ["store.db", "store.db-shm", "store.db-wal"]
+    assert [file.name.removeprefix("store.db") for file in files] == [
+        "",
+        "-reserve",
+        "-shm",
+        "-wal",
+    ]
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     assert stat.S_IMODE(database.path.parent.stat().st_mode) == 0o700
     await database.close()
