@@ -22,7 +22,6 @@ from wellspoken.proxy.config.values import (
     normal_url,
     read_key,
 )
-from wellspoken.proxy.limits.quota import Counters
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.routes import ROUTES
 from wellspoken.proxy.server import Service
@@ -32,6 +31,7 @@ from wellspoken.proxy.upstream.target import Router, Target, TargetSettings
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from wellspoken.proxy.limits.redis_counters import RedisCounters
     from wellspoken.proxy.store.completions import CompletionStore
 
 
@@ -65,11 +65,12 @@ def build(config: Config) -> Service:
     metrics = Metrics(version())
     service = Service(config, Router(targets), metrics, _store(config, metrics))
     if isinstance(config.auth, Auth) and config.auth.counters is not None:
-        service.state.counters = open_counters(config.auth)
+        service.state.counters = counters = open_counters(config.auth)
+        counters.start()
     return service
 
 
-def open_counters(auth: Auth) -> Counters:
+def open_counters(auth: Auth) -> RedisCounters:
     """Return what counts for several proxies; it is not asked yet. Raises ConfigError."""
     url = counters_url(auth.counters or "")
     try:

@@ -2,21 +2,24 @@
 
 Each script is one step of the server's, which also tells the time, so that nothing depends on how
 the proxies' clocks agree. A request that is open is a member of a sorted set until its lease ends,
-which its proxy renews: what a killed one held is free again after that. A client's keys have its
-name in braces, so that a cluster keeps them together.
+which its proxy renews: what a killed one held is free again after that. Its end counts once, and
+only if its begin did, so it may be told again. A client's keys have its name in braces, so that a
+cluster keeps them together.
 
-No request waits for the store longer than WAIT. While the store is away requests pass uncounted,
-and one task tries it again.
+One task sends all that there is to say over one connection, in the order in which it was said, so
+that a burst of requests costs few exchanges. No request waits for it longer than WAIT. While the
+store is away requests pass uncounted, and that task tries it again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Coroutine
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -28,11 +31,13 @@ WAIT: Final = 0.05
 """Seconds for which a request waits for the store, at most."""
 LEASE: Final = 30.0
 """Seconds for which an open request counts without a word of its proxy."""
-CONNECTIONS: Final = 8
+TOGETHER: Final = 256
+"""Words of one exchange, at most."""
 CONNECT: Final = 2.0
-"""Seconds for a connection, which no request waits for."""
+"""Seconds for a connection or an exchange, which no request waits for."""
 PAUSES: Final = (0.05, 2.0)
 """Seconds between two tries of a store that is away, at first and at most."""
+_TURNS: Final = 5
 AWAY: Final = "the store of auth.counters cannot be reached"
 
 _COMMON: Final = """
@@ -93,6 +98,10 @@ local till = time[1] + time[2] / 1e6 + tonumber(ARGV[1])
 for i = 2, #ARGV do redis.call('ZADD', KEYS[1], 'XX', till, ARGV[i]) end
 redis.call('EXPIRE', KEYS[1], math.ceil(ARGV[1]) * 2)
 """
+_SCRIPTS: Final = {
+    hashlib.sha1(script.encode()).hexdigest(): script for script in (_RESERVE, _SETTLE, _RENEW)
+}
+_RESERVING, _SETTLING, _RENEWING = _SCRIPTS
 _LIMITS: Final[dict[bytes, Limit | None]] = {
     b"": None,
     b"requests": "requests",
@@ -101,85 +110,152 @@ _LIMITS: Final[dict[bytes, Limit | None]] = {
 }
 
 
+class _Word(NamedTuple):
+    """What is said to the store: a script by its digest, a client's keys, and arguments.
+
+    `answer` is for who waits for it; what nobody waits for may be said again.
+    """
+
+    script: str
+    keys: Sequence[str]
+    arguments: Sequence[str | float]
+    answer: asyncio.Future[Any] | None = None
+
+
 class RedisCounters:
     """Counts the clients of all proxies that name the same store: a `Counters`.
 
-    The requests' tasks ask; beside them run one task for each end of a request, one that renews
-    leases while requests are open, and one that tries a store which is away. `close` ends all.
+    The requests' tasks put words into a queue, which one task empties (`_send`); another one renews
+    leases while requests are open. `close` ends both.
     """
 
     def __init__(self, url: str, *, lease: float = LEASE) -> None:
         self.trouble = ""
         self._lease = lease
-        pool = BlockingConnectionPool.from_url(
+        self._redis = Redis.from_url(
             _known_scheme(url),
-            max_connections=CONNECTIONS,
-            timeout=CONNECT,
             socket_timeout=CONNECT,
             socket_connect_timeout=CONNECT,
             socket_keepalive=True,
             retry=Retry(NoBackoff(), 0),
             client_name="wellspoken",
         )
-        self._redis = Redis.from_pool(pool)
-        self._reserve = self._redis.register_script(_RESERVE)
-        self._settle = self._redis.register_script(_SETTLE)
-        self._renew = self._redis.register_script(_RENEW)
+        self._queue: list[_Word] = []
+        self._under_way: list[_Word] = []
         self._open: dict[str, str] = {}  # id -> client, of the requests that were counted
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._ready = False  # the store knows the scripts
+        self._sending: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Connect, within a running loop, so that no request has to wait for that."""
+        self._say(*self._probe())
 
     async def reserve(self, client: str, quota: Quota, id: str, tokens: int) -> Decision | None:
         """Count a request that begins; None, at once, while the store is away."""
         if self.trouble:
             return None
-        decision = None
-        limits = (quota.requests, quota.tokens, quota.concurrent)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        arguments: list[str | float] = [quota.requests, quota.tokens, quota.concurrent]
+        arguments += [tokens, id, self._lease]
+        self._say(_Word(_RESERVING, _keys(client), arguments, answer))
+        said = None
         try:
-            async with asyncio.timeout(WAIT):
-                said = await self._reserve(_keys(client), [*limits, tokens, id, self._lease])
-            wait, requests, held = map(float, said[1:])
-            decision = Decision(_LIMITS[said[0]], wait, requests, held)
-        except (RedisError, OSError, TimeoutError) as error:
-            self._lose(error)
+            said = await answer
         finally:
-            if decision is None:  # late, or its client has left: it may be counted all the same
-                self._begin(self._end(client, quota, id, 1, tokens))
-        if decision is not None and decision.refused is None:
+            if said is None:  # late, or its client has left: it may be counted all the same
+                self.settle(client, quota, id, 1, tokens)
+        if said is None:
+            return None
+        wait, requests, held = map(float, said[1:])
+        decision = Decision(_LIMITS[said[0]], wait, requests, held)
+        if decision.refused is None:
             self._open[id] = client
             if self._renewing is None or self._renewing.done():
-                self._renewing = self._begin(self._keep_leases())
+                self._renewing = asyncio.create_task(self._keep_leases())
         return decision
 
     def settle(self, client: str, quota: Quota, id: str, requests: int, tokens: int) -> None:
-        """Count the end of a request in a task of its own; one that was not counted stays so."""
+        """Have the end of a request told, later where the store is away now."""
         self._open.pop(id, None)
-        if not self.trouble:  # else its lease ends
-            self._begin(self._end(client, quota, id, requests, tokens))
+        arguments: list[str | float] = [quota.requests, quota.tokens, requests, tokens, id]
+        self._say(_Word(_SETTLING, _keys(client), arguments))
 
     async def close(self) -> None:
-        """Tell the store of the last ends, as far as it takes them now, and leave it."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-        telling = [task for task in self._tasks if not self.trouble]
-        if telling:
-            await asyncio.wait(telling, timeout=CONNECT)
-        for task in self._tasks:
+        """Tell the store the last ends, as far as it takes them now, and leave it."""
+        tasks = [task for task in (self._renewing, self._sending) if task is not None]
+        if self._sending is not None and not self.trouble:
+            await asyncio.wait({self._sending}, timeout=CONNECT)  # else leases end
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._redis.aclose()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+    def _say(self, *words: _Word) -> None:
+        self._queue += words
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send())
 
-    async def _end(self, client: str, quota: Quota, id: str, requests: int, tokens: int) -> None:
-        try:
-            await self._settle(_keys(client), [quota.requests, quota.tokens, requests, tokens, id])
-        except (RedisError, OSError, TimeoutError) as error:
-            self._lose(error)
+    async def _send(self) -> None:
+        """Say what is in the queue until it is empty, and try a store that is away."""
+        loop = asyncio.get_running_loop()
+        pause, longest = PAUSES
+        while self._queue or self.trouble:
+            words, self._queue = self._queue[:TOGETHER], self._queue[TOGETHER:]
+            self._under_way = words
+            late = loop.call_later(WAIT, self._note_late, words, _TURNS)
+            try:
+                await self._exchange([*self._probe(), *words] if self.trouble else words)
+            except (RedisError, OSError, TimeoutError) as error:
+                self._ready = False
+                self._queue = [word for word in words if word.answer is None] + self._queue
+                self._lose(redact(str(error)) or type(error).__name__)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, longest)
+            else:
+                pause = PAUSES[0]
+                if self.trouble:
+                    self.trouble = ""
+                    logging.getLogger("wellspoken").info("the store of auth.counters counts again")
+            finally:
+                self._under_way = []
+                late.cancel()
+
+    def _note_late(self, words: Sequence[_Word], turns: int) -> None:
+        """Let nobody wait any longer for what was said, nor for what is behind it.
+
+        What came while the loop was busy with something else is read first, in a few `turns`.
+        """
+        if self._under_way is not words:
+            return
+        if turns:
+            asyncio.get_running_loop().call_soon(self._note_late, words, turns - 1)
+        else:
+            self._lose(f"no answer in {WAIT:g} s")
+
+    async def _exchange(self, words: Sequence[_Word]) -> None:
+        """Say words and give the answers to who waits. Raises what the client does."""
+        if not self._ready:
+            for script in _SCRIPTS.values():
+                await self._redis.script_load(script)
+            self._ready = True
+        pipe = self._redis.pipeline(transaction=False)
+        for word in words:
+            pipe.evalsha(word.script, len(word.keys), *word.keys, *word.arguments)
+        answers = await pipe.execute(raise_on_error=False)
+        for word, said in zip(words, answers, strict=True):
+            if isinstance(said, Exception):
+                raise said
+            if word.answer is not None and not word.answer.done():
+                word.answer.set_result(said)
+
+    def _probe(self) -> list[_Word]:
+        """Return words that change nothing, but for which the store has to do all that it may."""
+        keys = _keys("_")  # no client's name
+        return [
+            _Word(_RESERVING, keys, [0, 0, 0, 0, "_", 1.0]),
+            _Word(_SETTLING, keys, [0, 0, 0, 0, "_"]),
+        ]
 
     async def _keep_leases(self) -> None:
         """Renew the leases of open requests, until none is open."""
@@ -188,34 +264,20 @@ class RedisCounters:
             by_client: dict[str, list[str]] = {}
             for id, client in self._open.items():
                 by_client.setdefault(client, []).append(id)
-            try:
+            if not self.trouble:
                 for client, ids in by_client.items():
-                    await self._renew([_keys(client)[2]], [self._lease, *ids])
-            except (RedisError, OSError, TimeoutError) as error:
-                self._lose(error)
+                    self._say(_Word(_RENEWING, [_keys(client)[2]], [self._lease, *ids]))
 
-    def _lose(self, error: Exception) -> None:
-        """Note that the store is away, and try it until it is there again."""
+    def _lose(self, why: str) -> None:
+        """Note that the store is away, and let the requests pass that wait for it."""
         if not self.trouble:
             self.trouble = AWAY
-            why = redact(str(error)) or type(error).__name__
             log = logging.getLogger("wellspoken")
             log.warning("%s (%s): clients' requests pass uncounted until it is", AWAY, why)
-            self._begin(self._find_again())
-
-    async def _find_again(self) -> None:
-        pause, longest = PAUSES
-        while True:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, longest)
-            try:
-                # All connections, so that no request has to wait for one.
-                await asyncio.gather(*(self._redis.ping() for _ in range(CONNECTIONS)))
-            except (RedisError, OSError, TimeoutError):
-                continue
-            self.trouble = ""
-            logging.getLogger("wellspoken").info("the store of auth.counters counts again")
-            return
+        for word in (*self._under_way, *self._queue):
+            if word.answer is not None and not word.answer.done():
+                word.answer.set_result(None)
+        self._queue = [word for word in self._queue if word.answer is None]
 
 
 def _keys(client: str) -> list[str]:

@@ -48,6 +48,11 @@ async def counting(server: RedisServer, **settings: Any) -> AsyncIterator[RedisC
         await counters.close()
 
 
+def told(counters: RedisCounters) -> bool:
+    """Say whether all was said."""
+    return counters._sending is None or counters._sending.done()
+
+
 async def ask(counters: RedisCounters, *arguments: str) -> Any:
     """Run a command on the server."""
     return await counters._redis.execute_command(*arguments)  # type: ignore[no-untyped-call]
@@ -86,7 +91,7 @@ async def test_scripts_count_as_accounts_do(redis_server: RedisServer) -> None:
             if ends and going:
                 account.settle(quota, int(failed), back, time.monotonic())
                 counters.settle(name, quota, going.pop(), int(failed), back)
-                await until(lambda: len(counters._tasks) <= 1)
+                await until(lambda: not counters._queue and told(counters))
 
     async with counting(redis_server) as counters:
         loop = asyncio.get_running_loop()
@@ -204,6 +209,56 @@ async def test_while_it_is_away_requests_pass_and_it_is_tried_again(
     assert "counts again" in caplog.text and PASSWORD not in caplog.text
 
 
+async def test_one_that_answers_and_cannot_write_is_away(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried with what a request needs, else it would be good again between two errors."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(redis_counters, "PAUSES", (0.01, 0.02))
+    async with counting(redis_server) as counters, counting(redis_server) as other:
+        quota = Quota(60, 0, 1)
+        assert await counters.reserve("a", quota, "1", 0) is not None
+        await ask(other, "REPLICAOF", "127.0.0.1", "1")
+        for id in ("2", "3"):
+            assert await counters.reserve("b", quota, id, 0) is None
+        counters.settle("a", quota, "1", 0, 0)
+        tries = len(caplog.records)
+        exchanges: list[int] = []
+        original = counters._exchange
+
+        async def exchange(words: Any) -> None:
+            exchanges.append(len(words))
+            await original(words)
+
+        monkeypatch.setattr(counters, "_exchange", exchange)
+        await until(lambda: len(exchanges) >= 3)
+        assert counters.trouble and len(caplog.records) == tries == 1
+        assert "read only replica" in caplog.text
+        await ask(other, "REPLICAOF", "NO", "ONE")
+        await until(lambda: not counters.trouble)
+        # The end that could not be told then was told now.
+        decision = await counters.reserve("a", quota, "4", 0)
+        assert decision is not None and decision.refused is None
+
+
+async def test_a_burst_is_said_in_few_words(redis_server: RedisServer) -> None:
+    """However many come at once, each is counted, in its turn."""
+    async with counting(redis_server) as counters:
+        exchanges: list[int] = []
+        original = counters._exchange
+
+        async def exchange(words: Any) -> None:
+            exchanges.append(len(words))
+            await original(words)
+
+        counters._exchange = exchange  # type: ignore[method-assign]
+        quota = Quota(concurrent=600)
+        asked = (counters.reserve("a", quota, str(n), 0) for n in range(1000))
+        found = [each.refused for each in await asyncio.gather(*asked) if each is not None]
+        assert found == [None] * 600 + ["concurrent"] * 400
+        assert len(exchanges) < 10
+
+
 async def test_a_request_waits_for_it_no_longer_than_it_says(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,10 +271,9 @@ async def test_a_request_waits_for_it_no_longer_than_it_says(
         assert await counters.reserve("a", Quota(1), "1", 0) is None
         assert loop.time() - began >= 0.04
         assert counters.trouble
-        asked = counters._reserve
-        counters._reserve = None  # type: ignore[assignment]
+        queue = list(counters._queue)
         assert await counters.reserve("a", Quota(1), "2", 0) is None  # which asks nobody
-        counters._reserve = asked
+        assert counters._queue == queue
         redis_server.thaw()
 
 
