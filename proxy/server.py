@@ -14,12 +14,12 @@ from aiohttp.web_request import BaseRequest
 
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import Config
-from wellspoken.proxy.config.values import is_reached_from_elsewhere, parse_listen
+from wellspoken.proxy.config.values import is_reached_from_elsewhere, is_unix, parse_listen
 from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.http.connection import Listener
 from wellspoken.proxy.http.cors import Origins
 from wellspoken.proxy.http.requests import refuse
-from wellspoken.proxy.http.sockets import BACKLOG
+from wellspoken.proxy.http.sockets import BACKLOG, listening
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.relay.admission import settle
 from wellspoken.proxy.relay.answer import note_failure
@@ -27,6 +27,7 @@ from wellspoken.proxy.relay.call import Call, Hooks, Response, UnknownUrl, begin
 from wellspoken.proxy.relay.outcome import RequestCounter
 from wellspoken.proxy.routes import find_admin_route, find_route, unknown_url
 from wellspoken.proxy.state import State
+from wellspoken.proxy.tls.certificates import ServerContexts, server_contexts
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.readiness import Readiness
 from wellspoken.proxy.upstream.target import Router, Target
@@ -61,7 +62,7 @@ class Service:
         self._hosts, self._admin_hosts = _hosts(config)
         self._retired: list[Upstream] = []  # of removed backends, with requests on their way
         self._servers: list[asyncio.Server] = []
-        self._admin_server: asyncio.Server | None = None
+        self._admin_servers: list[asyncio.Server] = []
         self.listener, self.admin_listener = (
             Listener(
                 handler,
@@ -73,8 +74,16 @@ class Service:
             )
             for handler in (self.handle, partial(self.handle, admin=True))
         )
+        self.listener.tls, self.admin_listener.tls = server_contexts(config.tls)
 
-    def become(self, config: Config, targets: Sequence[Target], keys: Keys, admin: Keys) -> None:
+    def become(
+        self,
+        config: Config,
+        targets: Sequence[Target],
+        keys: Keys,
+        admin: Keys,
+        contexts: ServerContexts,
+    ) -> None:
         """Take over a configuration, in one step of the loop.
 
         A request keeps the target that it has. What a client's connection is allowed holds for new
@@ -95,8 +104,9 @@ class Service:
         state.admin = admin
         state.readiness = Readiness(targets)  # what a probe under way finds is no longer asked
         self._hosts, self._admin_hosts = _hosts(config)
-        for listener in (self.listener, self.admin_listener):
+        for listener, context in zip((self.listener, self.admin_listener), contexts, strict=True):
             listener.settings.update(_connection(config))
+            listener.tls = context
         for target in targets:
             if target.upstream is not None:
                 target.upstream.timeouts = config.timeouts
@@ -109,37 +119,27 @@ class Service:
     async def start(
         self, *, shared: bool = False, sockets: Sequence[socket.socket] = ()
     ) -> tuple[str, int]:
-        """Listen; return the address, with the port that port 0 became. Raises OSError.
+        """Listen; return host and port, the one that port 0 became. Raises OSError.
 
-        `shared`: other processes listen there too, and the system deals the connections out.
-        `sockets`: those that listen already.
+        Of a unix socket the host is `unix:/path`, the port 0. `shared`: other processes listen
+        there too, and the system deals the connections out. `sockets`: those that listen already.
         """
-        host, port = parse_listen(self.state.config.server.listen)
-        create = self.state.loop.create_server
-        if sockets:
-            self._servers = [
-                await create(self.listener, sock=each, backlog=BACKLOG) for each in sockets
-            ]
-        else:
-            made = await create(
-                self.listener, host, port, backlog=BACKLOG, reuse_port=shared or None
-            )
-            self._servers = [made]
-        return host, self._servers[0].sockets[0].getsockname()[1]
+        server = self.state.config.server
+        made = sockets or listening(server.listen, shared=shared, mode=int(server.socket_mode, 8))
+        self._servers = await _serve(self.listener, made)
+        return parse_listen(server.listen)[0], _port(made)
 
     async def start_admin(self, *, shared: bool = False) -> int:
         """Listen at `server.admin`; return the port, 0 where there is none. Raises OSError.
 
         It is there until the end, also while the service drains.
         """
-        where = self.state.config.server.admin
-        if where is None:
+        server = self.state.config.server
+        if server.admin is None:
             return 0
-        host, port = parse_listen(where)
-        self._admin_server = await self.state.loop.create_server(
-            self.admin_listener, host, port, backlog=BACKLOG, reuse_port=shared or None
-        )
-        return int(self._admin_server.sockets[0].getsockname()[1])
+        made = listening(server.admin, shared=shared, mode=int(server.socket_mode, 8))
+        self._admin_servers = await _serve(self.admin_listener, made)
+        return _port(made)
 
     async def drain(self) -> None:
         """Stop in order: not ready, then no new connections, then the end of what is open.
@@ -166,9 +166,8 @@ class Service:
     async def stop(self) -> None:
         """Close the socket, every connection of a client and every one to a backend."""
         self.state.draining = self.state.stopping = True
-        for server in (*self._servers, self._admin_server):
-            if server is not None:
-                server.close()
+        for server in (*self._servers, *self._admin_servers):
+            server.close()
         await self.listener.shutdown(0.01)
         await self.admin_listener.shutdown(0.01)
         present = [target.upstream for target in self.state.router.targets]
@@ -225,6 +224,20 @@ class Service:
                 note_failure(call, error)
 
 
+async def _serve(listener: Listener, sockets: Sequence[socket.socket]) -> list[asyncio.Server]:
+    """Have a listener's connections begin at sockets that listen; return their servers."""
+    loop = asyncio.get_running_loop()
+    servers = []
+    for each in sockets:
+        create = loop.create_unix_server if each.family == socket.AF_UNIX else loop.create_server
+        servers.append(await create(listener.accept, sock=each, backlog=BACKLOG))
+    return servers
+
+
+def _port(sockets: Sequence[socket.socket]) -> int:
+    return 0 if sockets[0].family == socket.AF_UNIX else int(sockets[0].getsockname()[1])
+
+
 def _explain(call: Call, error: Exception) -> Response:
     """Return what a client is told of a failure before anything was sent."""
     if isinstance(error, ConnectionError):
@@ -270,5 +283,9 @@ def _hosts(config: Config) -> list[frozenset[str] | None]:
     None where every name is welcome.
     """
     names = frozenset(name.lower() for name in config.server.hosts)
+    # No web page reaches a unix socket, and what does, a server in front, may pass any name on.
     places = (config.server.listen, config.server.admin)
-    return [None if each and is_reached_from_elsewhere(each) else names for each in places]
+    return [
+        None if each and (is_unix(each) or is_reached_from_elsewhere(each)) else names
+        for each in places
+    ]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from wellspoken.proxy.cli.options import add_options, bare_parser
+from wellspoken.proxy.cli.options import UPSTREAM_TLS, add_options, bare_parser, upstream_tls
 
 if TYPE_CHECKING:
     from wellspoken.proxy.doctor.probe import Probe, Report
@@ -41,6 +41,7 @@ _OPTIONS: Final = {
     "--only NAME...": f"run this probe{_MORE}",
     "--skip NAME...": f"leave this one out{_MORE}",
     "--list": "name the probes, and end",
+    **UPSTREAM_TLS,
 }
 _COMPARE: Final = (
     "two servers side by side, each a URL, or a .json file that --json wrote; the other options "
@@ -136,6 +137,7 @@ def _diagnose(options: argparse.Namespace, url: str, probes: Sequence[Probe]) ->
         model=options.model,
         tokenizer=options.tokenizer,
         limit=options.timeout,
+        tls=upstream_tls(options),
     )
     log = logging.getLogger("wellspoken")
     level = log.level

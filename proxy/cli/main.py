@@ -14,11 +14,13 @@ from typing import Any, Final
 
 from wellspoken.proxy.cli.options import (
     COMMANDS,
+    UPSTREAM_TLS,
     add_options,
     nearest_command,
     serving_flags,
     serving_parser,
     start,
+    upstream_tls,
 )
 
 _URL_HELP: Final = """\
@@ -52,6 +54,7 @@ _URL_OPTIONS: Final = {
     "key itself",
     "--tokenizer NAME_OR_FILE": "the model's tokenizer, for exact token bytes: a tiktoken "
     "encoding, a .tiktoken file or a tokenizer.json",
+    **UPSTREAM_TLS,
 }
 
 
@@ -173,6 +176,7 @@ def _url_flags(options: argparse.Namespace) -> dict[str, Any]:
         "adapter": options.adapter,
         "key": options.upstream_key,
         "tokenizer": options.tokenizer,
+        "tls": upstream_tls(options),
     }
     given = {key: value for key, value in backend.items() if value is not None}
     return {"backend": [given], **serving_flags(options)}

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from socket import socket
 
+    from wellspoken.proxy.config import Config
+
 COMMANDS: Final = {
     "serve": "serve",
     "check": "config",
@@ -29,11 +31,22 @@ COMMANDS: Final = {
 """Each command's module: its `main` takes it with what stands after it, its `parser_of` parses."""
 
 _SERVING: Final = {
-    "--listen HOST:PORT": "where to listen (default 127.0.0.1:8010)",
+    "--listen HOST:PORT": "where to listen (default 127.0.0.1:8010); or unix:/path",
     "--workers N": "processes that answer (default 1)",
     "--log-format {auto,text,json}": "auto: text on a terminal, else json",
     "--log-level {debug,info,warning,error}": "info",
     "--watch": "read the file again when it changes, as SIGHUP does",
+}
+_TLS: Final = {
+    "--tls-certificate FILE": "speak https, with this certificate (PEM)",
+    "--tls-key FILE": "its key, where that stands in another file",
+    "--tls-client-ca FILE": "clients need a certificate of this authority",
+}
+UPSTREAM_TLS: Final = {
+    "--upstream-ca FILE": "the authority whose certificate an https server has (PEM)",
+    "--upstream-certificate FILE": "the certificate that the server wants of its clients",
+    "--upstream-certificate-key FILE": "its key, where that stands in another file",
+    "--upstream-server-name NAME": "what the server's certificate is for, if not the URL's host",
 }
 _HOW_MUCH: Final = {
     "-q, --quiet": "say only what went wrong",
@@ -118,6 +131,7 @@ def serving_parser(prog: str, usage: str, description: str) -> Parser:
     """Return a parser with the options of whatever listens."""
     parser = bare_parser(prog, usage, description)
     add_options(parser, _SERVING)
+    add_options(parser, _TLS)
     add_options(parser.add_mutually_exclusive_group(), _HOW_MUCH)
     parser.set_defaults(watch=None, verbose=None)
     add_options(parser.add_mutually_exclusive_group(), _WHO)
@@ -140,11 +154,25 @@ def serving_flags(options: argparse.Namespace) -> dict[str, Any]:
         value = getattr(options, key)
         if value is not None:
             flags.setdefault(section, {})[key.removeprefix("log_")] = value
+    tls = {key: getattr(options, f"tls_{key}") for key in ("certificate", "key", "client_ca")}
+    if given := {key: value for key, value in tls.items() if value is not None}:
+        flags["tls"] = given
     if options.key is not None:
         flags["auth"] = {"keys": options.key}
     elif options.auth is not None:
         flags["auth"] = options.auth
     return flags
+
+
+def upstream_tls(options: argparse.Namespace) -> dict[str, str] | None:
+    """Return what the options of `UPSTREAM_TLS` say, as a backend's table has it."""
+    names = {
+        "ca": options.upstream_ca,
+        "certificate": options.upstream_certificate,
+        "key": options.upstream_certificate_key,
+        "server_name": options.upstream_server_name,
+    }
+    return {key: value for key, value in names.items() if value is not None} or None
 
 
 def package_folder() -> Path:
@@ -188,7 +216,7 @@ def start(file: str | None, flags: dict[str, Any]) -> int:
         from wellspoken.proxy import workers
 
         return workers.run(config, source)
-    sockets = _listening(config.server.listen)
+    sockets = _listening(config)
     with _loading():
         from wellspoken.proxy.lifecycle.run import run
     return run(config, source, sockets)
@@ -215,7 +243,7 @@ def _loading() -> Iterator[None]:
             os.environ[name] = before
 
 
-def _listening(listen: str) -> list[socket]:
+def _listening(config: Config) -> list[socket]:
     """Return sockets that listen, while the rest is still to be loaded, which takes longer.
 
     None where that fails: whoever needs them tries once more, and says why.
@@ -223,6 +251,6 @@ def _listening(listen: str) -> list[socket]:
     from wellspoken.proxy.http.sockets import listening
 
     try:
-        return listening(listen)
+        return listening(config.server.listen, mode=int(config.server.socket_mode, 8))
     except OSError:
         return []

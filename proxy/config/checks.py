@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,11 +16,13 @@ from wellspoken.proxy.config.backend_headers import header_rules
 from wellspoken.proxy.config.engine_keys import engine_rules, names_of_models
 from wellspoken.proxy.config.places import Path
 from wellspoken.proxy.config.problems import Problem, path_text, suggestion
-from wellspoken.proxy.config.tables import Auth, Backend, Config, Store
+from wellspoken.proxy.config.tables import Auth, Backend, BackendTls, Config, Server, Store, Tls
 from wellspoken.proxy.config.values import (
+    UNIX,
     ConfigError,
     check_reference,
     find_endpoint,
+    is_unix,
     normal_url,
     parse_listen,
     store_url,
@@ -54,7 +57,8 @@ def check_rules(config: Config) -> Iterator[Problem]:
     except ConfigError as error:
         yield Problem(("server", "listen"), str(error))
     if config.server.admin is not None:
-        yield from _admin(config.server.admin, config.server.listen)
+        yield from _admin(config.server)
+    yield from _tls(config.tls, config.server.listen)
     yield from _cors(config)
     yield from _store(config.store)
     several = len(config.backend) + (config.engine is not UNSET) > 1
@@ -115,17 +119,47 @@ def _models(config: Config) -> Iterator[Problem]:
                 )
 
 
-def _admin(admin: str, listen: str) -> Iterator[Problem]:
-    """Refuse what is no address, and the one that clients have."""
+def _admin(server: Server) -> Iterator[Problem]:
+    """Refuse what is no address, the one that clients have, and a socket that none could share."""
     path: Path = ("server", "admin")
+    admin = server.admin or ""
     try:
         where = parse_listen(admin)
     except ConfigError as error:
         yield Problem(path, f"server.admin: {str(error).removeprefix('listen: ')}")
         return
-    if where[1] and where == parse_listen(listen):
-        text = "this is server.listen. Choose another port, or take it out."
+    with suppress(ConfigError):  # told elsewhere
+        if (where[1] or is_unix(admin)) and where == parse_listen(server.listen):
+            text = "this is server.listen. Choose another address, or take it out."
+            yield Problem(path, f"server.admin: {text}")
+    if is_unix(admin) and server.workers > 1:
+        text = "several workers cannot share this one. Write a port: 127.0.0.1:8011"
         yield Problem(path, f"server.admin: {text}")
+
+
+def _tls(tls: Tls, listen: str) -> Iterator[Problem]:
+    """Refuse what says nothing without a certificate, and TLS where the file system guards."""
+    for key in ("key", "client_ca"):
+        if tls.certificate is None and getattr(tls, key) is not None:
+            text = f"tls.{key}: without a certificate nothing is secured. Set tls.certificate, too."
+            yield Problem(("tls", key), text, at_key=True)
+    with suppress(ConfigError):  # told elsewhere
+        if tls.certificate is not None and is_unix(listen):
+            text = "tls.certificate: a unix socket has no TLS. Take this out, or listen on a port."
+            yield Problem(("tls", "certificate"), text, at_key=True)
+
+
+def _backend_tls(backend: Backend, path: Path) -> Iterator[Problem]:
+    """Refuse TLS for a backend that is not asked over it, and half a pair."""
+    where = path_text(path)
+    if backend.tls.key is not None and backend.tls.certificate is None:
+        text = f"{where}.tls.key: it is the key of a certificate. Set certificate, too."
+        yield Problem((*path, "tls", "key"), text, at_key=True)
+    with suppress(ConfigError):
+        if backend.tls != BackendTls() and not normal_url(backend.url).startswith("https:"):
+            text = f"{where}.tls: the url is no https:// one, so this would do nothing. "
+            text += "Write https://, or take it out."
+            yield Problem((*path, "tls"), text, at_key=True)
 
 
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
@@ -206,6 +240,8 @@ def _is_here(url: str, listen: str) -> bool:
         host, port = parse_listen(listen)
     except ConfigError:
         return False
+    if host.startswith(UNIX):
+        return url == host
     there = urlsplit(url)
     if there.scheme != "http" or (there.port or 80) != port:
         return False
@@ -234,6 +270,7 @@ def _backend(backend: Backend, at: int, several: bool, listen: str) -> Iterator[
             )
     except ConfigError as error:
         yield Problem((*path, "url"), f"{where}: {error}")
+    yield from _backend_tls(backend, path)
     if backend.key is not None:
         try:
             check_reference(backend.key)

@@ -25,7 +25,7 @@ LARGEST: Final = 64 * 1024 * 1024
 """Bytes of a file; what has more, as /dev/zero, is none."""
 
 ENV_PREFIX: Final = "WELLSPOKEN_"
-_SECTIONS: Final = ("server", "timeouts", "limits", "store", "log", "traces", "engine")
+_SECTIONS: Final = ("server", "tls", "timeouts", "limits", "store", "log", "traces", "engine")
 """The tables that variables exist for."""
 
 _TABLES: Final = frozenset({"caps", "environment"})  # keys that no variable can hold
@@ -40,6 +40,13 @@ _IN_A_VARIABLE: Final = {"bool": "true or false", "int": "a whole number"}
 _FLAGS: Final = {
     ("backend", "url"): "URL",
     ("backend", "key"): "--upstream-key",
+    ("backend", "tls", "ca"): "--upstream-ca",
+    ("backend", "tls", "certificate"): "--upstream-certificate",
+    ("backend", "tls", "key"): "--upstream-certificate-key",
+    ("backend", "tls", "server_name"): "--upstream-server-name",
+    ("tls", "certificate"): "--tls-certificate",
+    ("tls", "key"): "--tls-key",
+    ("tls", "client_ca"): "--tls-client-ca",
     ("engine", "kind"): "--engine",
     ("engine", "arguments"): "--",
     ("auth",): "--auth",

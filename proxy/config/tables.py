@@ -22,6 +22,7 @@ Positive = Annotated[float, Meta(gt=0, le=1e9, extra={"unit": DURATION})]
 # At most a pebibyte: what parses HTTP and what stores take no more than 64 bits.
 Size = Annotated[int, Meta(ge=1, le=1 << 50, extra={"unit": SIZE})]
 Count = Annotated[int, Meta(ge=1)]
+Mode = Annotated[str, Meta(pattern=r"^0?[0-7]{3}$")]  # whom a file is for, as chmod has it
 INT32: Final = (1 << 31) - 1  # the most that llama.cpp's own settings hold
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 NameOrPath = Annotated[str, Meta(min_length=1, max_length=4096)]  # a name, or a path
@@ -32,12 +33,22 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     listen: str = "127.0.0.1:8010"
     admin: str | None = None
+    socket_mode: Mode = "0660"
     hosts: tuple[str, ...] = ()
     cors: tuple[str, ...] | str = ()
     drain_delay: Seconds = 0.0
     drain_timeout: Seconds = 300.0
     workers: Annotated[int, Meta(ge=1, le=256)] = 1
     watch: bool = False
+
+
+class Tls(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What secures the connections of clients, each the path of a PEM file; none: plain HTTP."""
+
+    certificate: str | None = None
+    key: str | None = None
+    client_ca: str | None = None
+    client_certificates: Literal["required", "optional"] = "required"
 
 
 class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,6 +109,15 @@ FORWARDED: Final = (
 the one that has a session's cache, and by which vLLM and gateways choose a rank and an order."""
 
 
+class BackendTls(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whom an https backend's connections trust, and how they say who asks; paths of PEM files."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    server_name: Name | None = None
+
+
 class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One upstream server and how to speak with it."""
 
@@ -124,6 +144,7 @@ class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     headers: dict[Name, str] = {}
     caps: Caps = Caps()
     ui: bool = False
+    tls: BackendTls = BackendTls()
 
 
 class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -262,6 +283,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     server: Server = Server()
+    tls: Tls = Tls()
     timeouts: Timeouts = Timeouts()
     limits: Limits = Limits()
     backend: tuple[Backend, ...] = ()

@@ -11,6 +11,9 @@ from urllib.parse import urlsplit
 
 from wellspoken.proxy.config.tables import Backend, Engine, Store
 
+UNIX = "unix:"
+"""What the address of a unix socket begins with."""
+
 
 class ConfigError(Exception):
     """The configuration cannot be used; the message names the key and what to do."""
@@ -101,14 +104,20 @@ LONGEST_SOCKET = 107 if sys.platform == "linux" else 103
 def parse_listen(text: str) -> tuple[str, int]:
     """Return host and port of `host:port`, `[v6]:port`, `:port` (every interface) or `port`.
 
-    Raises ConfigError for anything else.
+    Of a unix socket, `unix:/path`, that is the host, and the port is 0. Raises ConfigError for
+    anything else.
     """
+    if text.strip()[:5].lower() == UNIX:
+        try:
+            return UNIX + _socket(text.strip()[5:]), 0
+        except ConfigError as error:
+            raise ConfigError(f"listen: {str(error).removeprefix('url: ')}") from None
     host, _, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not (port.isascii() and port.isdigit() and int(port) < 65536):
         raise ConfigError(
             f"listen: {text!r} is no address. Write it like 127.0.0.1:8010, or 0.0.0.0:8010 "
-            "to be reachable from other machines."
+            "to be reachable from other machines, or unix:/run/wellspoken/api.sock."
         )
     if ":" not in text:
         host = "127.0.0.1"
@@ -117,7 +126,14 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 def is_loopback(host: str) -> bool:
     """Say whether a bind to `host`, as `parse_listen` gives it, is for this machine alone."""
+    if host.startswith(UNIX):
+        return True
     return host.lower() in ("localhost", "::1") or _LOOPBACK.fullmatch(host) is not None
+
+
+def is_unix(listen: str) -> bool:
+    """Say whether an address to listen on is a unix socket's. Raises ConfigError."""
+    return parse_listen(listen)[0].startswith(UNIX)
 
 
 def is_reached_from_elsewhere(listen: str) -> bool:

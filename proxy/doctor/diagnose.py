@@ -7,7 +7,7 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from wellspoken.proxy.doctor.probe import (
 from wellspoken.proxy.doctor.sender import Sender
 from wellspoken.proxy.lifecycle.build import build, version
 from wellspoken.proxy.server import Service
+from wellspoken.proxy.tls.certificates import client_context
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.target import stop_detectors
 
@@ -45,7 +46,10 @@ _REPAIRS: Final = re.compile(rb"^: repairs (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """What server to probe, and how; `limit` in seconds for one answer. `key` is a reference."""
+    """What server to probe, and how; `limit` in seconds for one answer. `key` is a reference.
+
+    `tls`: as [backend.tls].
+    """
 
     url: str
     probes: Sequence[Probe]
@@ -54,6 +58,7 @@ class DoctorOptions:
     model: str | None = None
     tokenizer: str | None = None
     limit: float = 30.0
+    tls: Mapping[str, str] | None = None
 
 
 class NoServer(Exception):
@@ -109,7 +114,8 @@ async def _open_sides(options: DoctorOptions) -> AsyncIterator[tuple[Service, Se
         stack.push_async_callback(service.stop)
         stack.push_async_callback(stop_detectors, service.state.router.targets)
         host, port = await service.start()
-        raw = Upstream(normal_url(options.url), config.timeouts, key=key)
+        tls = client_context(normal_url(options.url), config.backend[0].tls)
+        raw = Upstream(normal_url(options.url), config.timeouts, key=key, tls=tls)
         stack.push_async_callback(raw.close)
         front = Upstream(f"http://{host}:{port}", config.timeouts, key=guard.read_text())
         stack.push_async_callback(front.close)
@@ -119,7 +125,7 @@ async def _open_sides(options: DoctorOptions) -> AsyncIterator[tuple[Service, Se
 
 def _config(options: DoctorOptions, guard: str) -> Config:
     """Return the configuration of the proxy; the environment has no say, as it may open a store."""
-    given = {name: getattr(options, name) for name in ("url", "adapter", "key", "tokenizer")}
+    given = {name: getattr(options, name) for name in ("url", "adapter", "key", "tokenizer", "tls")}
     limit = options.limit
     return load(
         None,

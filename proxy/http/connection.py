@@ -11,9 +11,11 @@ tests/proxy/http/test_aiohttp_private.py holds what they have to be.
 from __future__ import annotations
 
 import asyncio
+import logging
+import ssl
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_writer import StreamWriter
@@ -24,8 +26,13 @@ from aiohttp.web_response import StreamResponse
 from aiohttp.web_server import Server
 
 from wellspoken.adapters.requests.errors import error_json
+from wellspoken.proxy.http.handshake import Handshake, explain_handshake
 from wellspoken.proxy.http.requests import fresh_id
 from wellspoken.proxy.http.responses import Reply, identifying, plain_head
+
+TOLD_SECONDS: Final = 60.0
+"""How long the same failure of handshakes is not told again."""
+_LOG: Final = logging.getLogger("wellspoken")
 
 
 class Connection(RequestHandler):
@@ -194,10 +201,38 @@ class Listener(Server):
         super().__init__(handler, handler_cancellation=True)
         self.refused = refused
         self.settings = connection  # of the connections to come
+        self.tls: ssl.SSLContext | None = None  # likewise
+        self.handshakes: set[asyncio.Task[None]] = set()
+        self._told: dict[str, float] = {}  # why handshakes failed: when that was last said
 
     def __call__(self) -> Connection:
         """Make the protocol of a new connection."""
         return Connection(self, loop=self._loop, **self.settings)
+
+    def accept(self) -> asyncio.Protocol:
+        """Make what a new connection begins with: with TLS that is its handshake."""
+        if self.tls is None:
+            return self()
+        return Handshake(self(), self.tls, self.settings["head_seconds"], self)
+
+    def note_failure(self, error: OSError) -> None:
+        """Log why a client's TLS handshake came to nothing, each reason once a minute.
+
+        A port that machines look at, probes and scanners, sees many; reasons there are few.
+        """
+        reason = explain_handshake(error)
+        now = self._loop.time()
+        if reason and now >= self._told.get(reason, 0.0):
+            self._told[reason] = now + TOLD_SECONDS
+            _LOG.warning("a client's TLS handshake failed: %s", reason)
+
+    async def shutdown(self, timeout: float | None = None) -> None:
+        """End every connection, those whose handshake is not over first."""
+        handshakes = tuple(self.handshakes)
+        for task in handshakes:
+            task.cancel()
+        await asyncio.gather(*handshakes, return_exceptions=True)
+        await super().shutdown(timeout)
 
     async def flush(self, seconds: float) -> None:
         """Wait until what was answered has left the process, at most `seconds`."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.proxy.config import Config
+from wellspoken.proxy.config.values import UNIX
 from wellspoken.proxy.lifecycle.build import version
 from wellspoken.proxy.server import Service
 from wellspoken.proxy.state import State
@@ -27,10 +30,9 @@ Longer than for a connection to PostgreSQL, after which the spool takes its plac
 
 async def banner(service: Service, host: str, port: int) -> str:
     """Return what is said at the start, at most 13 lines, with a request to copy."""
-    shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
-    base = f"http://{shown}:{port}"
-    lines = [f"wellspoken {version()} listens on {base}"]
     state, targets = service.state, service.state.router.targets
+    base, words = _address(state.config, host, port)
+    lines = [f"wellspoken {version()} listens on {host if host.startswith(UNIX) else base}"]
     away = await _find_out(state)
     reason = await state.why_unready()
     listed, trouble = ((), "") if away else await _list_models(service)
@@ -56,12 +58,26 @@ async def banner(service: Service, host: str, port: int) -> str:
     lines += [
         f"  health /readyz, metrics /metrics; OPENAI_BASE_URL={base}/v1",
         "Try:",
-        f"  curl {base}/v1/chat/completions \\",
+        f"  curl {words}{base}/v1/chat/completions \\",
         "    -H 'Content-Type: application/json' \\",
         *key,
         f"    -d '{body}'",
     ]
     return "\n".join(lines)
+
+
+def _address(config: Config, host: str, port: int) -> tuple[str, str]:
+    """Return the base of clients' URLs, and what curl needs to be told beside it."""
+    if host.startswith(UNIX):
+        return "http://localhost", f"--unix-socket {shlex.quote(host.removeprefix(UNIX))} "
+    shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
+    tls = config.tls
+    if tls.certificate is None:
+        return f"http://{shown}:{port}", ""
+    name, words = shown, f"--cacert {shlex.quote(tls.certificate)} "
+    if tls.client_ca is not None and tls.client_certificates == "required":
+        words += "--cert CLIENT.pem "
+    return f"https://{name}:{port}", words
 
 
 async def _find_out(state: State) -> str:

@@ -25,6 +25,7 @@ from wellspoken.proxy.config.values import (
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.routes import ROUTES
 from wellspoken.proxy.server import Service
+from wellspoken.proxy.tls.certificates import ClientContext, client_context
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.detector import Detector
 from wellspoken.proxy.upstream.target import Router, Target, TargetSettings
@@ -47,6 +48,7 @@ class Outside(NamedTuple):
     headers: StaticHeaders
     adapter: Adapter
     tokenizer: Tokenizer | None
+    tls: ClientContext | None = None
 
 
 def build(config: Config) -> Service:
@@ -103,19 +105,20 @@ def outside(part: Backend | Engine, where: str) -> Outside:
 
     `where`: its table, as messages name it. Raises ConfigError as `build` does.
     """
-    key = tokenizer = None
+    key = tokenizer = tls = None
     headers = StaticHeaders()
     try:
         if isinstance(part, Backend):
             key = read_key(part.key) if part.key is not None else None
             headers = read_headers(part.headers)
+            tls = client_context(normal_url(part.url), part.tls)
         refuse_endpoints(part.endpoints or (), ROUTES)
         adapter = _adapter(part.kind if isinstance(part, Engine) else part.adapter)
         if part.tokenizer is not None:
             tokenizer = Tokenizer(part.tokenizer, download=part.tokenizer_download)
     except ConfigError as error:
         raise ConfigError(f"{where}.{error}") from error
-    return Outside(key, headers, adapter, tokenizer)
+    return Outside(key, headers, adapter, tokenizer, tls)
 
 
 def _adapter(name: str) -> Adapter:
@@ -137,6 +140,7 @@ def target_of(part: Backend | Engine, found: Outside, config: Config) -> Target:
         config.timeouts,
         key=found.key,
         headers=found.headers,
+        tls=found.tls,
         alias=part.name if settings.places else "",
         places=settings.places,
     )

@@ -9,6 +9,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -23,12 +24,21 @@ from wellspoken.proxy.config.checks import refuse_endpoints
 from wellspoken.proxy.config.places import Path
 from wellspoken.proxy.config.problems import Problem, path_text
 from wellspoken.proxy.config.tables import Auth, Backend, Config, Engine, Store
-from wellspoken.proxy.config.values import ConfigError, parse_listen, read_key, store_url
+from wellspoken.proxy.config.values import (
+    UNIX,
+    ConfigError,
+    normal_url,
+    parse_listen,
+    read_key,
+    store_url,
+)
 from wellspoken.proxy.http.auth import Keys
+from wellspoken.proxy.http.sockets import refuse_taken
 from wellspoken.proxy.lifecycle.build import open_counters
 from wellspoken.proxy.lifecycle.hosted import kind_of
 from wellspoken.proxy.routes import ROUTES
 from wellspoken.proxy.store.database import StoreError
+from wellspoken.proxy.tls.certificates import client_context, expiries, server_contexts
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
 
 
@@ -53,6 +63,7 @@ def missing(config: Config) -> Iterator[Problem]:
     """Give what would keep the proxy from starting although the configuration itself is right."""
     if isinstance(config.auth, Auth):
         yield from _of_keys(config, config.auth)
+    yield from _of_tls(("tls",), partial(server_contexts, config.tls))
     for number, backend in enumerate(config.backend):
         yield from _of_backend(("backend", number), backend)
     if config.engine is not UNSET:
@@ -74,6 +85,8 @@ def _of_keys(config: Config, auth: Auth) -> Iterator[Problem]:
 
 def doubts(config: Config) -> Iterator[Problem]:
     """Give what may be meant as it is: a port that somebody has, an engine's warnings."""
+    with suppress(ConfigError):  # a problem, see `missing`
+        yield from expiries(config)
     try:
         why = _why_taken(*parse_listen(config.server.listen))
     except ConfigError:
@@ -105,12 +118,24 @@ def _failing(path: Path, work: Callable[[], Any]) -> Iterator[Problem]:
         yield Problem(path, f"{path_text(path)}: {text}")
 
 
+def _of_tls(path: Path, work: Callable[[], Any]) -> Iterator[Problem]:
+    """Read certificates as the proxy does; give what is wrong, at the key that names the file."""
+    try:
+        work()
+    except ConfigError as error:
+        key, _, why = str(error).removeprefix("tls.").partition(": ")
+        yield Problem((*path, key), f"{path_text((*path, key))}: {why}")
+
+
 def _of_backend(path: Path, backend: Backend) -> Iterator[Problem]:
     if backend.key is not None:
         yield from _failing((*path, "key"), partial(read_key, backend.key))
     for name, value in backend.headers.items():
         one = {name: value}
         yield from _failing((*path, "headers", name), partial(read_headers, one))
+    with suppress(ConfigError):  # of the URL, told already
+        url = normal_url(backend.url)
+        yield from _of_tls((*path, "tls"), partial(client_context, url, backend.tls))
     yield from _of_model(path, backend)
 
 
@@ -176,6 +201,8 @@ def _of_traces() -> Iterator[Problem]:
 
 def _why_taken(host: str, port: int) -> str:
     """Return why nothing can listen there, "" if something can; binds for a moment."""
+    if host.startswith(UNIX):
+        return _why_no_socket(host.removeprefix(UNIX))
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -189,4 +216,18 @@ def _why_taken(host: str, port: int) -> str:
                 if error.errno == errno.EADDRINUSE:
                     return f"port {port} is taken. That is as it should be if this proxy runs."
                 return f"nothing can listen on {host}:{port} here ({error.strerror})."
+    return ""
+
+
+def _why_no_socket(file: str) -> str:
+    """Return why nothing can listen at a path, "" if something can."""
+    try:
+        refuse_taken(file)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return f"{file} is taken. That is as it should be if this proxy runs."
+        return f"nothing can listen at {file} here ({error.strerror})."
+    folder = os.path.dirname(file)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"no socket can be made in {folder} by user {os.geteuid()}."
     return ""

@@ -14,6 +14,7 @@ from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.lifecycle.build import Outside, outside, target_of
 from wellspoken.proxy.lifecycle.watch import aside
 from wellspoken.proxy.server import Service
+from wellspoken.proxy.tls.certificates import ServerContexts, expiries, server_contexts
 from wellspoken.proxy.upstream.target import Target, start_detectors, stop_detectors
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Change(NamedTuple):
     config: Config
     keys: Keys
     admin: Keys
+    contexts: ServerContexts
     backends: tuple[Outside, ...]
     warnings: list[str]
 
@@ -89,12 +91,12 @@ class Reloader:
             if target is None or old != backend:
                 target = target_of(backend, found, change.config)
             elif target.upstream is not None:
-                target.upstream.use(found.key, found.headers)
+                target.upstream.use(found.key, found.headers, found.tls)
             targets.append(target)
         targets += present[len(before) :]  # the engine's, which stays
         self.described = _describe(service, change, targets)
         gone = [target for target in present if target not in targets]
-        service.become(change.config, targets, change.keys, change.admin)
+        service.become(change.config, targets, change.keys, change.admin, change.contexts)
         if self._hosted is not None:
             self._hosted.timeouts = change.config.timeouts  # of the connections to its next start
         start_detectors(targets)
@@ -114,7 +116,9 @@ def _read(config: Config, basis: Config) -> Change:
     """Return the change from `basis` to `config`. Raises ConfigError."""
     config, warnings = _possible(config, basis)
     found = tuple(outside(each, f"backend[{at}]") for at, each in enumerate(config.backend))
-    return Change(basis, config, Keys.of(config), Keys.of_admin(config), found, warnings)
+    keys, admin, contexts = Keys.of(config), Keys.of_admin(config), server_contexts(config.tls)
+    warnings += [problem.text for problem in expiries(config)]
+    return Change(basis, config, keys, admin, contexts, found, warnings)
 
 
 def _possible(config: Config, basis: Config) -> tuple[Config, list[str]]:

@@ -19,7 +19,7 @@ from wellspoken.engine.failure import EngineError
 from wellspoken.engine.first_of import first_of
 from wellspoken.proxy import logs, tracing
 from wellspoken.proxy.config import Config, ConfigSource
-from wellspoken.proxy.config.values import ConfigError
+from wellspoken.proxy.config.values import ConfigError, is_unix
 from wellspoken.proxy.lifecycle.banner import banner
 from wellspoken.proxy.lifecycle.build import build
 from wellspoken.proxy.lifecycle.labels import LabelLearner
@@ -29,6 +29,7 @@ from wellspoken.proxy.lifecycle.signals import Signals
 from wellspoken.proxy.lifecycle.watch import Watcher
 from wellspoken.proxy.logs import Logs
 from wellspoken.proxy.server import Service
+from wellspoken.proxy.tls.certificates import expiries
 from wellspoken.proxy.upstream.target import start_detectors
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ async def serve(
     progress = progress if progress is not None else EngineProgress(sys.stderr)
     try:
         service = build(config)
+        for problem in expiries(config):
+            service.state.log.warning("%s", problem.text)
         hosted = _engine_of(config, service, progress)
         traces = tracing.begin(config.traces, service.hooks)
     except ConfigError as error:
@@ -274,6 +277,11 @@ async def _came_up(hosted: Hosted, service: Service) -> bool:
 
 def cannot_listen(where: str, error: OSError, option: str = "--listen") -> str:
     """Return what to say to a user who cannot have the address that `option` sets."""
+    if is_unix(where):
+        advice = f"Choose another with {option}."
+        if error.errno == errno.EADDRINUSE:
+            advice = f"Stop that program, or listen elsewhere with {option}."
+        return f"cannot listen on {where}: {error.strerror or error}. {advice}"
     if error.errno == errno.EADDRINUSE:
         host, _, port = where.rpartition(":")
         other = f"{option} {host}:{int(port) % 65535 + 1}"

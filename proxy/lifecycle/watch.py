@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from wellspoken.proxy.config import Config
 from wellspoken.proxy.config.tables import Auth
 from wellspoken.proxy.config.values import ConfigError
+from wellspoken.proxy.tls.certificates import named_files
 
 Found = TypeVar("Found")
 
@@ -26,7 +27,7 @@ SETTLED: Final = 0.25
 """Seconds in which a file that has changed must not change again: somebody may be writing it."""
 _LOG: Final = logging.getLogger("wellspoken")
 _WHOLE: Final = "the configuration stays"
-_KEYS: Final = "the keys stay"
+_KEYS: Final = "keys and certificates stay"
 
 
 async def aside(work: Callable[[], Found]) -> Found:
@@ -51,11 +52,11 @@ async def aside(work: Callable[[], Found]) -> Found:
 class Watcher:
     """Has a configuration read again when `asked` is set, and when a file of it has changed.
 
-    The files of keys are looked at every few seconds, the configuration's own (`file`) where
-    `server.watch` says so; both by what they hold, since Kubernetes swaps a symbolic link above
-    them. `load` returns the configuration as it is now, off the loop; `apply` takes it over and
-    returns warnings, as `Reloader.apply` does; `told` hears whether the last reading was good, and
-    `describe` says what has changed by it.
+    The files of keys and certificates are looked at every few seconds, the configuration's own
+    (`file`) where `server.watch` says so; both by what they hold, since Kubernetes swaps a symbolic
+    link above them. `load` returns the configuration as it is now, off the loop; `apply` takes it
+    over and returns warnings, as `Reloader.apply` does; `told` hears whether the last reading was
+    good, and `describe` says what has changed by it.
     """
 
     config: Config
@@ -131,6 +132,9 @@ class Watcher:
         for backend in self.config.backend:
             references += [*filter(None, (backend.key,)), *backend.headers.values()]
         watched += [Path(r.removeprefix("file:")) for r in references if r.startswith("file:")]
+        watched += [Path(file) for _, file in named_files(self.config.tls)]
+        for backend in self.config.backend:
+            watched += [Path(file) for _, file in named_files(backend.tls)]
         return {path: digest for path in watched if (digest := _digest(path)) is not None}
 
     async def _read(self, what: str, *, asked: bool) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 from wellspoken.proxy.config.backend_headers import StaticHeaders
 from wellspoken.proxy.config.tables import Timeouts
+from wellspoken.proxy.tls.certificates import ClientContext
 from wellspoken.proxy.upstream.failures import (
     UNREACHABLE,
     ConnectionCut,
@@ -60,6 +61,7 @@ class Upstream:
         *,
         key: str | None = None,
         headers: StaticHeaders = NO_HEADERS,
+        tls: ClientContext | None = None,
         title: str = "",
         alias: str = "",
         places: Sequence[str] = (),
@@ -78,7 +80,7 @@ class Upstream:
         self._places = tuple(place.encode() for place in places)
         self._secrets: deque[bytes] = deque(maxlen=_SECRETS)  # the newest, which is sent, first
         self.on_failure: Callable[[UpstreamError], None] | None = None
-        self.use(key, headers)
+        self.use(key, headers, tls)
 
     async def open(
         self,
@@ -136,11 +138,20 @@ class Upstream:
             self._heads[method, path, coded] = head
         return head
 
-    def use(self, key: str | None, headers: StaticHeaders = NO_HEADERS) -> None:
-        """Send this key and these headers with every request from now on.
+    def use(
+        self,
+        key: str | None,
+        headers: StaticHeaders = NO_HEADERS,
+        tls: ClientContext | None = None,
+    ) -> None:
+        """Send this key and these headers with every request, secured so, from now on.
 
-        What was sent before is still hidden from clients.
+        What was sent before is still hidden from clients. Connections that trust other files, or
+        show another certificate, take no further request.
         """
+        self._address.tls, before = tls, self._address.tls
+        if before is not None and (tls is None or tls.digest != before.digest):
+            self.connections.renew()
         fixed = f"Host: {self._address.host}\r\nUser-Agent: wellspoken\r\n".encode()
         self._fixed = fixed + headers.lines
         self._heads.clear()

@@ -50,11 +50,12 @@ class Peer(NamedTuple):
     """Whom a message is about: `name` follows the word "the" in it.
 
     An address is of a server somewhere, a socket of one on this machine; an engine is run, and
-    started again when it ends, by the proxy itself.
+    started again when it ends, by the proxy itself. `secure`: it is spoken to over TLS.
     """
 
     name: str
     kind: Literal["address", "socket", "engine"]
+    secure: bool = False
 
     @classmethod
     def of(cls, url: str, title: str = "", alias: str = "") -> Peer:
@@ -65,7 +66,8 @@ class Peer(NamedTuple):
         if title:
             return cls(f"engine ({title})", "engine")
         name = f"backend {alias}" if alias else f"backend at {url}"
-        return cls(name, "socket" if url.startswith("unix:") else "address")
+        kind: Literal["address", "socket"] = "socket" if url.startswith("unix:") else "address"
+        return cls(name, kind, url.startswith("https:"))
 
 
 _AGAIN = "Where it ended, the proxy starts it again: send the request again."
@@ -89,12 +91,9 @@ def not_connected(peer: Peer, error: OSError, seconds: float) -> UpstreamError:
             f"The host name of the {who} is not known. Check its spelling in the URL, "
             "and the name service of this machine.",
         )
-    if isinstance(error, ssl.SSLError):
-        return UpstreamError(
-            "tls",
-            f"No TLS connection to the {who}: {error.reason}. Check its certificate, "
-            "and whether it speaks https or plain http.",
-        )
+    # Several servers (asyncio's) end a handshake that they refuse without saying why.
+    if isinstance(error, ssl.SSLError) or (peer.secure and isinstance(error, _ENDED)):
+        return _not_secured(peer, error)
     # Several addresses that all refuse are one OSError without errno, which quotes each.
     if isinstance(error, ConnectionRefusedError) or "refused" in str(error).lower():
         return UpstreamError(
@@ -107,6 +106,75 @@ def not_connected(peer: Peer, error: OSError, seconds: float) -> UpstreamError:
         f"The {who} cannot be reached ({error.strerror or 'no route'}). Check the "
         "address, and the network between.",
     )
+
+
+_TRUST: Final = (
+    "its certificate is of an authority that this machine does not trust. Name the authority's "
+    "certificate: ca under [backend.tls], or --upstream-ca FILE."
+)
+_DISTRUSTED: Final = {
+    9: "its certificate is not valid yet. Check the clocks of both machines.",
+    10: "its certificate has expired. Renew it on the server.",
+    18: _TRUST,  # signed by itself
+    19: _TRUST,  # the end of the chain is
+    20: _TRUST,
+    21: _TRUST,
+    23: "its certificate was revoked. Give the server a new one.",
+    62: "its certificate is for another name than the URL's. Write a name that stands in it, or "
+    "say which one it is for: server_name under [backend.tls], or --upstream-server-name NAME.",
+}
+"""What to do, by X509_V_ERR_..."""
+_DISTRUSTED_IP: Final = 64  # the same as 62, where the URL has an address
+_WANTED: Final = (
+    "it wants a certificate of its clients. Name one that it trusts, with its key: certificate and "
+    "key under [backend.tls], or --upstream-certificate FILE."
+)
+_REFUSED: Final = (
+    "it refused the proxy's own certificate. Name a valid one that it trusts: certificate and key "
+    "under [backend.tls], or --upstream-certificate FILE."
+)
+_ALERTS: Final = {
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": _WANTED,
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": _WANTED,  # as TLS 1.2 has it
+    "TLSV1_ALERT_UNKNOWN_CA": _REFUSED,
+    "SSLV3_ALERT_BAD_CERTIFICATE": _REFUSED,
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": _REFUSED,
+    "SSLV3_ALERT_CERTIFICATE_REVOKED": _REFUSED,
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _REFUSED,
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": _REFUSED,
+    "TLSV1_ALERT_ACCESS_DENIED": _REFUSED,
+    "TLSV1_ALERT_DECRYPT_ERROR": _REFUSED,
+    "WRONG_VERSION_NUMBER": "it does not speak TLS there. Write http:// in its URL, or the port of "
+    "its https.",
+    "UNSUPPORTED_PROTOCOL": "it speaks nothing newer than TLS 1.1. Turn TLS 1.2 or 1.3 on in it.",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "it speaks nothing newer than TLS 1.1. Turn TLS 1.2 or 1.3 on "
+    "in it.",
+}
+"""What to do, by what OpenSSL calls what the server said, or did."""
+
+
+_ENDED: Final = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
+_MAYBE: Final = (
+    "Its log says why; if it wants a certificate of its clients, name one: certificate and key "
+    "under [backend.tls], or --upstream-certificate FILE."
+)
+
+
+def _not_secured(peer: Peer, error: OSError) -> UpstreamError:
+    """Return why TLS with `peer` failed, at once or, as TLS 1.3 has it, after the handshake."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        code = 62 if error.verify_code == _DISTRUSTED_IP else error.verify_code
+        why = _DISTRUSTED.get(
+            code, f"its certificate was refused ({error.verify_message}). Give it another."
+        )
+    elif not isinstance(error, ssl.SSLError):
+        why = f"it ended the handshake. {_MAYBE}"
+    else:
+        why = _ALERTS.get(
+            error.reason or "",
+            f"{error.reason or error}. Check its certificate, and whether it speaks https.",
+        )
+    return UpstreamError("tls", f"No TLS connection to the {peer.name}: {why}")
 
 
 def _no_socket(peer: Peer, error: OSError, seconds: float) -> UpstreamError:
@@ -167,14 +235,17 @@ def not_read(peer: Peer, error: Exception, first: bool, seconds: float) -> Upstr
             f"The {peer.name} sent nothing more of its answer for {seconds:g} s. Look at its "
             "log; if it is only slow, raise timeouts.between_chunks.",
         )
+    if isinstance(error.__cause__, ssl.SSLError):
+        return _not_secured(peer, error.__cause__)
     if isinstance(error, NotHttp):
         return UpstreamError(
             "protocol",
             f"The {peer.name} answered something that is not HTTP. {_NOT_HTTP[peer.kind]}",
         )
+    # With TLS 1.3 a client is refused behind its handshake.
+    advice = _MAYBE if first and peer.secure else _CUT[peer.kind]
     return UpstreamError(
-        "cut",
-        f"The {peer.name} closed the connection before its answer was complete. " + _CUT[peer.kind],
+        "cut", f"The {peer.name} closed the connection before its answer was complete. {advice}"
     )
 
 

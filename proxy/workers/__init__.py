@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final
 
 from msgspec import structs
 
 from wellspoken.proxy.config import Config, ConfigSource
-from wellspoken.proxy.config.values import parse_listen
+from wellspoken.proxy.config.values import is_unix, parse_listen
+from wellspoken.proxy.http.sockets import listening
 from wellspoken.proxy.lifecycle.progress import log_on_stderr, print_out
 from wellspoken.proxy.lifecycle.signals import Signals
 from wellspoken.proxy.lifecycle.watch import Watcher
@@ -57,9 +59,14 @@ async def serve(
     """Start the workers, and keep them until SIGTERM or SIGINT; see `run`."""
     with ExitStack() as ports:
         held: dict[str, str] = {}
+        sockets: list[socket.socket] = []
         for option, where in _addresses(config).items():
             host, number = parse_listen(where)
             try:
+                if is_unix(where):  # which no two can listen at, so that they share one
+                    sockets += listening(where, mode=int(config.server.socket_mode, 8))
+                    ports.callback(sockets[0].close)
+                    continue
                 port = await Port.reserve(host, number)
             except OSError as error:
                 from wellspoken.proxy.lifecycle.run import (
@@ -74,7 +81,8 @@ async def serve(
             held[option] = f"{literal}:{port.number}"
         server = structs.replace(config.server, **held)
         given = _addresses(config)
-        return await Parent(structs.replace(config, server=server), say, source, given).run()
+        config = structs.replace(config, server=server)
+        return await Parent(config, say, source, given, sockets).run()
 
 
 def _addresses(config: Config) -> dict[str, str]:
@@ -92,11 +100,12 @@ class Parent:
         say: Callable[[str], None],
         source: ConfigSource | None,
         addresses: Mapping[str, str],
+        sockets: Sequence[socket.socket] = (),
     ) -> None:
         self._say, self._source = say, source
         self._addresses = addresses  # as the source has them: they may be shorter, or have port 0
         self._log = logging.getLogger("wellspoken")
-        self._hub = Hub(config)
+        self._hub = Hub(config, sockets)
         self._signals = Signals()
         self._go = asyncio.Event()  # the first worker listens, or the end has come
         self._told = False  # whether the user was told where

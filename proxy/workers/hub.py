@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import Process
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -143,8 +143,9 @@ class Worker:
 class Hub:
     """All workers that run: their configuration, their counts with those of ended ones, quotas."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, sockets: Sequence[socket.socket] = ()) -> None:
         self.config = config
+        self.sockets = sockets  # that all workers accept from
         self.workers: set[Worker] = set()
         self.restarts = 0
         self.described = ""  # what the last reload has changed
@@ -255,11 +256,12 @@ async def spawn_worker(index: int, hub: Hub) -> Worker:
     ours, theirs = socket.socketpair()
     try:
         with theirs:
-            fd = theirs.fileno()
+            passed = [each.fileno() for each in (theirs, *hub.sockets)]
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "wellspoken.proxy.workers.worker", str(fd)),
+                *(sys.executable, "-P", "-m", "wellspoken.proxy.workers.worker"),
+                *map(str, passed),
                 stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(fd,),
+                pass_fds=passed,
                 start_new_session=True,
             )
         channel: Channel[ToParent] = await Channel.over(ours, decode_to_parent)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import sys
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Final
 
@@ -212,9 +213,13 @@ class ParentLink:
 
 
 def main() -> int:
-    """Serve what the parent at the other end of the given descriptor says; return the exit code."""
-    sock = socket.socket(fileno=int(sys.argv[1]))
-    sock.set_inheritable(False)
+    """Serve what the parent at the other end of the first descriptor says; return the exit code.
+
+    The others are sockets that listen already.
+    """
+    sock, *sockets = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+    for each in (sock, *sockets):
+        each.set_inheritable(False)
     try:
         message = first_message(sock)
     except DecodeError as error:
@@ -228,14 +233,18 @@ def main() -> int:
         return 0
     with log_on_stderr(message.config.log) as (progress, log):
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(message.config, progress, log, sock))
+            return runner.run(_serve(message.config, progress, log, sock, sockets))
 
 
 async def _serve(
-    config: Config, progress: EngineProgress, log: logs.Logs, sock: socket.socket
+    config: Config,
+    progress: EngineProgress,
+    log: logs.Logs,
+    sock: socket.socket,
+    sockets: Sequence[socket.socket],
 ) -> int:
     link = ParentLink(await Channel.over(sock, decode_to_worker))
-    return await serve(config, link.say, progress, link, output=log)
+    return await serve(config, link.say, progress, link, output=log, sockets=sockets)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -307,11 +308,15 @@ class Upstream:
     """The server; use it as an async context manager, then `url`, `requests`, `sent`, `received`.
 
     `refuse()` closes the listening socket, so the next connection is refused on the same port.
-    With `path` it listens on a unix socket there, whose file stays as real servers leave theirs.
+    With `path` it listens on a unix socket there, whose file stays as real servers leave theirs;
+    `tls` secures the port.
     """
 
-    def __init__(self, *scripts: Script, path: Path | None = None) -> None:
+    def __init__(
+        self, *scripts: Script, path: Path | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.path = path
+        self.tls = tls
         self.scripts = list(scripts)
         self.by_path: dict[str, list[Script]] = {}
         self.requests: list[Request] = []
@@ -327,7 +332,8 @@ class Upstream:
     @property
     def url(self) -> str:
         """The base URL, without a path."""
-        return f"http://127.0.0.1:{self.port}" if self.path is None else f"unix:{self.path}"
+        scheme = "http" if self.tls is None else "https"
+        return f"{scheme}://127.0.0.1:{self.port}" if self.path is None else f"unix:{self.path}"
 
     def script(self, path: str, *scripts: Script) -> None:
         """Answer these scripts in turn for requests whose target is `path` (the last one stays)."""
@@ -368,7 +374,7 @@ class Upstream:
         if self._holder is None:
             self._holder = hold(0)  # to the end, so that nobody else gets the port meanwhile
             self.port = self._holder.getsockname()[1]
-        self._server = await loop.create_server(self._connected, sock=hold(self.port))
+        self._server = await loop.create_server(self._connected, sock=hold(self.port), ssl=self.tls)
 
     async def __aenter__(self) -> Upstream:
         await self.listen()

@@ -115,6 +115,13 @@ class Connections:
             wire.close()
         self.idle.clear()
 
+    def renew(self) -> None:
+        """Have no connection that is open now take a further request."""
+        for wire in self.open:
+            wire.should_close = True
+        while self.idle:
+            self.idle.pop().close()
+
     def _note_end(self, wire: Wire) -> None:
         """Have a server's connections tried that ends one so soon after its last answer."""
         if self._loop.time() - wire.since < TRIAL:

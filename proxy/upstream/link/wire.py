@@ -233,7 +233,9 @@ class Wire(asyncio.Protocol):
         if self._until_end and exc is None and waiting is not None:
             self._complete = True
             self._tell(waiting)
-        self._fail(ConnectionCut(f"connection lost: {exc}"))
+        lost = ConnectionCut(f"connection lost: {exc}")
+        lost.__cause__ = exc
+        self._fail(lost)
 
     def close(self) -> None:
         """Close, once what was written has left."""
@@ -326,8 +328,11 @@ def tells_end(fields: Fields) -> bool:
 def _unacknowledged(transport: asyncio.BaseTransport) -> int:
     """Return how many bytes of what was sent the other side's kernel has not said to have."""
     found = bytearray(4)
+    socket = transport.get_extra_info("socket")
+    if socket is None:  # TLS whose connection below has gone already
+        return 0
     try:
-        fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, found)
+        fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, found)
     except OSError:  # not Linux's TCP
         return 0
     return int.from_bytes(found, sys.byteorder)

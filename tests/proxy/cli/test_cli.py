@@ -47,7 +47,7 @@ def configs(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
 
     monkeypatch.setattr(run, "run", remember)
     monkeypatch.setattr(workers, "run", lambda config, source: remember(config, source, []))
-    monkeypatch.setattr(listening, "listening", lambda listen: [])  # no port is taken
+    monkeypatch.setattr(listening, "listening", lambda listen, mode: [])  # no port is taken
     return seen
 
 
@@ -352,7 +352,7 @@ def test_it_listens_before_the_rest_is_loaded() -> None:
         "import sys; from wellspoken.proxy.http import sockets as listening\n"
         "from wellspoken.proxy.cli.main import main\n"
         "heavy = {'aiohttp', 'asyncio', 'prometheus_client', 'tiktoken', 'uvloop', 'ssl'}\n"
-        "def at_once(listen): sys.exit(', '.join(heavy & set(sys.modules)) or 0)\n"
+        "def at_once(listen, mode): sys.exit(', '.join(heavy & set(sys.modules)) or 0)\n"
         "listening.listening = at_once\n"
         "main(['http://127.0.0.1:9'])"
     )

@@ -23,6 +23,7 @@ from wellspoken.proxy.config.tables import (
     Server,
     Store,
     Timeouts,
+    Tls,
     Traces,
 )
 from wellspoken.proxy.config.values import ConfigError, normal_url, parse_listen, read_key
@@ -56,6 +57,7 @@ def test_the_examples_comments_are_a_configuration_too(
     active = [found[1] if (found := key.fullmatch(line)) else line for line in lines]
     active = [line for line in active if line.partition(" =")[0] not in alien]
     text = "\n".join(active).replace('kind = "llamacpp"', f'kind = "{kind}"')
+    text = text.replace('url = "http://localhost:8000"', 'url = "https://localhost:8000"')
     config = load(write(tmp_path, text), environ={})
     assert config.engine is not msgspec.UNSET and config.engine.kind == kind
     assert config.backend[1].key == "env:BACKEND_KEY"
@@ -67,7 +69,20 @@ def test_the_examples_comments_are_a_configuration_too(
         assert getattr(config.engine, name) == getattr(defaults, name), name
 
 
-TABLES = [Server, Timeouts, Limits, Auth, AuthClient, Store, Log, Traces, Backend, Engine, Caps]
+TABLES = [
+    Server,
+    Tls,
+    Timeouts,
+    Limits,
+    Auth,
+    AuthClient,
+    Store,
+    Log,
+    Traces,
+    Backend,
+    Engine,
+    Caps,
+]
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -80,7 +95,7 @@ def test_the_example_names_every_key(kind: type[msgspec.Struct]) -> None:
 def test_the_example_shows_the_defaults() -> None:
     raw = tomllib.loads(EXAMPLE.read_text())
     config = load(EXAMPLE, environ={})
-    sections = (Server, Timeouts, Limits, Auth, Store, Log, Traces)
+    sections = (Server, Tls, Timeouts, Limits, Auth, Store, Log, Traces)
     for section, kind in ((each.__name__.lower(), each) for each in sections):
         assert raw[section] and getattr(config, section) == kind(), section
     assert config.backend[0].caps == Caps()

@@ -21,6 +21,7 @@ from tests.proxy.endpoints.test_chat_stream import EVENTS
 from wellspoken.proxy.config import load
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.http.cors import EXPOSED
+from wellspoken.proxy.tls.certificates import ServerContexts
 
 PAGE = "https://chat.example"
 ALLOW = "Access-Control-Allow-"
@@ -232,7 +233,7 @@ async def test_a_real_browser(
         config = load(None, {**tables, "backend": [{"url": upstream.url}]}, {})
         service = proxy.service
         state = service.state
-        service.become(config, state.router.targets, state.keys, state.admin)
+        service.become(config, state.router.targets, state.keys, state.admin, ServerContexts())
         async with browsing(browser, tmp_path, page + "/"):
             body, streamed = await told
     if not allowed:

@@ -42,7 +42,7 @@ async def test_key_files_are_watched_without_watch(
     levels = [record.levelname for record in caplog.records]
     assert levels == ["INFO", "ERROR", "ERROR", "INFO"]
     assert "client keys: 3 (2 new, 1 gone)" in caplog.text
-    assert "the keys stay as before: auth.keys: " in caplog.text
+    assert "keys and certificates stay as before: auth.keys: " in caplog.text
     assert "sk-" not in caplog.text
 
 

@@ -17,6 +17,7 @@ from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.relay import generate, recipes
 from wellspoken.proxy.relay.plan import Plan
 from wellspoken.proxy.state import Recipe, RecipeKey
+from wellspoken.proxy.tls.certificates import ServerContexts
 
 TEXT = "/v1/completions"
 SYSTEM, USER = {"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi"}
@@ -264,7 +265,8 @@ async def test_a_reload_forgets_recipes(upstream: Upstream, start_proxy: StartPr
             assert response.status == 200
     state = proxy.service.state
     assert len(state.recipes) == 1
-    proxy.service.become(state.config, state.router.targets, state.keys, state.admin)
+    targets, contexts = state.router.targets, ServerContexts()
+    proxy.service.become(state.config, targets, state.keys, state.admin, contexts)
     assert not state.recipes
 
 

@@ -225,7 +225,7 @@ async def test_tls_to_a_plain_port_is_named(upstream: Upstream) -> None:
         with pytest.raises(UpstreamError) as caught:
             await task
     assert caught.value.reason == "tls"
-    assert "https or plain http" in str(caught.value)
+    assert "does not speak TLS there" in str(caught.value)
 
 
 async def test_an_address_that_cannot_be_reached_is_named() -> None:

@@ -1,0 +1,19 @@
+"""Authorities whose certificates are real."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.certificates import Authority
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The one that is trusted."""
+    return Authority.make(tmp_path_factory.mktemp("certificates") / "first")
+
+
+@pytest.fixture(scope="session")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """One that is not."""
+    return Authority.make(tmp_path_factory.mktemp("certificates") / "second")

@@ -1,0 +1,221 @@
+"""TLS with clients: a real process, real clients, and certificates that change under it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import openai
+import pytest
+
+from tests.certificates import Authority, Pair
+from tests.conforming import MODEL
+from tests.fakes.upstream import DONE, Upstream, stream, whole
+from tests.proxy.conftest import CHAT
+from tests.proxy.endpoints.test_chat_body import PLAIN
+from tests.proxy.endpoints.test_chat_stream import EVENTS
+from tests.proxy.lifecycle.test_reload_watching import mounted, watched
+from tests.waiting import until
+from wellspoken.proxy.cli.main import main
+
+_IN_PLAIN = """
+import sys
+sys.modules["uvloop"] = None
+from wellspoken.proxy.cli.main import main
+sys.exit(main())
+"""
+
+
+@contextlib.asynccontextmanager
+async def proxy(
+    *arguments: str, uvloop: bool = True
+) -> AsyncIterator[tuple[str, asyncio.StreamReader]]:
+    """Run the command in a process of its own; give the address that it says, and its stderr."""
+    words = ["-m", "wellspoken.proxy.cli"] if uvloop else ["-c", _IN_PLAIN]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, *words, *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        first = (await process.stdout.readline()).decode()
+        assert "listens on" in first, await process.stderr.read()
+        yield first.split("listens on ")[1].split()[0], process.stderr
+        process.terminate()
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def trust(authority: Authority, shown: Pair | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(authority.file))
+    if shown is not None:
+        context.load_cert_chain(shown.certificate, shown.key)
+    return context
+
+
+def given(pair: Pair, *more: str) -> list[str]:
+    words = ["--tls-certificate", str(pair.certificate), "--tls-key", str(pair.key)]
+    return ["--adapter", "openai", "--listen", "127.0.0.1:0", *words, *more]
+
+
+async def ask(base: str, client: httpx2.AsyncClient) -> None:
+    """Ask for a body and for a stream with OpenAI's own client."""
+    async with openai.AsyncOpenAI(base_url=f"{base}/v1", api_key="x", http_client=client) as sdk:
+        body = await sdk.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Hi"}]
+        )
+        assert body.choices[0].message.content
+        pieces = await sdk.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Hi"}], stream=True
+        )
+        assert [piece async for piece in pieces]
+
+
+@pytest.mark.parametrize("uvloop", [True, False], ids=["uvloop", "asyncio"])
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_openais_client(
+    upstream: Upstream, authority: Authority, uvloop: bool, workers: int
+) -> None:
+    upstream.script(CHAT, whole(PLAIN), stream(*EVENTS, DONE))
+    pair = authority.sign("server")
+    words = given(pair, "--workers", str(workers))
+    async with proxy(upstream.url, *words, uvloop=uvloop) as (base, _):
+        assert base.startswith("https://127.0.0.1:")
+        async with httpx2.AsyncClient(verify=trust(authority)) as client:
+            await ask(base, client)
+
+
+async def test_a_client_without_a_certificate(
+    upstream: Upstream, authority: Authority, other: Authority
+) -> None:
+    upstream.script("/health", whole({}))
+    words = given(authority.sign("server"), "--tls-client-ca", str(authority.file))
+    async with proxy(upstream.url, *words) as (base, errors):
+        good = trust(authority, authority.sign("client"))
+        async with httpx2.AsyncClient(verify=good) as client:
+            assert (await client.get(f"{base}/livez")).status_code == 200
+        said = {None: "it showed no certificate", other.sign("client"): "its certificate was ref"}
+        for shown, words_ in said.items():
+            async with httpx2.AsyncClient(verify=trust(authority, shown)) as client:
+                with pytest.raises(httpx2.TransportError):
+                    await client.get(f"{base}/livez")
+            while words_ not in (line := (await errors.readline()).decode()):
+                assert line
+
+
+async def test_a_certificate_that_changes(
+    authority: Authority, other: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As cert-manager renews it: a link is swapped. What is no pair changes nothing, said once."""
+
+    def swap(pair: Pair, key: Pair | None = None) -> None:
+        mounted(tmp_path, "tls.pem", pair.certificate.read_text() + (key or pair).key.read_text())
+
+    first, second = authority.sign("server"), other.sign("server")
+    swap(first)
+    flags: dict[str, object] = {
+        "server": {"listen": "127.0.0.1:0"},
+        "backend": [{"url": "http://127.0.0.1:9", "adapter": "openai"}],
+        "tls": {"certificate": str(tmp_path / "tls.pem")},
+    }
+    async with watched(None, flags) as it:
+        host, port = await it.service.start()
+
+        async def trusted(by: Authority) -> bool:
+            async with httpx2.AsyncClient(verify=trust(by)) as client:
+                with contextlib.suppress(httpx2.ConnectError):
+                    await client.get(f"https://{host}:{port}/livez")
+                    return True
+            return False
+
+        async with httpx2.AsyncClient(verify=trust(authority)) as open_:
+            assert (await open_.get(f"https://{host}:{port}/livez")).status_code == 200
+            await until(lambda: len(it.applied) == 1)  # its first look
+            swap(second)
+            await until(lambda: len(it.applied) == 2)
+            assert await trusted(other) and not await trusted(authority)
+            assert (await open_.get(f"https://{host}:{port}/livez")).status_code == 200
+        swap(first, second)
+        await until(lambda: it.good == 0)
+        await it.look(4)
+        assert await trusted(other)
+        assert caplog.text.count("keys and certificates stay as before: tls.key: ") == 1
+        swap(authority.sign("old", days=-1))
+        await until(lambda: it.good == 1)
+        assert "tls.certificate: " in caplog.text and "has expired" in caplog.text
+
+
+async def test_who_says_nothing_is_let_go(authority: Authority, upstream: Upstream) -> None:
+    words = given(authority.sign("server"))
+    async with proxy(upstream.url, *words) as (base, _):
+        port = int(base.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert not await reader.read()
+        writer.close()
+
+
+async def test_a_handshake_has_a_deadline(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = authority.sign("server")
+    flags: dict[str, object] = {
+        "server": {"listen": "127.0.0.1:0"},
+        "timeouts": {"client_header": 0.05},
+        "backend": [{"url": "http://127.0.0.1:9", "adapter": "openai"}],
+        "tls": {"certificate": str(pair.certificate), "key": str(pair.key)},
+    }
+    async with watched(None, flags) as it:
+        host, port = await it.service.start()
+        reader, writer = await asyncio.open_connection(host, port)
+        with contextlib.suppress(ConnectionResetError):
+            assert not await reader.read()
+        writer.close()
+        assert "it was not complete in time (timeouts.client_header)" in caplog.text
+        assert not it.service.listener.handshakes and not it.service.listener.connections
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "said"),
+    [
+        ("none.crt", "server.key", "tls.certificate: cannot read {}/none.crt: No such file"),
+        ("server.crt", "strange.key", "tls.key: {}/strange.key is not the key of the cert"),
+        ("server.key", "server.key", "tls.certificate: {}/server.key holds no PEM certificate"),
+        ("server.crt", "server.crt", "tls.key: {}/server.crt holds no PEM private key"),
+        ("server.crt", "locked.key", "tls.key: it is encrypted"),
+        ("old.crt", "old.key", "warning: tls.certificate: {}/old.crt has expired"),
+        ("server.crt", "server.key", ""),
+    ],
+)
+def test_check(
+    authority: Authority,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    certificate: str,
+    key: str,
+    said: str,
+) -> None:
+    for name, days in (("server", 9), ("strange", 9), ("old", -1), ("locked", 9)):
+        authority.sign(name, days=days)
+    authority.encrypt("locked")
+    here = authority.folder
+    (tmp_path / "w.toml").write_text(
+        f'[server]\nlisten = "127.0.0.1:0"\n[tls]\ncertificate = "{here}/{certificate}"\n'
+        f'key = "{here}/{key}"\n[[backend]]\nurl = "http://127.0.0.1:9"\nadapter = "openai"\n'
+    )
+    code = main(["check", str(tmp_path / "w.toml")])
+    out = capsys.readouterr().out
+    assert said.format(here) in out
+    assert code == (0 if not said or said.startswith("warning") else 1), out
+    if said:
+        line = 5 if "tls.key" in said else 4
+        assert f"w.toml:{line}:" in out
