@@ -105,7 +105,8 @@ class Settings:
     open. `shutdown_timeout`: in which its own streams may end where somebody else ends it. `wait`:
     how long a request waits for a restart, `queue`: how many may. `health_failures` unanswered
     health checks in a row, or `stall_timeout` without any sign of work while requests are open, and
-    it is ended and started again. `restarts`: so many ends within ten minutes, and it stays down.
+    it is ended and started again. `restarts`: so many ends within ten minutes, and it stays down
+    for minutes or, with `exits`, for good, since its host ends then.
     """
 
     start_timeout: float | None = None
@@ -119,6 +120,7 @@ class Settings:
     health_failures: int = 6
     stall_timeout: float = 300.0
     restarts: int = 5
+    exits: bool = False
 
 
 class Host(Protocol):

@@ -6,7 +6,7 @@ stopped   no process: it was unloaded, or has ended          start it, and wait
 starting  a process loads, or a pause before the next one    wait; refused the first time
 ready     it answers                                         go through
 draining  no new requests; the open ones end, then it does   wait for the next start
-failed    given up; the proxy stays up and says why          refused
+failed    too many ends: a pause of minutes, or no start     refused
 """
 
 from __future__ import annotations
@@ -30,5 +30,6 @@ TABLE: Final[dict[tuple[State, Event], State]] = {
     ("ready", "stop"): "draining",
     ("draining", "gone"): "stopped",
     ("draining", "given_up"): "failed",
+    ("failed", "wanted"): "starting",  # after the pause, or since somebody asks for it now
     ("failed", "stop"): "stopped",
 }

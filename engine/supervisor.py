@@ -24,6 +24,8 @@ BACKOFF: Final = (1.0, 30.0)
 """Seconds before a restart: the first, doubled each time up to the last."""
 WINDOW: Final = 600.0
 """Seconds in which ends count together."""
+AGAIN: Final = (60.0, 600.0)
+"""Seconds before another try once it ended too often: the first, doubled up to the last."""
 HEALTHY: Final = 60.0
 """Seconds of service after which the next restart comes as quickly as the first."""
 STOPPED: Final = "the proxy is shutting down"
@@ -60,6 +62,8 @@ class Supervisor:
         self._watchdog: Watchdog | None = None
         self._ends: deque[float] = deque()
         self._pause, self._backoff = 0.0, BACKOFF[0]
+        self._again = 0.0  # the last pause after too many ends; 0.0 since it served well
+        self._asked = asyncio.Event()  # to start now, whatever the pause
         self._began = self._left = self._loop.time()
         self._why = "it has not been started"
         self._error: EngineError | None = None
@@ -115,6 +119,16 @@ class Supervisor:
         if self._task is not None:
             await self._task
 
+    def try_now(self) -> None:
+        """Start it at once if it is down, however often it has failed; else nothing changes."""
+        if self.state == "failed" or (self.state == "starting" and self._pause):
+            self._asked.set()
+
+    async def wait_failed(self) -> None:
+        """Return once it is down and is not started again by itself."""
+        while self.state != "failed" or self._pause:
+            await self._turn.wait()
+
     async def enter(self) -> None:
         """Count a request in, once the engine answers. Raises NotReady.
 
@@ -148,8 +162,10 @@ class Supervisor:
     async def _until_ready(self) -> None:
         since: float | None = None
         while self.state != "ready":
-            if self._stop.is_set() or self.state == "failed":
-                raise NotReady(self.reason, None if self.state == "failed" else RETRY[0])
+            if self._stop.is_set():
+                raise NotReady(self.reason, RETRY[0])
+            if self.state == "failed":
+                raise NotReady(self.reason, self._retry_after() if self._pause else None)
             if self.first:
                 raise NotReady(self.reason, self._retry_after())
             if self.state in ("stopped", "draining"):
@@ -167,9 +183,9 @@ class Supervisor:
 
     def _retry_after(self) -> int:
         least, usual, most = RETRY
-        if self.start_seconds is None:
+        if self.start_seconds is None and self.state != "failed":
             return usual
-        left = self._began + self._pause + self.start_seconds - self._loop.time()
+        left = self._began + self._pause + (self.start_seconds or 0.0) - self._loop.time()
         return min(max(least, round(left)), most)
 
     async def _own(self) -> None:
@@ -206,7 +222,7 @@ class Supervisor:
         self._wanted.clear()
         self._began = self._loop.time()
         await self._clear_up()
-        if self._pause and await first_of(self._stop.wait(), asyncio.sleep(self._pause)) == 0:
+        if self._pause and await self._wait_for_pause() == 0:
             self._why = STOPPED
             return "stop"
         self._pause = 0.0
@@ -304,9 +320,21 @@ class Supervisor:
         return "gone"
 
     async def _be_failed(self) -> Event:
+        self._began = self._loop.time()
         await self._clear_up()
-        await self._stop.wait()
-        return "stop"
+        if await self._wait_for_pause() == 0:
+            return "stop"
+        self._pause = 0.0
+        self.restarts += 1
+        self._why = f"{self.kind.title} is tried again"
+        return "wanted"
+
+    async def _wait_for_pause(self) -> int:
+        """Return once the pause is over or cut short; 0: since it is to stop."""
+        pause = asyncio.sleep(self._pause) if self._pause else asyncio.Event().wait()
+        came = await first_of(self._stop.wait(), self._asked.wait(), pause)
+        self._asked.clear()
+        return came
 
     async def _clear_up(self) -> None:
         """Clear up after a process that has ended, or has to: no request comes any more."""
@@ -329,23 +357,33 @@ class Supervisor:
         self._error, self._why = error, str(error)
         if self.first and error.lasting:
             return "given_up"
+        if self._served > HEALTHY:
+            self._backoff, self._again = BACKOFF[0], 0.0
+        self._served = 0.0
         self._ends.append(now)
         while self._ends[0] < now - WINDOW:
             self._ends.popleft()
-        if len(self._ends) >= self.settings.restarts:
-            self._why = (
-                f"it ended {len(self._ends)} times within {WINDOW / 60:g} minutes, and is not "
-                f"started again before the proxy is; the last time: {error}"
-            )
-            self._error = EngineError(self._why)
-            return "given_up"
-        if self._served > HEALTHY:
-            self._backoff = BACKOFF[0]
-        self._served = 0.0
+        if self._again or len(self._ends) >= self.settings.restarts:
+            return self._give_up(error)
         self._pause, self._backoff = self._backoff, min(2 * self._backoff, BACKOFF[1])
         self.restarts += 1
         self._why = f"{str(error).rstrip('.')}; it starts again in {self._pause:g} s"
         return "ended"
+
+    def _give_up(self, error: EngineError) -> Event:
+        """Leave it down for some minutes, longer each time; for good where its host ends then."""
+        if self._again:
+            often = "it failed once more"
+        else:
+            often = f"it ended {len(self._ends)} times within {WINDOW / 60:g} minutes"
+        if self.settings.exits:
+            then = "is not started again"
+        else:
+            self._pause = self._again = min(2 * self._again, AGAIN[1]) or AGAIN[0]
+            then = f"is tried again {_lasting(self._pause)} later, or at once on SIGHUP"
+        self._why = f"{often}, and {then}; the last time: {error}"
+        self._error = EngineError(self._why)
+        return "given_up"
 
     def _note_phase(self, phase: str) -> None:
         """Note what a start is doing."""
@@ -373,4 +411,6 @@ STOP, _ENDED, VERDICT, IDLE = range(4)
 def _lasting(seconds: float) -> str:
     """Return a time for people: "15 minutes", "90 s"."""
     minutes, rest = divmod(seconds, 60)
-    return f"{seconds:g} s" if rest or not minutes else f"{minutes:g} minutes"
+    if rest or not minutes:
+        return f"{seconds:g} s"
+    return f"{minutes:g} minutes" if minutes > 1 else "1 minute"

@@ -181,6 +181,7 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     health_failures: Count = 6
     stall_timeout: Seconds = 300.0
     restarts: Count = 5
+    on_failure: Literal["retry", "exit"] = "retry"
     # as any backend
     tokenizer: str | None = None
     tokenizer_download: bool = False

@@ -108,6 +108,7 @@ class Hosted:
             Settings(
                 start_timeout=settings.start_timeout or None,
                 shutdown_timeout=config.server.drain_timeout,
+                exits=settings.on_failure == "exit",
                 **{name: getattr(settings, name) for name in _AS_CONFIGURED},
             ),
             self,
@@ -159,7 +160,10 @@ class Hosted:
             models, seconds = ", ".join(self.target.models), engine.start_seconds or 0.0
             self._log.info("%s%s is ready, with %s, after %.1f s", who, version, models, seconds)
         elif state == "failed":
-            self._log.error("%s stays down: %s", who, engine.reason)
+            ends = (
+                ". The proxy ends too: engine.on_failure is exit" if engine.settings.exits else ""
+            )
+            self._log.error("%s stays down: %s%s", who, engine.reason.rstrip("."), ends)
         elif restarts != known:
             self._log.warning("%s: %s", self.target.name, engine.reason)
         elif state == "starting":

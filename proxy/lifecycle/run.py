@@ -98,9 +98,10 @@ async def serve(
 
     `say` gets the banner, when the engine is ready where there is nothing else to ask; `progress`
     what an engine prints; `link` is a worker's, whose parent reads `source` again; `output` gets
-    a line for each request; `sockets` listen already. Returns the exit code: 0 after a signal, 1
-    when the port cannot be had, or nothing but an engine that can never start, 2 for a
-    configuration that cannot be used. Why is logged.
+    a line for each request; `sockets` listen already. Returns the exit code: 0 after a signal; 1
+    when the port cannot be had, and for nothing but an engine that can never start, or one that is
+    to take the process with it (`engine.on_failure`); 2 for a configuration that cannot be used.
+    Why is logged.
     """
     progress = progress if progress is not None else EngineProgress(sys.stderr)
     try:
@@ -124,6 +125,7 @@ async def serve(
         file=source.file if source is not None else None,
         told=service.state.metrics.reloaded.set,
         describe=lambda: reloader.described,
+        hurry=hosted.supervisor.try_now if hosted is not None else lambda: None,
     )
     life = _Life(service, hosted, signals, reloader, watcher, link)
     try:
@@ -191,9 +193,9 @@ class _Life:
             # Requests leave few circles behind, and each look for them goes through what is alive.
             gc.set_threshold(10_000, 20, 20)
             gc.freeze()  # what lives as long as the process need not be looked at again
-        await signals.first.wait()
+        ended = await first_of(signals.first.wait(), self._wait_for_engine()) == 1
         await self._drain()
-        return 0
+        return int(ended)
 
     async def _start_engine(self, hosted: Hosted, progress: EngineProgress) -> int | None:
         """Start the engine; return the exit code where that is the end of it all.
@@ -212,6 +214,13 @@ class _Life:
             if signals.count and hosted.supervisor.first:
                 return 0  # nothing was ever answered, so there is nothing to drain
         return None
+
+    async def _wait_for_engine(self) -> None:
+        """Return where the process is to end with its engine, once that is down for good."""
+        if self.hosted is not None and self.hosted.supervisor.settings.exits:
+            await self.hosted.supervisor.wait_failed()
+        else:
+            await asyncio.Event().wait()
 
     async def _drain(self) -> None:
         """Let open requests end, until the second signal."""
@@ -271,7 +280,8 @@ async def _came_up(hosted: Hosted, service: Service) -> bool:
     try:
         await hosted.supervisor.start()
     except EngineError as error:
-        return not error.lasting or len(service.state.router.targets) > 1
+        over = error.lasting or hosted.supervisor.settings.exits
+        return not over or len(service.state.router.targets) > 1
     return True
 
 

@@ -56,7 +56,8 @@ class Watcher:
     (`file`) where `server.watch` says so; both by what they hold, since Kubernetes swaps a symbolic
     link above them. `load` returns the configuration as it is now, off the loop; `apply` takes it
     over and returns warnings, as `Reloader.apply` does; `told` hears whether the last reading was
-    good, and `describe` says what has changed by it.
+    good, and `describe` says what has changed by it. `hurry` has what failed tried again: somebody
+    asked.
     """
 
     config: Config
@@ -66,6 +67,7 @@ class Watcher:
     file: Path | None
     told: Callable[[bool], None]
     describe: Callable[[], str]
+    hurry: Callable[[], None] = lambda: None
     every: float = EVERY
     settled: float = SETTLED
     _seen: dict[Path, bytes] | None = None
@@ -101,6 +103,7 @@ class Watcher:
     async def _once(self) -> None:
         if self.asked.is_set():
             self.asked.clear()
+            self.hurry()
             self._seen = await aside(self._look)
             await self._read(_WHOLE, asked=True)
             return

@@ -47,6 +47,7 @@ class _Envelope(Struct):
     error: _Error
 
 
+_ADVICE = re.compile(rb"^(?:retry-after|retry-after-ms|x-should-retry):[^\r]*\r\n", re.I | re.M)
 _envelope_of = json.Decoder(_Envelope).decode
 
 
@@ -75,13 +76,15 @@ def retry_headers(status: int, body: bytes, lines: bytes) -> bytes:
     """Return an error's header lines with what they lack to say whether and when to try again.
 
     The SDKs retry 408, 409, 429 and every status from 500, twice by default, so an error that comes
-    again by all means would cost three times what it has to.
+    again by all means would cost three times what it has to. Every error's lines come through here,
+    whoever set them, so that none says when to try again where it says not to.
     """
-    if status < 500 and status not in WAIT:
-        return lines
     given = lines.lower()
-    if b"x-should-retry:" not in given and (status in LASTING or _code(body) in LASTING_CODES):
-        return lines + NO_RETRY
+    final = b"x-should-retry: false" in given
+    if not final and b"x-should-retry:" not in given and (status >= 500 or status in WAIT):
+        final = status in LASTING or _code(body) in LASTING_CODES
+    if final:
+        return _ADVICE.sub(b"", lines) + NO_RETRY
     if status in WAIT and b"retry-after:" not in given:
         lines += b"Retry-After: %d\r\n" % WAIT[status]
     return lines

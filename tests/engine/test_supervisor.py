@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,10 +154,77 @@ async def test_five_ends_within_ten_minutes_are_too_many(
         await until(lambda: engine.state != "ready")
     await until(lambda: engine.state == "failed")
     assert len(script.children) == 5 and engine.restarts == 4
-    assert engine.reason.startswith("it ended 5 times within 10 minutes, and is not ")
+    often = "it ended 5 times within 10 minutes, and is tried again 1 minute later, or at once on "
+    assert engine.reason.startswith(often)
     assert "exit code 7" in engine.reason and host.told[-1] == "down"
-    with pytest.raises(NotReady, match="5 times"):
+    with pytest.raises(NotReady, match="5 times") as refused:
         await engine.enter()
+    assert refused.value.retry_after == 30
+    engine.try_now()  # as SIGHUP does
+    await until(lambda: engine.state == "ready" and len(script.children) == 6)
+    assert engine.restarts == 5
+
+
+async def test_one_that_fails_on_is_tried_after_longer_and_longer_pauses(
+    make: Make, script: Scripted, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AGAIN", (0.01, 0.04))
+    script.steps = [EngineError("no memory")] * 9
+    engine = make()
+    with pytest.raises(EngineError, match="5 times"):
+        await engine.start()
+    await until(lambda: engine.state == "ready")
+    assert engine.restarts == 9
+    pauses = [r.split(" again ")[1].split(" s ")[0] for r in host.reasons if "on SIGHUP" in r]
+    assert list(dict.fromkeys(pauses)) == ["0.01", "0.02", "0.04"]
+    script.children[0].end(1)  # before it has served for long
+    await until(lambda: "it failed once more" in engine.reason)
+
+
+async def test_one_that_has_served_well_may_fail_five_times_again(
+    make: Make, script: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AGAIN", (0.01, 0.04))
+    monkeypatch.setattr(module, "HEALTHY", 0.0)
+    monkeypatch.setattr(module, "WINDOW", 0.0)
+    script.steps = [EngineError("no memory")]
+    engine = make(restarts=1)
+    with pytest.raises(EngineError, match="1 times"):
+        await engine.start()
+    await until(lambda: engine.state == "ready")
+    monkeypatch.setattr(engine, "settings", replace(engine.settings, restarts=5))
+    script.children[0].end(1)
+    await until(lambda: len(script.children) == 2 and engine.state == "ready")
+    assert "once more" not in engine._why
+
+
+async def test_one_that_takes_its_host_along_is_not_tried_again(
+    make: Make, script: Scripted
+) -> None:
+    script.steps = [EngineError("no memory")] * 5
+    engine = make(exits=True)
+    with pytest.raises(EngineError, match="and is not started again; the last time: no memory"):
+        await engine.start()
+    await engine.wait_failed()
+    with pytest.raises(NotReady) as refused:
+        await engine.enter()
+    assert refused.value.retry_after is None
+
+
+async def test_what_makes_no_sense_to_try_again_is_tried_when_asked_for(
+    make: Make, script: Scripted
+) -> None:
+    script.steps = [EngineError("there is no model", lasting=True)] * 2
+    engine = make()
+    with pytest.raises(EngineError, match="there is no model"):
+        await engine.start()
+    await engine.wait_failed()
+    engine.try_now()
+    await until(lambda: engine.restarts == 1 and engine.state == "failed")
+    engine.try_now()
+    await until(lambda: engine.state == "ready")
+    engine.try_now()
+    assert engine.state == "ready" and len(script.children) == 1
 
 
 async def test_a_first_start_that_fails_five_times(make: Make, script: Scripted) -> None:

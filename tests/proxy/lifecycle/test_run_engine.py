@@ -262,11 +262,13 @@ async def test_it_goes_on_without_an_engine_where_there_is_another_backend(
     assert await running.task == 0
 
 
-async def test_an_engine_that_ends_too_often_stays_down_and_the_proxy_up(
+async def test_an_engine_that_ends_too_often_is_down_until_sighup_and_the_proxy_stays_up(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     monkeypatch.setattr(supervisor, "BACKOFF", (0.01, 0.02))
-    slowly(monkeypatch, tiny_model, fails=True)
+    kind = Slow(tiny_model, tiny_model, fails=True)
+    monkeypatch.setattr(engines, "kind_of", lambda *_: kind)
     running = Running(engine_config(tiny_model, restarts=2))
     url = await running.url()
     assert "not ready yet: " in await running.said
@@ -275,9 +277,25 @@ async def test_an_engine_that_ends_too_often_stays_down_and_the_proxy_up(
     assert status == 503 and "it ended 2 times" in answer["reason"]
     status, headers, answer = await ask(url)
     assert (status, answer["error"]["code"]) == (503, "engine_not_ready")
-    assert headers["x-should-retry"] == "false"
+    assert 1 <= int(headers["Retry-After"]) <= 30 and "x-should-retry" not in headers
+    kind.fails = False  # what was wrong is mended
+    running.signal(signal.SIGHUP)
+    await until(lambda: " is ready, with " in caplog.text)
+    assert (await get(f"{url}/readyz"))[0] == 200
     running.signal()
     assert await running.task == 0
+
+
+async def test_an_engine_that_ends_too_often_takes_the_process_along_where_that_is_wanted(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor, "BACKOFF", (0.01, 0.02))
+    slowly(monkeypatch, tiny_model, fails=True)
+    running = Running(engine_config(tiny_model, restarts=2, on_failure="exit"))
+    assert await running.task == 1
+    said = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert len(said) == 1 and "it ended 2 times" in said[0]
+    assert said[0].endswith("The proxy ends too: engine.on_failure is exit")
 
 
 async def streamed(session: aiohttp.ClientSession, url: str) -> list[Any]:

@@ -351,8 +351,11 @@ async def test_what_may_have_run_is_not_repeated(make: Make) -> None:
         await running.settled()
 
 
-async def test_an_engine_that_was_given_up_is_not_worth_a_retry(make: Make) -> None:
-    async with make(whole(body()), restarts=1) as running:
+@pytest.mark.parametrize("on_failure", ["retry", "exit"])
+async def test_an_engine_that_is_down_is_worth_a_retry_where_it_is_tried_again(
+    make: Make, on_failure: str
+) -> None:
+    async with make(whole(body()), restarts=1, on_failure=on_failure) as running:
         await running.ready()
         assert running.child is not None
         running.child.end(1)
@@ -360,8 +363,11 @@ async def test_an_engine_that_was_given_up_is_not_worth_a_retry(make: Make) -> N
         for streams in (False, True):
             async with await running.proxy.chat(stream=streams) as response:
                 assert response.status == 503
-                assert response.headers["x-should-retry"] == "false"
-                assert "is not started again" in envelope(await response.text())["message"]
+                exits = on_failure == "exit"
+                assert response.headers.get("x-should-retry") == ("false" if exits else None)
+                assert response.headers.get("Retry-After") == (None if exits else "30")
+                then = "is not started again" if exits else "is tried again 1 minute later"
+                assert then in envelope(await response.text())["message"]
 
 
 async def test_the_engine_gone_between_the_wait_and_the_sending(running: EngineProxy) -> None:

@@ -11,8 +11,11 @@ from typing import Any
 
 import openai
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.conforming import MODEL, STREAMS, sse
+from tests.examples import examples
 from tests.fakes.upstream import Gate, Pause, Script, Upstream, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, raw
 from tests.proxy.endpoints.test_chat_body import BROKEN, PLAIN
@@ -157,7 +160,7 @@ RETRIES: dict[str, tuple[Script, int, dict[str, str]]] = {
     "the backend says no": (
         whole({"error": "no"}, 503, headers=[("x-should-retry", "false")]),
         503,
-        {"x-should-retry": "false", "Retry-After": "2"},
+        {"x-should-retry": "false"},
     ),
     "the backend says yes": (
         whole({"error": "no"}, 400, headers=[("x-should-retry", "true")]),
@@ -230,8 +233,8 @@ def test_a_failure_that_lasts_is_not_worth_a_retry(reason: Any, retry: bool | No
 
 def test_lines_that_are_there_are_not_said_twice() -> None:
     body = b'{"error": {"code": "tokenizer_unusable"}}'
-    for given in (b"Retry-After: 9\r\n", b"x-should-retry: true\r\nretry-after: 9\r\n"):
-        assert retry_headers(429, b"{}", given) == given
+    for lines in (b"Retry-After: 9\r\n", b"x-should-retry: true\r\nretry-after: 9\r\n"):
+        assert retry_headers(429, b"{}", lines) == lines
     assert retry_headers(500, body, b"x-should-retry: true\r\n") == b"x-should-retry: true\r\n"
     assert retry_headers(500, body, b"a: b\r\n") == b"a: b\r\nx-should-retry: false\r\n"
     assert retry_headers(404, body, b"") == b""  # no client retries it
@@ -241,6 +244,34 @@ def test_lines_that_are_there_are_not_said_twice() -> None:
         retry_headers(502, b'{"error":{"code":"%b"}}' % code.encode(), b"")
         for code in LASTING_CODES
     )
+
+
+LINES = ["Retry-After: 9", "retry-after-ms: 50", "x-should-retry: false", "X-Should-Retry: true",
+         "x-should-retry: true", "x-wellspoken-repairs: retry-after, x"]  # fmt: skip
+CODES = sorted(LASTING_CODES | {"engine_not_ready", "store_full", "rate_limit_exceeded", "x"})
+
+
+@settings(max_examples=examples(400), deadline=None, database=None)
+@given(
+    st.integers(400, 599),
+    st.sampled_from(CODES),
+    st.lists(st.sampled_from(LINES), unique_by=str.lower),
+)
+def test_no_error_says_when_to_try_again_and_not_to(
+    status: int, code: str, given_lines: list[str]
+) -> None:
+    """Whatever a backend, a refusal of ours and the rules for a status add up to."""
+    body = json.dumps({"error": {"code": code}}).encode()
+    lines = "".join(f"{line}\r\n" for line in given_lines).encode()
+    told = retry_headers(status, body, lines)
+    names = [line.partition(":")[0].lower() for line in told.decode().splitlines()]
+    final = b"x-should-retry: false" in told.lower()
+    assert not final or not {"retry-after", "retry-after-ms"}.intersection(names)
+    assert not final or names.count("x-should-retry") == 1
+    assert final or "x-should-retry: false" not in given_lines
+    assert names.count("retry-after") <= 1
+    assert ("x-wellspoken-repairs" in names) == (LINES[-1] in given_lines)
+    assert retry_headers(status, body, told) == told
 
 
 async def asked(upstream: Upstream, proxy: Proxy, **more: Any) -> tuple[int, int, str | None]:
