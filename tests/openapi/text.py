@@ -60,7 +60,7 @@ STATUSES: dict[str, str] = {
     "408": "The request did not come to its end in time.",
     "413": "The body is too large.",
     "415": "The body is no JSON, or compressed.",
-    "429": "Too many requests are open, here or at the backend.",
+    "429": "Too many requests are open, here or at the backend, or the client is over its quota.",
     "431": "The headers are too large.",
     "500": "The proxy failed, or a setting of it cannot be used.",
     "501": "The backend cannot do this at all.",

@@ -248,6 +248,7 @@ async def test_what_cannot_be_used_changes_nothing(
         ({"store": {"path": "x.db"}}, "[store]: a change"),
         ({"log": {"format": "json"}}, "[log]: a change"),
         ({"traces": {"enabled": True}}, "[traces]: a change"),
+        ({"auth": {"counters": "redis://x"}}, "auth.counters: a change"),
         (
             {"server": {"listen": "127.0.0.1:9"}, "log": {"level": "debug"}, "traces": {}},
             "server.listen and [log]: a change",
@@ -265,6 +266,7 @@ async def test_what_needs_a_restart_is_named_and_the_rest_taken_over(
         assert warning.startswith(named) and "the old one holds until then" in warning
     after = proxy.service.state.config
     assert after.limits.inflight == 7
+    assert after.auth == before.auth
     assert (after.server, after.log, after.traces, after.store, after.engine) == (
         before.server,
         before.log,

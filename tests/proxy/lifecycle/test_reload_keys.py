@@ -46,6 +46,21 @@ async def test_key_files_are_watched_without_watch(
     assert "sk-" not in caplog.text
 
 
+async def test_the_key_files_of_named_clients_are_watched(tmp_path: Path) -> None:
+    mounted(tmp_path, "keys", "sk-1")
+    client = {"name": "a", "keys": [f"file:{tmp_path}/keys"], "concurrent": 1}
+    flags: dict[str, object] = {
+        "backend": [{"url": "http://127.0.0.1:9"}],
+        "auth": {"client": [client]},
+    }
+    async with watched(None, flags) as it:
+        counters = it.service.state.counters
+        mounted(tmp_path, "keys", "sk-1\nsk-2")
+        await until(lambda: it.knows("sk-2"))
+        assert it.knows("sk-1")
+        assert it.service.state.counters is counters  # what was counted stays
+
+
 @pytest.mark.parametrize("name", ["Authorization", "x-gateway-key"])
 async def test_a_backends_key_file_is_watched(
     upstream: Upstream, tmp_path: Path, name: str
