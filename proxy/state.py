@@ -14,6 +14,7 @@ from msgspec import Struct
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.servers.backend import Dialect
 from wellspoken.proxy.config import Config
+from wellspoken.proxy.config.values import is_reached_from_elsewhere
 from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.http.cors import Origins
 from wellspoken.proxy.limits.accounts import Accounts
@@ -96,19 +97,29 @@ class State:
     origins: Origins | None = None
     counters: Counters = field(default_factory=Accounts)
 
-    async def why_unready(self) -> str:
+    async def why_unready(self, *, in_full: bool = True) -> str:
         """Return why requests should not come, or "": while the proxy drains, while no backend is
         there, and while completions cannot be stored, where that is `required`.
+
+        `in_full`: see `store_trouble`.
         """
         if self.draining:
             return "the proxy is shutting down"
-        if self.config.store.required and self.store_trouble:
-            return self.store_trouble
+        if self.config.store.required and (trouble := self.store_trouble(in_full=in_full)):
+            return trouble
         return await self.readiness.reason()
 
-    @property
-    def store_trouble(self) -> str:
-        """Why completions cannot be stored now, "" if they can; requests are answered anyhow."""
-        if self.store is None or not self.store.trouble:
+    def store_trouble(self, *, in_full: bool = True) -> str:
+        """Return why completions cannot be stored now, "" if they can.
+
+        Not `in_full`: without the path or the host of the store.
+        """
+        if self.store is None or not (trouble := self.store.trouble):
             return ""
-        return f"The store of completions cannot be used now: {self.store.trouble}"
+        why = trouble if in_full else "the proxy's log says why"
+        return f"The store of completions cannot be used now: {why}"
+
+    @property
+    def is_private(self) -> bool:
+        """Whether no other machine reaches the clients' address."""
+        return not is_reached_from_elsewhere(self.config.server.listen)

@@ -42,7 +42,7 @@ async def embeddings(call: Call) -> Reply | EventStream:
     wanted = decode_embeddings(body, bounds=state.router.bounds)
     if call.routing.client is not None:
         await admit_client(call, call.routing.client, wanted.model, body, {}, default=0)
-    target = state.router.find(wanted.model)
+    target = state.router.find(wanted.model, call.routing.client)
     if target.settings.bounds != state.router.bounds:
         requests.check(wanted, strict=target.settings.bounds == "openai")
     call.route(target, wanted.model)

@@ -20,24 +20,30 @@ async def livez(call: Call) -> Reply:
 
 
 async def readyz(call: Call) -> Reply:
-    """Say whether requests would be answered; if not, why, to who may know about the proxy."""
-    return await _tell_readiness(call, call.state.config.server.admin is None)
+    """Say whether requests would be answered; if not, why, to who may know about the proxy.
+
+    Where the store is, other machines are told only behind a key of `auth.admin`.
+    """
+    state = call.state
+    in_full = state.is_private or len(state.admin) > 0
+    return await _tell_readiness(call, state.config.server.admin is None, in_full)
 
 
 async def readyz_in_full(call: Call) -> Reply:
     """Say the same at `server.admin`, and why."""
-    return await _tell_readiness(call, True)
+    return await _tell_readiness(call, True, True)
 
 
-async def _tell_readiness(call: Call, in_full: bool) -> Reply:
-    """Say it; `in_full`: why not, and what else is in trouble, unless that needs a key."""
+async def _tell_readiness(call: Call, tells: bool, in_full: bool) -> Reply:
+    """Say it; `tells`: why not, and what else is in trouble, unless that needs a key."""
     state = call.state
-    reason, warning = await state.why_unready(), state.counters.trouble
+    reason, warning = await state.why_unready(in_full=in_full), state.counters.trouble
+    store = state.store_trouble(in_full=in_full)
     found = {"status": "unavailable" if reason else "ok"}
-    if in_full and state.admin.admits(call.request.headers):
+    if tells and state.admin.admits(call.request.headers):
         found |= {"reason": reason} if reason else {}
         found |= {"warning": f"{warning}: requests pass uncounted"} if warning else {}
-        found |= {"store": state.store_trouble} if state.store_trouble not in ("", reason) else {}
+        found |= {"store": store} if store not in ("", reason) else {}
     return call.reply(503 if reason else 200, _encode(found))
 
 

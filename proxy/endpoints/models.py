@@ -27,8 +27,7 @@ async def model(call: Call) -> Reply:
     name = unquote(call.path.partition("/models/")[2])
     found = (await _list_models(call)).get(name)
     if found is None:
-        client = call.routing.client
-        raise call.state.router.unknown(*((name,) if client is None else (name, client.may_use)))
+        raise call.state.router.unknown(name, call.routing.client)
     return call.reply(200, _encode(found))
 
 

@@ -18,6 +18,7 @@ from msgspec import UNSET, Struct, UnsetType, json
 
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.http.responses import Reply
+from wellspoken.proxy.limits.clients import KnownClient
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.listing import list_models
@@ -40,7 +41,8 @@ class Overview(Struct, kw_only=True):
     """What a proxy is and how it is.
 
     `reason`: why it is not ready, else why no model is known. That names servers, so it is absent
-    where `models` and `servers` are, which are for those with a key.
+    where `models` and `servers` are, which are for those with a key; why the proxy is not ready
+    also where /readyz would not tell it.
     """
 
     name: Literal["wellspoken"] = "wellspoken"
@@ -63,23 +65,32 @@ async def overview(call: Call) -> Reply:
 
 
 async def _describe(call: Call) -> Overview:
-    state = call.state
-    reason = await state.why_unready()
+    state, headers = call.state, call.request.headers
+    reason = await state.why_unready(in_full=state.is_private)
     found = Overview(
         version=_version(),
         status="unavailable" if reason else "ok",
         needs_key=len(state.keys) > 0,
         links=LINKS,
     )
-    if not state.keys.admits(call.request.headers):
-        return found
-    found.reason = reason or state.store_trouble or UNSET
-    found.servers = [_server(target) for target in state.router.targets]
     try:
-        found.models = list(await list_models(state.router))
+        _, client = state.keys.find(headers)
+    except RequestError:
+        return found
+    if state.config.server.admin is None and state.admin.admits(headers):  # as /readyz
+        found.reason = reason or state.store_trouble(in_full=state.is_private) or UNSET
+    found.servers = [_server(each) for each in state.router.targets if _is_for(client, each)]
+    try:
+        models = await list_models(state.router)
+        found.models = [name for name in models if client is None or client.may_use(name)]
     except (UpstreamError, RequestError) as error:
-        found.models, found.reason = [], reason or str(error)
+        found.models, found.reason = [], found.reason or str(error)
     return found
+
+
+def _is_for(client: KnownClient | None, target: Target) -> bool:
+    """Say whether a backend may have a model for a client."""
+    return client is None or not target.names or any(map(client.may_use, target.names))
 
 
 @cache

@@ -102,7 +102,7 @@ async def pass_request(call: Call) -> Reply | EventStream:
     if call.routing.client is not None:
         given = (b"", fields, 0) if _only_counts(call.path) else (body, fields, _default(call.path))
         await admit_client(call, call.routing.client, model or "", *given)
-    target = state.router.find(model or "")
+    target = state.router.find(model or "", call.routing.client)
     stream = asks_stream(fields)
     call.route(target, model or "", stream)
     await call.prepare(target)

@@ -37,7 +37,7 @@ async def banner(service: Service, host: str, port: int) -> str:
     reason = await state.why_unready()
     listed, trouble = ((), "") if away else await _list_models(service)
     note = f"not ready yet: {reason}" if reason else trouble and f"no model is known: {trouble}"
-    note = " ".join((note or state.store_trouble).split())
+    note = " ".join((note or state.store_trouble()).split())
     if reason and not state.config.log.banner:
         state.log.warning("%s", note)
     lines += [_line(target) for target in targets[:4]]

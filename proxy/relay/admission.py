@@ -85,13 +85,13 @@ async def admit_client(
     if client.is_confined and not model:
         raise missing("model", "This API key is for some models alone: GET /v1/models lists them.")
     if not client.may_use(model):
-        raise call.state.router.unknown(model, client.may_use)
+        raise call.state.router.unknown(model, client)
     quota = client.quota
     if quota is None:
         return
     prompt = answer = 0
     if quota.tokens:
-        cap = call.state.router.find(model).settings.caps.max_tokens
+        cap = call.state.router.find(model, client).settings.caps.max_tokens
         prompt = prompt_tokens(body)
         found = answer_tokens(fields, default if default is not None else cap)
         answer = min(ANSWER, max(quota.tokens - prompt, 0)) if found is None else found

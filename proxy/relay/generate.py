@@ -79,7 +79,7 @@ async def generate(call: Call, generation: Generation[Wanted]) -> Reply | EventS
         if recipe is not None:
             return await _follow(call, generation, wanted, alike, recipe)
     generation.check(wanted, strict=router.bounds == "openai")
-    target = router.find(wanted.model)
+    target = router.find(wanted.model, call.routing.client)
     bounds = target.settings.bounds
     if bounds != router.bounds:
         generation.check(wanted, strict=bounds == "openai")

@@ -22,6 +22,7 @@ from wellspoken.adapters.servers.model_list import NOTHING_LISTED, Listed
 from wellspoken.adapters.servers.parameters import PAST_REASONING, PastReasoning
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.proxy.config.tables import Streams, System
+from wellspoken.proxy.limits.clients import KnownClient
 from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.upstream.client import HIDDEN, Upstream
 from wellspoken.proxy.upstream.context_lengths import ContextLengths
@@ -322,18 +323,21 @@ class Router:
         ordered = sorted(self.targets, key=lambda target: target.engine is None)
         self._by_name = {name: target for target in ordered for name in target.names}
 
-    def find(self, model: str) -> Target:
-        """Return the target of `model`. Raises RequestError 404 model_not_found."""
+    def find(self, model: str, client: KnownClient | None = None) -> Target:
+        """Return the target of `model`.
+
+        Raises RequestError 404 model_not_found, which lists what the `client` may use.
+        """
         if self.only is not None:
             return self.only
         target = self._by_name.get(model)
         if target is None:
-            raise self.unknown(model)
+            raise self.unknown(model, client)
         return target
 
-    def unknown(self, model: str, shows: Callable[[str], bool] = lambda name: True) -> RequestError:
-        """Return the error for a model that nobody serves, listing those it `shows`."""
-        known = sorted(filter(shows, self._by_name))
+    def unknown(self, model: str, client: KnownClient | None = None) -> RequestError:
+        """Return the error for a model that is not there, listing those that are for `client`."""
+        known = sorted(name for name in self._by_name if client is None or client.may_use(name))
         listed = ", ".join(known[:_LISTED]) + (", ..." if len(known) > _LISTED else "")
         hint = f" Known models: {listed}." if listed else " GET /v1/models lists the known ones."
         return RequestError(
