@@ -163,7 +163,7 @@ def refuse_over(fields: Mapping[str, Raw], caps: Caps, vocabulary: int | None = 
     `fields` are its top-level values; those of `NESTED` objects count as well. Where there is a cap
     on max_tokens, a negative limit, which means none, is over it.
     """
-    for part in (fields, *_inner_objects(fields)):
+    for part in (fields, *inner_objects(fields)):
         _check_named(part, caps, vocabulary)
         for name in PASSED_LIMITS if caps.max_tokens is not None else ():
             _number(part, name, 0, caps.max_tokens or 0)
@@ -181,11 +181,12 @@ def passes_tokens(fields: Mapping[str, Raw]) -> bool:
         "logit_bias" in part
         or any(name in part for name in TOKEN_IDS)
         or any(_may_hold_ids(part.get(name)) for name in PROMPTS)
-        for part in (fields, *_inner_objects(fields))
+        for part in (fields, *inner_objects(fields))
     )
 
 
-def _inner_objects(fields: Mapping[str, Raw]) -> list[Mapping[str, Raw]]:
+def inner_objects(fields: Mapping[str, Raw]) -> list[Mapping[str, Raw]]:
+    """Return the objects of `NESTED` that a request's top-level values have."""
     found: list[Mapping[str, Raw]] = []
     for name in NESTED:
         if name in fields:

@@ -87,8 +87,8 @@ def _only_counts(path: str) -> bool:
 
 
 def _default(path: str) -> int | None:
-    """Return the tokens of an answer without a limit, 0 where a path generates none."""
-    return None if path in _LIMIT else 0
+    """Return the tokens of an answer without a limit, 0 where a path is known to generate none."""
+    return None if path in _LIMIT or path not in _NAMED else 0
 
 
 async def pass_request(call: Call) -> Reply | EventStream:

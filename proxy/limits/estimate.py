@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import DecodeError, Raw, json
 
-from wellspoken.adapters.requests.caps import PASSED_LIMITS
+from wellspoken.adapters.requests.caps import PASSED_LIMITS, inner_objects
 
 BYTES: Final = 4
 """Bytes of a text for each token; English has a few more, code and other scripts a few less."""
@@ -40,13 +40,15 @@ def _is_base64(start: bytes) -> bool:
 def answer_tokens(fields: Mapping[str, Raw], default: int | None) -> int | None:
     """Return the most tokens that all choices of an answer may have; None: there is no limit.
 
-    `fields`: the request's top-level values; `default`: the limit of one choice without its own.
+    `fields`: the request's top-level values, of which some servers have theirs in an inner object;
+    `default`: the limit of one choice without its own.
     """
-    limits = [found for name in PASSED_LIMITS if (found := _count(fields.get(name))) is not None]
-    limit = max(limits, default=default)
+    parts = (fields, *inner_objects(fields))
+    limits = [_count(part.get(name)) for part in parts for name in PASSED_LIMITS]
+    limit = max((found for found in limits if found is not None), default=default)
     if limit is None:
         return None
-    choices = max(_count(fields.get(name)) or 1 for name in _CHOICES)
+    choices = max(_count(part.get(name)) or 1 for part in parts for name in _CHOICES)
     return limit * choices * _prompts(fields.get("prompt"))
 
 

@@ -8,6 +8,7 @@ all.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +17,10 @@ from msgspec import DecodeError, Raw, Struct, json
 from wellspoken.adapters.events import Usage
 
 LARGE: Final = 131_072
-"""Bytes of a body, or of a line of a stream, beyond which nothing is looked for."""
+"""Bytes beyond which nothing is looked for in a stream's line, and in a body only at its end."""
+_END: Final = 4096
 _MARK: Final = b'"usage"'
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 
 
 class _Counts(Struct):
@@ -52,15 +55,20 @@ class PassingUsage:
     """What an answer tells of its tokens; `usage` is None while it has told nothing.
 
     Give it either a whole `body`, or a stream's bytes as they come (`feed`, split anywhere).
+    `pieces`: how many events, or lines of JSON, a stream has had, which have a token each at least.
     """
 
     usage: Usage | None = None
+    pieces: int = 0
     _line: bytes = b""
 
     def body(self, data: bytes) -> None:
         """Read a whole answer."""
-        if len(data) < LARGE and _MARK in data:
-            self._read(data)
+        if len(data) < LARGE:
+            if _MARK in data:
+                self._read(data)
+        elif found := _USAGE.findall(data, len(data) - _END):
+            self._read(b'{"usage":%b}' % found[-1])
 
     def feed(self, data: bytes) -> None:
         """Read a piece of a stream: events, or a JSON object a line."""
@@ -70,6 +78,7 @@ class PassingUsage:
         lines, _, rest = data.rpartition(b"\n")
         lines = self._line + lines
         self._line = rest[:LARGE]
+        self.pieces += (b"\n" + lines).count(b"\ndata:") + (b"\n" + lines).count(b"\n{")
         if _MARK in lines:
             for line in lines.split(b"\n"):
                 if _MARK in line:

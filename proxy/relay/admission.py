@@ -119,15 +119,20 @@ def settle(call: Call, reservation: Reservation, code: int) -> None:
     """Count the end of a request that was answered with a status, 499: whose client has left.
 
     It costs what its usage says; without one nothing where it has failed, the prompt where the
-    client has left since a backend was asked, and else what was reserved.
+    client has left since a backend was asked, and else what was reserved. A stream that passes
+    through and is not whole, or tells no usage, costs a token for each piece at least.
     """
     results = call.results
     usage = results.exchange.result.usage if results.exchange is not None else results.usage
     spent = sum(count for kind, count in tokens_of(usage) if kind in ("prompt", "completion"))
     failed = code != 499 and (code >= 400 or results.fault is not None)
-    if not spent and not failed:
-        spent = reservation.tokens if code != 499 else reservation.prompt
-        spent = spent if call.timing.sent else 0
+    whole = code != 499 and not failed
+    if call.timing.sent and (results.pieces or not failed) and not (spent and whole):
+        so_far = reservation.prompt + results.pieces
+        if whole:
+            spent = max(so_far, reservation.tokens)
+        elif results.pieces or not spent:  # a usage may be that of its beginning
+            spent = max(so_far, spent)
     requests = 1 if not spent and failed else 0
     call.state.counters.settle(
         reservation.client,

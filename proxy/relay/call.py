@@ -177,9 +177,10 @@ class Call(Struct, frozen=True, eq=False):
         self.results.exchange = exchange
         self.state.metrics.count_answer(self.routing.backend, self.routing.label, exchange)
 
-    def count_passing(self, usage: Usage | None) -> None:
-        """Count the tokens of an answer that passed through."""
+    def count_passing(self, usage: Usage | None, pieces: int = 0) -> None:
+        """Count the tokens of an answer that passed through, in `pieces` if it was a stream."""
         self.results.usage = usage
+        self.results.pieces = pieces
         self.state.metrics.count_passing_answer(self.routing.backend, self.routing.label, usage)
 
     def note_failure(self, error: UpstreamError) -> None:

@@ -381,6 +381,6 @@ async def _pass_stream(call: Call, response: UpstreamResponse) -> EventStream:
         call.note_failure(error)
         call.note_fault(error.fault)
     finally:
-        call.count_passing(counts.usage)
+        call.count_passing(counts.usage, counts.pieces)
         response.close()
     return stream

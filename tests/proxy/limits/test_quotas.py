@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
@@ -343,6 +344,54 @@ async def test_every_endpoint_that_asks_a_model_counts(
     assert (900 < reserved < 1000) if generates else reserved < 120
     await counted.ended()
     assert (counted.tokens, counted.requests) == (tokens, 1)
+
+
+LONG = 700  # events of a stream, which are more than an answer is taken to have
+PIECES = [event({"choices": [{"index": 0, "delta": {"content": "x"}}]}) for _ in range(LONG)]
+BEGUN = event({"usage": {"prompt_tokens": 3, "completion_tokens": 1}, "choices": []})
+ENDS: dict[str, list[Step]] = {
+    "whole": stream(*PIECES, DONE),
+    "broken off": stream(*PIECES, Cut(), end=False),
+    "broken off, usage begun": stream(BEGUN, *PIECES, Cut(), end=False),
+    "the client leaves": stream(*PIECES, Stall(), end=False),
+    "the client leaves, usage begun": stream(BEGUN, *PIECES, Stall(), end=False),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_stream_that_passes_pays_what_it_had(
+    upstream: Upstream, start_proxy: StartProxy, client: MakeClient, end: str
+) -> None:
+    """Without a limit and a usage it had cost what is guessed, and nothing by who left it."""
+    upstream.script(CHAT, ENDS[end])
+    proxy, counted = await start(start_proxy, client, upstream, **QUOTA)
+    answer = await proxy.chat(A, stream=True, oai_compat=False)
+    if end.startswith("the client leaves"):
+        seen = b""
+        while seen.count(b'"x"') < LONG:
+            seen += await answer.content.readany()
+        answer.close()
+    else:
+        with contextlib.suppress(ClientError):
+            await answer.read()
+    await counted.ended()
+    assert LONG < counted.tokens < LONG + 60 and counted.requests == 1
+
+
+async def test_an_endpoint_that_is_not_known_may_generate(
+    upstream: Upstream, start_proxy: StartProxy, client: MakeClient
+) -> None:
+    """Else its answers would cost nothing: SGLang's /generate has its limits in an inner object."""
+    upstream.script("/generate", whole({"text": "x"}))
+    more = {"more": {"endpoints": ["/generate"]}}
+    proxy, counted = await start(start_proxy, client, upstream, **QUOTA, **more)
+    for inner, least in (({}, 512), ({"max_new_tokens": 900, "n": 2}, 1800)):
+        counted.account.tokens = 0.0
+        body = {"text": "Hi", "sampling_params": inner}
+        async with proxy.session.post(proxy.url("/generate"), json=body, headers=A) as got:
+            assert got.status == 200
+        await counted.ended()
+        assert least < counted.tokens < least + 60
 
 
 async def test_what_asks_no_model_is_not_counted(

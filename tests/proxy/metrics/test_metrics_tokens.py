@@ -125,6 +125,7 @@ def test_a_stream_that_passes_is_read_however_it_is_cut(name: str, size: int) ->
         counts.feed(data[at : at + size])
     expected = {kind: count for kind, count in WITHOUT.get(name, ALL).items() if count}
     assert dict(tokens_of(counts.usage)) == expected
+    assert counts.pieces == data.count(b"\n\n")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,8 @@ def test_a_stream_that_passes_is_read_however_it_is_cut(name: str, size: int) ->
         ({"usage": {"prompt_tokens": 10**400, "completion_tokens": 2}}, {"completion": 2}),
         ({"text": '"usage"'}, {}),
         ([{"usage": {"prompt_tokens": 9}}], {}),
-        ({"text": "x" * LARGE, "usage": RESPONSES}, {}),
+        ({"text": "x" * LARGE, "usage": DETAILED, "id": "x"}, ALL),
+        ({"usage": RESPONSES, "text": '"usage":{"output_tokens":1}' * LARGE}, {}),
     ],
 )  # fmt: skip
 def test_a_body_that_passes_is_read(answer: Any, expected: dict[str, int]) -> None:
