@@ -119,9 +119,9 @@ class Results(Struct, eq=False):
     `stripped`: the header line that names the keys taken out of the request. `warning`: why the
     answer was not stored. `exchange` is the answer's, once that is translated; `usage` of an answer
     that passed through, and the `pieces` of a stream. `failure`: why a backend could not be asked
-    or broke off (`UpstreamError.reason`). `fault`: the failure that the client is told of, also in a stream.
-    `refusal`: the proxy itself refused the request. `reservation`: what was counted of it, with the
-    header lines (`quota`) that tell the client. `trace`: its spans, once one was begun.
+    or broke off (`UpstreamError.reason`). `fault`: the failure that the client is told of, also in
+    a stream. `refusal`: the proxy itself refused the request. `reservation`: what was counted of
+    it, with the header lines (`quota`) that tell the client. `trace`: its spans, once one began.
     """
 
     received: bool = False
