@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from tests.conforming_completions import body, end, piece
-from tests.fakes.upstream import DONE, Gate, Script, Upstream, event, stream, whole
+from tests.fakes.upstream import (
+    DONE,
+    Cut,
+    Gate,
+    Reset,
+    Script,
+    Step,
+    Upstream,
+    event,
+    stream,
+    whole,
+)
 from tests.proxy.conftest import Proxy, StartProxy
 from wellspoken.adapters.translate import StreamTranslator
 from wellspoken.proxy.relay.send import LARGE
@@ -133,3 +144,30 @@ async def test_what_only_the_folding_repairs_is_counted(
     scraped = await proxy.metrics()
     for rule in named:
         assert scraped[f'wellspoken_repairs_total{{backend="default",rule="{rule}"}}'] == 1
+
+
+@pytest.mark.parametrize("adapter", ["vllm", "llamacpp"])  # n at once; each choice by itself
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(
+    "last",
+    [Reset(), Cut(), event({"error": {"message": "no", "code": 500}}), b"error: {}\n\n"],
+    ids=["reset", "cut", "error", "error field"],
+)
+async def test_content_never_waits_and_no_reason_comes_before_an_error(
+    upstream: Upstream, start_proxy: StartProxy, adapter: str, n: int, last: Step
+) -> None:
+    """Whether all choices have ended or one; the text is there before the backend goes on."""
+    gate = Gate()
+    said = [event({**piece("Hi"), "choices": [{**piece("Hi")["choices"][0], "index": i}]})
+            for i in range(n if adapter == "vllm" else 1)]  # fmt: skip
+    upstream.scripts = [stream(*said, event(end()), gate, last)]
+    proxy = await start_proxy(upstream, adapter=adapter)
+    data = {"model": "m", "prompt": "Hi", "n": n, "stream": True, "temperature": 1}
+    async with proxy.session.post(proxy.url(PATH), json=data) as response:
+        found = b""
+        while found.count(b'"Hi"') < n:
+            found += await response.content.readany()
+        gate.open()
+        found += await response.read()
+    assert found.count(b'"error"') == 1 and b"[DONE]" not in found
+    assert b'"finish_reason":"stop"' not in found

@@ -221,3 +221,40 @@ def backends(postgres: Server, url: str) -> list[int]:
     assert pids
     parent = Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1]
     return [int(pid) for pid in [parent, *pids]]
+
+
+async def test_a_postgres_that_is_down_and_a_spool_that_is_full(
+    start_proxy: StartProxy, upstream: Upstream, postgres: Server, tmp_path: Path
+) -> None:
+    """Answers come, some of them are not stored and say so; what was taken is stored later."""
+    upstream.script("/v1/chat/completions", whole(body()))
+    url = await asyncio.to_thread(postgres.database)
+    sizes = {"spool_size": 100_000, "queue": 20_000, "block": 0.05}
+    store = {"url": url, "spool": str(tmp_path / "spool.db"), **sizes}
+    proxy = await start_proxy(upstream, store=store)
+    kept = proxy.service.state.store
+    assert kept is not None
+    await kept.open()
+    await postgres.stop_beside()
+    taken: list[str] = []
+    full = 0
+    try:
+        while full < 5:
+            async with await proxy.chat(store=True) as response:
+                answer = await response.json()
+                assert response.status == 200
+                if "x-wellspoken-warning" in response.headers:
+                    full += 1
+                    assert "queue is full" in response.headers["x-wellspoken-warning"]
+                else:
+                    taken.append(answer["id"])
+        status, told = await proxy.get("/readyz")
+        assert (status, told["status"]) == (200, "ok") and "spool is full" in told["store"]
+        async with proxy.session.get(proxy.url(f"/v1/chat/completions/{taken[0]}")) as response:
+            assert response.status == 503 and response.headers["Retry-After"]
+    finally:
+        await postgres.start_beside()
+    await until(lambda: not (kept.down or kept.trouble))
+    for id in taken:
+        assert await kept.get("", id) is not None
+    assert await proxy.get("/readyz") == (200, {"status": "ok"})
