@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import ssl
 import sys
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ import pytest
 
 from tests.certificates import Authority, Pair
 from tests.conforming import MODEL
-from tests.fakes.upstream import DONE, Upstream, stream, whole
+from tests.fakes.upstream import DONE, Gate, Upstream, stream, whole
 from tests.proxy.conftest import CHAT
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.endpoints.test_chat_stream import EVENTS
@@ -110,6 +111,88 @@ async def test_a_client_without_a_certificate(
                     await client.get(f"{base}/livez")
             while words_ not in (line := (await errors.readline()).decode()):
                 assert line
+
+
+@pytest.mark.parametrize("uvloop", [True, False], ids=["uvloop", "asyncio"])
+async def test_a_client_that_leaves_closes_the_backends_connection(
+    upstream: Upstream, authority: Authority, uvloop: bool
+) -> None:
+    gate = Gate()
+    steps = stream(*EVENTS, DONE)
+    upstream.script(CHAT, [*steps[:4], gate, *steps[4:]])
+    async with proxy(upstream.url, *given(authority.sign("server")), uvloop=uvloop) as (base, _):
+        async with httpx2.AsyncClient(verify=trust(authority)) as client:
+            body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+            async with client.stream("POST", f"{base}{CHAT}", json=body) as answer:
+                async for _ in answer.aiter_bytes():
+                    break
+                assert upstream.connections
+        await until(lambda: not upstream.connections)
+
+
+async def test_a_client_that_does_not_read_holds_the_backend_back(
+    upstream: Upstream, authority: Authority
+) -> None:
+    """What waits for it is bounded in the TLS layer too, and all of it comes when it reads."""
+    event = EVENTS[1].replace(b'"content":"', b'"content":"' + b"x" * 60_000)
+    upstream.script(CHAT, stream(EVENTS[0], *[event] * 500, DONE))
+    pair = authority.sign("server")
+    flags: dict[str, object] = {
+        "server": {"listen": "127.0.0.1:0"},
+        "backend": [{"url": upstream.url, "adapter": "openai"}],
+        "tls": {"certificate": str(pair.certificate), "key": str(pair.key)},
+    }
+    async with watched(None, flags) as it:
+        host, port = await it.service.start()
+        reader, writer = await asyncio.open_connection(host, port, ssl=trust(authority))
+        asked = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+        body = json.dumps(asked)
+        writer.write(
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
+        await reader.readline()
+        (connection,) = it.service.listener.connections
+        await until(lambda: connection.writing_paused)
+        assert connection.transport is not None
+        assert connection.transport.get_write_buffer_size() < 512 * 1024
+        answer = 0
+        while piece := await reader.read(2**20):
+            answer += len(piece)
+        assert answer > 30_000_000 and reader.at_eof()
+        writer.close()
+
+
+async def test_a_client_is_shut_out_by_another_authority(
+    authority: Authority, other: Authority, tmp_path: Path
+) -> None:
+    pair = authority.sign("server")
+    mounted(tmp_path, "clients.crt", authority.file.read_text())
+    flags: dict[str, object] = {
+        "server": {"listen": "127.0.0.1:0"},
+        "backend": [{"url": "http://127.0.0.1:9", "adapter": "openai"}],
+        "tls": {
+            "certificate": str(pair.certificate),
+            "key": str(pair.key),
+            "client_ca": str(tmp_path / "clients.crt"),
+        },
+    }
+    async with watched(None, flags) as it:
+        host, port = await it.service.start()
+
+        async def let_in(by: Authority) -> bool:
+            context = trust(authority, by.sign("client"))
+            async with httpx2.AsyncClient(verify=context) as client:
+                with contextlib.suppress(httpx2.TransportError):
+                    await client.get(f"https://{host}:{port}/livez")
+                    return True
+            return False
+
+        await until(lambda: len(it.applied) == 1)  # its first look
+        assert await let_in(authority) and not await let_in(other)
+        mounted(tmp_path, "clients.crt", other.file.read_text())
+        await until(lambda: len(it.applied) == 2)
+        assert await let_in(other) and not await let_in(authority)
 
 
 async def test_a_certificate_that_changes(
