@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wellspoken.adapters.events import Event
+from wellspoken.adapters.events import Event, Reasoning, Refusal, Text, ToolDelta
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.echo import EchoStage
 from wellspoken.adapters.stages.finish import FinishStage
@@ -43,3 +43,12 @@ def through(pipeline: tuple[Stage, ...], events: list[Event]) -> list[Event]:
     for stage in pipeline:
         events = stage(events)
     return events
+
+
+def is_token(event: Event) -> bool:
+    """Say whether an event brings something that the model said, or how likely that was."""
+    if type(event) is Text or type(event) is Refusal:
+        return bool(event.text or (event.lp is not None and event.lp.entries))
+    if type(event) is Reasoning:
+        return bool(event.text)
+    return type(event) is ToolDelta and bool(event.arguments or event.name)

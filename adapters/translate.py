@@ -18,7 +18,7 @@ from wellspoken.adapters.events import End, Event, Extra, Fault, Finish, Start, 
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.lane import Lane, lane_of
 from wellspoken.adapters.merge import Best, Merge, weakest
-from wellspoken.adapters.pipeline import stages, through
+from wellspoken.adapters.pipeline import is_token, stages, through
 from wellspoken.adapters.plain_body import asks_plainly
 from wellspoken.adapters.readers.framing import is_stream
 from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative, TextOrNative
@@ -116,8 +116,13 @@ class BackendAnswer:
             elif type(stage) is StopStage and exchange.enforced:
                 self.stop = stage
         self.prelude = list(prelude)
-        self.ended = False
-        self.clean = False
+        self.ended = self.clean = False
+        self.moved = False  # a token has come, not by the hot lane, since `take_move`
+
+    def take_move(self) -> bool:
+        """Say whether a token has come since this was last asked."""
+        moved, self.moved = self.moved or self.usage.has_moved(), False
+        return moved
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events of these bytes of a stream."""
@@ -125,6 +130,7 @@ class BackendAnswer:
 
     def pass_on(self, events: list[Event]) -> list[Event]:
         """Return what the stages make of a reader's events."""
+        self.moved = self.moved or any(map(is_token, events))
         if self.stop is not None:
             events = self._cut_at_stop(events)
         else:  # as `through`, without a call for each read

@@ -267,6 +267,8 @@ def _connection(config: Config) -> dict[str, float]:
     return {
         "head_seconds": timeouts.client_header,
         "head_size": limits.header,
+        "write_seconds": timeouts.client_write,
+        "total": timeouts.total,
         "max_line_size": limits.header,
         "max_field_size": limits.header,
         "keepalive_timeout": timeouts.client_keep_alive,

@@ -58,6 +58,7 @@ class UsageStage:
         self.earlier: list[Usage] = []  # which nearly always is the only one
         self.texts: defaultdict[int, list[str]] = defaultdict(list)
         self.reasoning: defaultdict[int, list[str]] = defaultdict(list)
+        self._seen = 0  # of the first choice's
         self.counts = counts
         self.ends = 0  # choices that a token ended which is in no text
         self.scaled: int | None = None  # what the counts of some choices make of all
@@ -92,6 +93,12 @@ class UsageStage:
                 out.append(self._final(NOTHING))
             out.append(event)
         return out
+
+    def has_moved(self) -> bool:
+        """Say whether text of the first choice has come since this was last asked."""
+        texts, seen = self.texts[0], self._seen
+        self._seen = len(texts)
+        return any(texts[seen:])
 
     def is_plain(self) -> bool:
         """Say whether text passes, and is only kept in `texts`: it always does."""

@@ -21,6 +21,7 @@ Seconds = Annotated[float, Meta(ge=0, le=1e9, extra={"unit": DURATION})]
 Positive = Annotated[float, Meta(gt=0, le=1e9, extra={"unit": DURATION})]
 # At most a pebibyte: what parses HTTP and what stores take no more than 64 bits.
 Size = Annotated[int, Meta(ge=1, le=1 << 50, extra={"unit": SIZE})]
+SizeOrNone = Annotated[int, Meta(ge=0, le=1 << 50, extra={"unit": SIZE})]
 Count = Annotated[int, Meta(ge=1)]
 Mode = Annotated[str, Meta(pattern=r"^0?[0-7]{3}$")]  # whom a file is for, as chmod has it
 INT32: Final = (1 << 31) - 1  # the most that llama.cpp's own settings hold
@@ -74,10 +75,13 @@ class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connect: Positive = 5.0
     client_header: Positive = 10.0
     client_body: Positive = 30.0
+    client_write: Seconds = 60.0
     client_keep_alive: Positive = 75.0
     first_token_body: Seconds = 600.0
-    first_token_stream: Seconds = 0.0
+    first_token_stream: Seconds = 3600.0
+    between_tokens: Seconds = 600.0
     between_chunks: Seconds = 120.0
+    total: Seconds = 6 * 3600.0
     heartbeat: Positive = 15.0
     # vLLM (uvicorn) and llama.cpp (cpp-httplib) close an idle connection after 5 s; to drop ours
     # first leaves no moment in which a request is sent into a connection that is being closed.
@@ -90,6 +94,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     header: Size = 64 * 1024
     body: Size = 32 * 1024 * 1024
+    body_rate: SizeOrNone = 500
     response: Size = 64 * 1024 * 1024
     inflight: Count = 1000
     scored_tokens: Count = 4096
@@ -256,7 +261,7 @@ class Store(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     spool: str | None = None
     spool_size: Size = 1024 * 1024 * 1024
     max_age: Seconds = 0.0
-    max_size: Annotated[int, Meta(ge=0, le=1 << 50, extra={"unit": SIZE})] = 0
+    max_size: SizeOrNone = 0
 
     @property
     def configured(self) -> bool:

@@ -11,7 +11,7 @@ import re
 
 from wellspoken.proxy.http.responses import Reply
 from wellspoken.proxy.relay.call import Call, UnknownUrl
-from wellspoken.proxy.relay.send import enter_engine, reach
+from wellspoken.proxy.relay.send import begin_pace, enter_engine, reach
 from wellspoken.proxy.upstream.target import Router, Target
 
 KEPT = (
@@ -58,6 +58,7 @@ async def page(call: Call) -> Reply:
             extra=b"Accept-Encoding: gzip\r\n" if gzip else b"Accept-Encoding: identity\r\n",
             first=timeouts.first_token_body,
             between=timeouts.between_chunks,
+            pace=begin_pace(call, False),
             coded=True,
         ),
     )

@@ -29,6 +29,7 @@ from wellspoken.adapters.requests.errors import error_json
 from wellspoken.proxy.http.handshake import Handshake, explain_handshake
 from wellspoken.proxy.http.requests import fresh_id
 from wellspoken.proxy.http.responses import Reply, identifying, plain_head
+from wellspoken.proxy.http.stalls import WriteWatch, reset
 
 TOLD_SECONDS: Final = 60.0
 """How long the same failure of handshakes is not told again."""
@@ -39,14 +40,17 @@ class Connection(RequestHandler):
     """One client connection.
 
     A request head that has begun must be complete after `head_seconds` and within `head_size`
-    bytes, else 408 or 431 and the end of the connection. What aiohttp cannot parse, and what a
-    handler raises, answers in OpenAI's error envelope, without a traceback to the client.
+    bytes, else 408 or 431 and the end of the connection. A client that takes nothing of its answer
+    for `write_seconds`, or not all of it in `total`, is `stalled`: its connection is reset. What
+    aiohttp cannot parse, and what a handler raises, answers in OpenAI's error envelope, without a
+    traceback to the client.
 
     Two things run: the transport's callbacks (`data_received`, `connection_lost`, the head's
-    timer), which await nothing, and aiohttp's one task, which answers the requests of the
-    connection one after another. `connection_lost` cancels that task wherever it waits, and with it
-    the request to the backend; nothing else cancels it but `shutdown`, when the proxy stops. A
-    refusal by the timer writes beside the task, so it comes only between two requests.
+    timer, the look at what is written), which await nothing, and aiohttp's one task, which answers
+    the requests of the connection one after another. `connection_lost` cancels that task wherever
+    it waits, and with it the request to the backend; nothing else cancels it but `shutdown`, when
+    the proxy stops. A refusal by the timer writes beside the task, so it comes only between two
+    requests.
     """
 
     __slots__ = (
@@ -58,10 +62,20 @@ class Connection(RequestHandler):
         "_held",
         "_last",
         "_listener",
+        "_peer",
+        "_writes",
+        "stalled",
     )
 
     def __init__(
-        self, manager: Listener, *, head_seconds: float, head_size: int, **kw: Any
+        self,
+        manager: Listener,
+        *,
+        head_seconds: float,
+        head_size: int,
+        write_seconds: float,
+        total: float,
+        **kw: Any,
     ) -> None:
         super().__init__(manager, **kw)
         self._listener = manager
@@ -72,6 +86,9 @@ class Connection(RequestHandler):
         self._answered = 0
         self._held = False  # reading is paused, until a body that is too much at once was read
         self._last: StreamReader | None = None
+        self._peer: asyncio.Transport | None = None  # until it is lost, also while it closes
+        self._writes = WriteWatch(self._loop, write_seconds, total, self._stall)
+        self.stalled = False
 
     @property
     def idle(self) -> bool:
@@ -112,8 +129,41 @@ class Connection(RequestHandler):
             self._held = False
             super().resume_reading(resume_parser)
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the new connection."""
+        self._peer = cast(asyncio.Transport, transport)
+        super().connection_made(transport)
+
+    def pause_writing(self) -> None:
+        """Wait for a client that reads slower than it is written to, and see that it reads."""
+        super().pause_writing()
+        self._watch_writing()
+
+    def force_close(self) -> None:
+        """Close, once what was written has left; that has to go on."""
+        super().force_close()
+        self._watch_writing()
+
+    async def start(self) -> None:
+        """Answer the connection's requests (aiohttp); what is left to send then has to go on."""
+        try:
+            await super().start()
+        finally:
+            self._watch_writing()
+
+    def _watch_writing(self) -> None:
+        if self._peer is not None:
+            self._writes.watch(self._peer)
+
+    def _stall(self) -> None:
+        self.stalled = True
+        if self._peer is not None:
+            reset(self._peer)
+
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Drop the timer, then cancel the handler (aiohttp, handler_cancellation)."""
+        """Drop the timers, then cancel the handler (aiohttp, handler_cancellation)."""
+        self._peer = None
+        self._writes.stop()
         self._head_done()
         super().connection_lost(exc)
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from functools import lru_cache
 from itertools import chain
 from os import urandom
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp.web_request import BaseRequest
 from multidict import CIMultiDictProxy
@@ -136,6 +136,18 @@ def _is_local(header: str, hosts: frozenset[str]) -> bool:
     return True
 
 
+class BodyPace(NamedTuple):
+    """How a client has to send a body.
+
+    After `idle` seconds, which is also how long it may send nothing, it has to have sent `rate`
+    bytes a second (0: any number), and within `total` all of it (0.0: no limit).
+    """
+
+    idle: float
+    rate: int
+    total: float
+
+
 def take_body(request: BaseRequest, notable: bool, limit: int) -> bytes | None:
     """Return the body of a JSON request, None where not all of it has come.
 
@@ -160,31 +172,45 @@ def take_body(request: BaseRequest, notable: bool, limit: int) -> bytes | None:
     return content.read_nowait() if announced is not None and content.is_eof() else None
 
 
-async def read_body(request: BaseRequest, limit: int, idle: float) -> bytes:
+async def read_body(request: BaseRequest, limit: int, pace: BodyPace) -> bytes:
     """Return the body of a request that has not come yet.
 
-    Raises RequestError: 413 above `limit` bytes, 408 when the client sends nothing for `idle`
-    seconds.
+    Raises RequestError: 413 above `limit` bytes, 408 when the client sends nothing for a while, or
+    too little.
     """
-    content = request.content
+    content, loop = request.content, asyncio.get_running_loop()
+    began = loop.time()
     parts: list[bytes] = []
     size = 0
     while True:
+        slow = began + max(pace.idle, size / pace.rate) if pace.rate else float("inf")
+        late = began + pace.total if pace.total else float("inf")
+        silent = loop.time() + pace.idle
         try:
-            async with asyncio.timeout(idle):
+            async with asyncio.timeout_at(min(silent, slow, late)):
                 part = await content.readany()
         except TimeoutError as error:
-            raise RequestError(
-                f"The request's body stopped for {idle:g} s. Send the request again.",
-                status=408,
-                code="request_timeout",
-            ) from error
+            raise _late_body(pace, size, loop.time() - began, slow < min(silent, late)) from error
         if not part:
             return b"".join(parts)
         parts.append(part)
         size += len(part)
         if size > limit:
             raise _too_large(limit)
+
+
+def _late_body(pace: BodyPace, size: int, seconds: float, slow: bool) -> RequestError:
+    if slow:
+        text = (
+            f"Of the request's body {size} bytes came in {seconds:.0f} s, fewer than {pace.rate} "
+            "a second. Send the request again over a better connection, or lower limits.body_rate "
+            "in the configuration."
+        )
+    elif seconds >= pace.total > 0:
+        text = f"The request's body did not end within {pace.total:g} s. Send a shorter one."
+    else:
+        text = f"The request's body stopped for {pace.idle:g} s. Send the request again."
+    return RequestError(text, status=408, code="request_timeout")
 
 
 def _too_large(limit: int) -> RequestError:

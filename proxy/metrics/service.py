@@ -44,7 +44,7 @@ _OVERHEAD = (
 )  # fmt: skip
 
 
-PHASES: Final = ("request", "waiting", "streaming")
+PHASES: Final = ("request", "waiting", "streaming", "stalled")
 """What a client did that left: it sent its request, waited for an answer, read a stream."""
 ERROR_EVENT: Final = "error_event"
 

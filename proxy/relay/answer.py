@@ -207,6 +207,7 @@ class Relay(Struct, eq=False):
         task wakes for the end, and where it has to wait for a client that reads slower.
         """
         step = Step(self, place, data)
+        response.measure(self.translator.sources[place].take_move)
         while True:
             if self.in_thread:
                 await self._turn()

@@ -16,6 +16,7 @@ from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.errors import RequestError, error_json
 from wellspoken.proxy.http.connection import Connection
 from wellspoken.proxy.http.requests import (
+    BodyPace,
     fresh_id,
     is_notable,
     read_body,
@@ -114,7 +115,13 @@ class Call(Struct, frozen=True, eq=False):
 
     @property
     def phase(self) -> str:
-        """What a client that leaves now did not wait for, or not to the end: one of PHASES."""
+        """What a client that leaves now did not wait for, or not to the end: one of PHASES.
+
+        One that took nothing of its answer, whose connection was reset for that, is "stalled".
+        """
+        protocol = self.request.protocol
+        if isinstance(protocol, Connection) and protocol.stalled:
+            return "stalled"
         if self.results.streamed:
             return "streaming"
         return "waiting" if self.results.received else "request"
@@ -146,7 +153,9 @@ class Call(Struct, frozen=True, eq=False):
         if body is None:
             began = perf_counter()
             try:
-                body = await read_body(request, config.limits.body, config.timeouts.client_body)
+                times = config.timeouts
+                pace = BodyPace(times.client_body, config.limits.body_rate, times.total)
+                body = await read_body(request, config.limits.body, pace)
             finally:
                 self.timing.end_wait(began)
         if self.tap is not None:

@@ -16,6 +16,7 @@ from wellspoken.adapters.readers.sse import EventTooLarge, SSEDecoder
 from wellspoken.engine.failure import NotReady
 from wellspoken.proxy.http.requests import TRACE, client_lines
 from wellspoken.proxy.http.responses import EventStream, Reply
+from wellspoken.proxy.limits.pace import NEVER, Pace
 from wellspoken.proxy.metrics.passing import PassingUsage
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.plan import Amending, Amendment, BackendRequest
@@ -41,6 +42,11 @@ Send = Callable[["Upstream", bool], Awaitable["UpstreamResponse"]]
 _NOTHING: Final = re.compile(rb"\s*(null|\{\s*\"type\"\s*:\s*\"ping\"\s*\})?\s*")
 """Data of no answer: what Anthropic's servers send to keep a connection open, and the null with
 which llama.cpp begins a stream of several prompts."""
+_IDLE: Final = re.compile(
+    rb"(?>\s+|:[^\n]*\n|event: ?ping\r?\n|"
+    rb"data: ?(?:\{\s*\"type\"\s*:\s*\"ping\"\s*\})?[ \t\r]*\n)*+"
+)
+"""A read of a stream that brought nothing but blanks, comments and pings."""
 STREAMS = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
 """Content types of answers that pass through as they come."""
 _SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")
@@ -116,8 +122,17 @@ def _open(
         authorization=authorization,
         first=timeouts.first_token_stream if stream else timeouts.first_token_body,
         between=timeouts.between_chunks,
+        pace=begin_pace(call, stream),
         whole=not stream,
     )
+
+
+def begin_pace(call: Call, stream: bool) -> Pace:
+    """Return the pace that the answer to a request that is sent now has to keep."""
+    timeouts, now = call.state.config.timeouts, call.state.loop.time()
+    first = timeouts.first_token_stream if stream else 0.0
+    end = now + timeouts.total - (perf_counter() - call.began) if timeouts.total else NEVER
+    return Pace(first, timeouts.between_tokens, timeouts.total, end, now)
 
 
 async def _send_traced(
@@ -356,16 +371,24 @@ async def pass_through(
 async def _pass_stream(call: Call, response: UpstreamResponse) -> EventStream:
     kind = response.content_type_header.encode("utf-8", "replace")
     stream = call.stream(response.status, kind)
-    counts = PassingUsage()
+    counts, moved = PassingUsage(), False
+
+    def move() -> bool:
+        nonlocal moved
+        before, moved = moved, False
+        return before
 
     def take(data: bytes) -> bool:
+        nonlocal moved
         began = perf_counter()
+        moved = moved or not _IDLE.fullmatch(data)
         counts.feed(data)
         call.timing.end_work(began, leaves=True)
         paused = stream.put(data)
         call.note_first_piece()
         return paused
 
+    response.measure(move)
     try:
         while await response.pump(take):
             await stream.drain()

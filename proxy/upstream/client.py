@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 from wellspoken.proxy.config.backend_headers import StaticHeaders
 from wellspoken.proxy.config.tables import Timeouts
+from wellspoken.proxy.limits.pace import Pace
 from wellspoken.proxy.tls.certificates import ClientContext
 from wellspoken.proxy.upstream.failures import (
     UNREACHABLE,
@@ -92,6 +93,7 @@ class Upstream:
         authorization: bytes = b"",
         first: float = 0.0,
         between: float = 0.0,
+        pace: Pace | None = None,
         coded: bool = False,
         whole: bool = False,
     ) -> UpstreamResponse:
@@ -99,9 +101,10 @@ class Upstream:
 
         `path` begins with /v1 or /; `extra` and `authorization` are whole header lines, the latter
         used where no key is configured. `first` and `between`: seconds for the first and for each
-        further piece of the answer, 0 for no limit. `coded`: `extra` says which encodings of the
-        answer are welcome; otherwise none is. `whole`: the body is wanted whole, so that of a small
-        one the head need not be told before. Raises UpstreamError.
+        further piece of the answer, 0 for no limit; `pace`: what it has to keep beside. `coded`:
+        `extra` says which encodings of the answer are welcome; otherwise none is. `whole`: the body
+        is wanted whole, so that of a small one the head need not be told before. Raises
+        UpstreamError.
         """
         request = self._head(method, path, coded)
         if authorization and not self._key:
@@ -115,7 +118,9 @@ class Upstream:
         again = wire is not None
         while True:
             wire = wire or await self._connect()
-            answer = UpstreamResponse(self, wire, self.loop, first, between, coded, whole, posted)
+            answer = UpstreamResponse(
+                self, wire, self.loop, first, between, coded, whole, posted, pace
+            )
             # No step of the loop lies between the look at an idle connection and this write, so
             # nothing is sent into one that is known to be over.
             wire.send(request, answer, bodiless)

@@ -7,10 +7,12 @@ import ssl
 from typing import Final, Literal, NamedTuple
 
 from wellspoken.adapters.events import Fault
+from wellspoken.proxy.limits.pace import Overdue
 
 Reason = Literal[
     "dns", "refused", "unreachable", "tls", "connect_timeout", "first_byte_timeout",
-    "chunk_timeout", "cut", "protocol", "too_large", "encoding",
+    "chunk_timeout", "first_token_timeout", "token_timeout", "total_timeout", "cut", "protocol",
+    "too_large", "encoding",
 ]  # fmt: skip
 
 OUR_FAULT: Final = Fault(500, "The proxy failed; this is a bug in it. Its log has the details.")
@@ -247,6 +249,28 @@ def not_read(peer: Peer, error: Exception, first: bool, seconds: float) -> Upstr
     return UpstreamError(
         "cut", f"The {peer.name} closed the connection before its answer was complete. {advice}"
     )
+
+
+_TOO_LATE: Final = {
+    "first_token_timeout": (
+        "sent no token within {seconds:g} s, whatever else it sent. Look at its log; if it only "
+        "waits for its turn, raise timeouts.first_token_stream."
+    ),
+    "token_timeout": (
+        "sent nothing of its answer for {seconds:g} s but what keeps a connection open. Look at "
+        "its log; if it is only slow, raise timeouts.between_tokens."
+    ),
+    "total_timeout": (
+        "did not end its answer within {seconds:g} s of the request. Ask for less (max_tokens), or "
+        "raise timeouts.total."
+    ),
+}
+
+
+def too_late(peer: Peer, over: Overdue) -> UpstreamError:
+    """Return the error for an answer that came on too slowly, though something came."""
+    said = _TOO_LATE[over.reason].format(seconds=over.seconds)
+    return UpstreamError(over.reason, f"The {peer.name} {said}")
 
 
 def not_told(peer: Peer, asked: str, reason: Reason, seconds: float, limit: int) -> UpstreamError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from wellspoken.proxy.limits.pace import Pace
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target
@@ -132,7 +133,9 @@ async def _ask(upstream: Upstream, method: str, path: str) -> tuple[int, bool, s
     """Return the status, whether it is a 2xx with JSON, and how the server calls itself."""
     limit = upstream.timeouts.probe
     body = b"{}" if method == "POST" else b""
-    answer = await upstream.open(method, path, body, first=limit, between=limit)
+    now = upstream.loop.time()
+    pace = Pace(0.0, 0.0, limit, now + limit, now)  # of the whole: it may come byte by byte
+    answer = await upstream.open(method, path, body, pace=pace)
     data = await answer.read(LIST_BYTES)
     json = 200 <= answer.status < 300 and data.lstrip()[:1] in (b"{", b"[")
     return answer.status, json, answer.headers.get("Server", "")[:40]

@@ -10,6 +10,7 @@ from typing import NoReturn, Protocol
 from msgspec import Struct
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from wellspoken.proxy.limits.pace import NEVER, Pace
 from wellspoken.proxy.upstream.failures import (
     NotHttp,
     Peer,
@@ -17,11 +18,13 @@ from wellspoken.proxy.upstream.failures import (
     encoded,
     not_read,
     too_large,
+    too_late,
 )
 from wellspoken.proxy.upstream.link.connections import Connections
 from wellspoken.proxy.upstream.link.wire import AnswerKind, Fields, Wire
 
 MOST = 65_536  # bytes of an answer that wait for a reader until no more are read
+LEAST = 1024  # bytes by which a body that is read whole has to grow, to be said to come
 LINGER = 0.25  # seconds for the last bytes of an answer that is no longer needed
 
 Sink = Callable[[bytes], bool]
@@ -87,12 +90,14 @@ class UpstreamResponse(Struct, eq=False):
     _coded: bool
     _whole: bool  # the reader has no use for the head before the body
     _works: bool  # it shows that the model computes
+    _pace: Pace | None = None
     _first: bool = True  # no byte of the body has come
     _complete: bool = False  # its last byte has come, and the connection is no longer ours
     _over: bool = False  # nothing more will be kept
     _lingers: bool = False  # what comes is dropped
     _pieces: list[bytes] = []  # of the body, which nobody has taken
     _size: int = 0  # bytes of those
+    _seen: int = 0  # of those, when they were last looked at
     _paused: bool = False
     _failure: Exception | None = None
     _waiter: asyncio.Future[None] | None = None
@@ -123,8 +128,12 @@ class UpstreamResponse(Struct, eq=False):
 
         `again`: what the server did not read may be sent once more; then False is returned.
         """
-        if self._limit:
-            self._wire.wake_at(self._loop.time() + self._limit)
+        now = self._loop.time()
+        due = now + self._limit if self._limit else NEVER
+        if self._pace is not None:
+            due = min(due, self._pace.deadline(now, waits=True))
+        if due < NEVER:
+            self._wire.wake_at(due)
         await self._wait(MOST + 1)
         if self._failure is not None and not self.status:
             if again and self._wire.unread:
@@ -148,6 +157,7 @@ class UpstreamResponse(Struct, eq=False):
 
     async def read(self, limit: int) -> bytes:
         """Return the whole body. Raises UpstreamError, also for more than `limit` bytes."""
+        self.measure(self._grows)
         while not self._over and self._size <= limit:
             await self._wait(limit + 1)
         if self._size > limit:
@@ -186,6 +196,11 @@ class UpstreamResponse(Struct, eq=False):
             watch.begin_body()
         if self._complete:
             watch.end()
+
+    def measure(self, moves: Callable[[], bool]) -> None:
+        """Go by what `moves` says of the answer's progress; see `Pace.moves`."""
+        if self._pace is not None:
+            self._pace.moves = moves
 
     def close(self) -> None:
         """Close the connection at once, whatever is still to come; after the end, do nothing."""
@@ -264,10 +279,22 @@ class UpstreamResponse(Struct, eq=False):
         self._wake()
 
     def deadline(self) -> float:
-        """Return when the present wait is too long."""
-        if not self._limit:
-            return float("inf")
-        return (self._since or self._loop.time()) + self._limit
+        """Return when the present wait is too long, or the answer too slow, or when to look."""
+        now = self._loop.time()
+        due = (self._since or now) + self._limit if self._limit else NEVER
+        if self._pace is None:
+            return due
+        return min(due, self._pace.deadline(now, waits=bool(self._since)))
+
+    def _grows(self) -> bool:
+        """Say whether a body that is read whole came on; blanks before it are no beginning."""
+        if not self._seen:
+            grown = any(piece.strip() for piece in self._pieces)
+        else:
+            grown = self._size - self._seen >= LEAST
+        if grown:
+            self._seen = self._size
+        return grown
 
     def _begin_body(self, now: float) -> None:
         self._first = False
@@ -339,5 +366,11 @@ class UpstreamResponse(Struct, eq=False):
         failure = self._failure
         assert failure is not None
         self.close()
-        meaning = not_read(self._source.peer, failure, self._first, self._limit)
+        over = None
+        if self._pace is not None and isinstance(failure, TimeoutError):
+            over = self._pace.judge(self._loop.time())
+        if over is not None and not (self._first and over.reason == "first_token_timeout"):
+            meaning = too_late(self._source.peer, over)
+        else:
+            meaning = not_read(self._source.peer, failure, self._first, self._limit)
         raise self._note_failure(self._source.note_failure(meaning)) from failure

@@ -8,16 +8,14 @@ things: a length twice, or beside chunks.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import select
-import sys
-import termios
 from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple, Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from wellspoken.proxy.limits.kernel import count_unacknowledged
 from wellspoken.proxy.upstream.failures import ConnectionCut, NotHttp
 
 NEVER = float("-inf")
@@ -225,7 +223,7 @@ class Wire(asyncio.Protocol):
         transport, waiting = self.transport, self._waiting
         if waiting is not None and transport is not None and exc is None:
             # By FIN; a reset may have had any cause.
-            self.unread = not self._status and 0 < self._size <= _unacknowledged(transport)
+            self.unread = not self._status and 0 < self._size <= count_unacknowledged(transport)
         self._among.discard(self)
         self._lose(self, transport is not None)  # None: it was closed here
         self.transport = self._parser = None
@@ -323,16 +321,3 @@ def tells_end(fields: Fields) -> bool:
         if name == b"transfer-encoding":
             coding = value  # the last one counts
     return coding.lower().rpartition(b",")[2].strip(b" \t") == b"chunked"
-
-
-def _unacknowledged(transport: asyncio.BaseTransport) -> int:
-    """Return how many bytes of what was sent the other side's kernel has not said to have."""
-    found = bytearray(4)
-    socket = transport.get_extra_info("socket")
-    if socket is None:  # TLS whose connection below has gone already
-        return 0
-    try:
-        fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, found)
-    except OSError:  # not Linux's TCP
-        return 0
-    return int.from_bytes(found, sys.byteorder)

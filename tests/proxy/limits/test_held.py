@@ -1,0 +1,300 @@
+"""Nothing is held without end: clients that read or send nothing, backends that say nothing.
+
+The limits are short here, and nothing depends on how much longer than that something takes: what is
+waited for is the end, which without the limit would not come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import pytest
+from aiohttp import ClientPayloadError
+
+from tests.conforming import MODEL
+from tests.fakes.upstream import (
+    Pause,
+    Script,
+    Stall,
+    Step,
+    Upstream,
+    chunk,
+    event,
+    head,
+    stream,
+    whole,
+)
+from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, envelope, raw
+from tests.proxy.endpoints.test_chat_body import PLAIN
+from tests.proxy.http.test_requests import post, status_of
+from tests.waiting import until
+
+LARGE = 12 * 1024 * 1024  # more than the system holds of a connection on its own
+
+
+def piece(**delta: Any) -> bytes:
+    """Return one event of a chat stream."""
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+    return event(
+        {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1760000000,
+            "model": MODEL,
+            "choices": [choice],
+        }
+    )
+
+
+def request(**more: Any) -> bytes:
+    """Return a chat request whose connection stays open."""
+    body = json.dumps({"model": MODEL, "messages": MESSAGES, **more}).encode()
+    return post(body=body).replace(b"Connection: close\r\n", b"")
+
+
+async def connect_narrow(port: int) -> socket.socket:
+    """Return a connection whose reader's buffer is small."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", port))
+    return made
+
+
+LONG: dict[str, Script] = {
+    "stream": stream(piece(role="assistant"), *[piece(content="x" * 65_000)] * 300, Stall()),
+    "body": whole({**json.loads(PLAIN), "padding": "x" * LARGE}),
+    "untouched stream": stream(*[piece(content="x" * 65_000)] * 300, Stall()),
+    "untouched body": whole(b'{"x": "%b"}' % (b"x" * LARGE)),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+async def test_a_client_that_reads_nothing_is_let_go(
+    upstream: Upstream, start_proxy: StartProxy, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    upstream.scripts = [LONG[name]]
+    timeouts = {"client_write": 0.4, "heartbeat": 0.05}
+    proxy = await start_proxy(upstream, timeouts=timeouts, extensions="all")
+    client = await connect_narrow(proxy.port)
+    more = {"oai_compat": False} if "untouched" in name else {}
+    sent = request(stream="stream" in name, **more)
+    await asyncio.get_running_loop().sock_sendall(client, sent)
+    asked = await upstream.request()
+    await until(lambda: not proxy.service.state.inflight)
+    if "stream" in name:
+        await asked.closed.wait()
+    await until(lambda: len(proxy.service.listener.connections) <= 1)
+    scraped = await proxy.metrics()
+    assert scraped['wellspoken_client_disconnects_total{phase="stalled"}'] == 1
+    with pytest.raises(ConnectionResetError):  # so that it cannot take what it has for the whole
+        while await asyncio.get_running_loop().sock_recv(client, 1 << 20):
+            pass
+    client.close()
+
+
+async def test_a_client_that_reads_slowly_gets_all(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """It takes far longer than the limit, but comes on in each of its spans."""
+    upstream.scripts = [LONG["untouched body"]]
+    proxy = await start_proxy(upstream, timeouts={"client_write": 2.0})
+    client, loop = await connect_narrow(proxy.port), asyncio.get_running_loop()
+    await loop.sock_sendall(client, request(oai_compat=False))
+    got, began = 0, loop.time()
+    while loop.time() - began < 5.0:
+        got += len(await loop.sock_recv(client, 4096))
+        await asyncio.sleep(0.02)
+    while got < LARGE:
+        part = await loop.sock_recv(client, 1 << 20)
+        assert part, f"the connection ended after {got} bytes"
+        got += len(part)
+    client.close()
+
+
+async def test_an_end_that_nobody_reads_keeps_no_connection(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """All but a little was taken, so the request is over; the connection closes, and cannot."""
+    upstream.scripts = [whole(b'{"x": "%b"}' % (b"x" * LARGE))]
+    timeouts = {"client_write": 0.4, "client_keep_alive": 0.2}
+    proxy = await start_proxy(upstream, timeouts=timeouts)
+    client, loop = await connect_narrow(proxy.port), asyncio.get_running_loop()
+    await loop.sock_sendall(client, request(oai_compat=False))
+    while proxy.service.state.inflight or not upstream.requests:
+        try:
+            async with asyncio.timeout(0.02):
+                await loop.sock_recv(client, 65_536)
+        except TimeoutError:
+            pass
+    await until(lambda: not proxy.service.listener.connections)
+    client.close()
+
+
+async def test_a_body_that_drips_is_refused(upstream: Upstream, start_proxy: StartProxy) -> None:
+    proxy = await start_proxy(upstream, timeouts={"client_body": 1.0}, limits={"body_rate": 1000})
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(post(body=b"{}" + b" " * 9000)[:-8999])
+
+    async def drip() -> None:
+        while True:
+            writer.write(b" ")
+            await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(drip())
+    answer = await reader.read()
+    task.cancel()
+    writer.close()
+    assert status_of(answer) == 408
+    assert b"limits.body_rate" in answer and b"a second" in answer
+    assert not upstream.requests
+
+
+async def test_a_large_body_that_comes_on_has_its_time(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.scripts = [whole(PLAIN)]
+    proxy = await start_proxy(upstream, timeouts={"client_body": 0.5}, limits={"body_rate": 1000})
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    data = post(body=json.dumps({"model": MODEL, "messages": MESSAGES}).encode() + b" " * 60_000)
+    for at in range(0, len(data), 4000):
+        writer.write(data[at : at + 4000])
+        await asyncio.sleep(0.1)
+    assert status_of(await reader.read()) == 200
+    writer.close()
+
+
+def endless(*beginning: bytes, again: bytes, kind: str = "text/event-stream") -> Script:
+    """Return an answer that begins so, and then says the same again and again."""
+    begun = [head(200, kind, chunked=True), *map(chunk, beginning)]
+    drip: list[Step] = [chunk(again), Pause(0.02)]
+    return [*begun, *drip * 2000]
+
+
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+IDLE = {
+    "comments": b": ping\n\n",
+    "pings": b'data: {"type": "ping"}\n\n',
+    "roles": piece(role="assistant", content=""),
+    "empty pieces": piece(content=""),
+    "usage": event({"id": "c", "object": "chat.completion.chunk", "choices": [], "usage": None}),
+}
+
+
+async def end_of(proxy: Proxy, **more: Any) -> dict[str, Any]:
+    """Return the error that a stream ends with, behind any number of events."""
+    async with await proxy.chat(stream=True, **more) as response:
+        text = await response.text()
+        if response.status != 200:
+            return envelope(text)
+    events = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+    assert "[DONE]" not in events
+    return envelope(events[-1])
+
+
+@pytest.mark.parametrize("again", IDLE)
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_stream_has_to_bring_tokens(
+    upstream: Upstream, start_proxy: StartProxy, again: str, begun: bool
+) -> None:
+    beginning = [piece(role="assistant"), piece(content="Hi")] if begun else []
+    upstream.scripts = [endless(*beginning, again=IDLE[again])]
+    limited, other = "first_token_stream", "between_tokens"
+    if begun:
+        limited, other = other, limited
+    proxy = await start_proxy(upstream, timeouts={limited: 0.4, other: 60.0})
+    error = await end_of(proxy)
+    assert error["code"] == "backend_timeout"
+    assert f"timeouts.{limited}" in error["message"] and "0.4 s" in error["message"]
+    await upstream.requests[0].closed.wait()
+    scraped = await proxy.metrics()
+    reason = "token_timeout" if begun else "first_token_timeout"
+    name = f'wellspoken_upstream_errors_total{{backend="default",reason="{reason}"}}'
+    assert scraped[name] == 1
+
+
+TOKENS: dict[str, dict[str, Any]] = {
+    "content": {"content": "a"},
+    "reasoning": {"reasoning_content": "a"},
+    "refusal": {"refusal": "a"},
+    "call": {
+        "tool_calls": [
+            {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "1"}}
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", TOKENS)
+async def test_tokens_keep_it_going_until_the_total(
+    upstream: Upstream, start_proxy: StartProxy, name: str
+) -> None:
+    upstream.scripts = [endless(piece(role="assistant"), again=piece(**TOKENS[name]))]
+    timeouts = {"first_token_stream": 0.3, "between_tokens": 0.3, "total": 1.5}
+    proxy = await start_proxy(upstream, timeouts=timeouts)
+    error = await end_of(proxy)
+    assert "timeouts.total" in error["message"] and "1.5 s" in error["message"]
+    await upstream.requests[0].closed.wait()
+
+
+@pytest.mark.parametrize("again", [b": ping\n\n", PING, b"\n"])
+async def test_a_stream_that_passes_has_to_bring_more_than_comments(
+    upstream: Upstream, start_proxy: StartProxy, again: bytes
+) -> None:
+    upstream.scripts = [endless(b"event: x\ndata: {}\n\n", again=again)]
+    proxy = await start_proxy(upstream, timeouts={"between_tokens": 0.4})
+    async with await proxy.chat(stream=True, oai_compat=False) as response:
+        with pytest.raises(ClientPayloadError):
+            await response.read()
+    await upstream.requests[0].closed.wait()
+
+
+@pytest.mark.parametrize(
+    ("beginning", "key"), [([], "total"), ([b'{"choices": '], "between_tokens")]
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_body_has_to_come_on(
+    upstream: Upstream, start_proxy: StartProxy, beginning: list[bytes], key: str, stream: bool
+) -> None:
+    """Blanks before a body keep the connection open while a model thinks; in it nothing does."""
+    upstream.scripts = [endless(*beginning, again=b" ", kind="application/json")]
+    proxy = await start_proxy(upstream, timeouts={"between_tokens": 0.4, "total": 1.5})
+    async with await proxy.chat(stream=stream) as response:
+        text = await response.text()
+        if response.status == 200:  # the head has left
+            text = text.rpartition("data: ")[2]
+    assert f"timeouts.{key}" in envelope(text)["message"]
+    await upstream.requests[0].closed.wait()
+
+
+async def test_a_slow_client_is_not_the_backends_fault(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """While nobody reads it, an answer cannot bring tokens."""
+    upstream.scripts = [stream(*[piece(content="x" * 65_000)] * 300)]
+    proxy = await start_proxy(upstream, timeouts={"between_tokens": 0.3, "client_write": 0.0})
+    client, loop = await connect_narrow(proxy.port), asyncio.get_running_loop()
+    await loop.sock_sendall(client, request(stream=True))
+    await upstream.request()
+    await asyncio.sleep(1.0)
+    got = b""
+    while not got.endswith(b"0\r\n\r\n"):
+        part = await loop.sock_recv(client, 1 << 20)
+        assert part
+        got = got[-4096:] + part
+    assert b"[DONE]" in got or b"upstream" in got
+    client.close()
+
+
+async def test_a_client_that_is_alone_slow_to_send_ends_by_the_total(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    limits, timeouts = {"body_rate": 0}, {"client_body": 60.0, "total": 0.4}
+    proxy = await start_proxy(upstream, timeouts=timeouts, limits=limits)
+    answer = await raw(proxy.port, post()[:-5])
+    assert status_of(answer) == 408
+    assert b"within 0.4 s" in answer
+    assert CHAT.encode() not in answer
