@@ -74,7 +74,7 @@ class Service:
             )
             for handler in (self.handle, partial(self.handle, admin=True))
         )
-        self.listener.tls, self.admin_listener.tls = server_contexts(config.tls)
+        self._secure(server_contexts(config.tls))
 
     def become(
         self,
@@ -104,9 +104,9 @@ class Service:
         state.admin = admin
         state.readiness = Readiness(targets)  # what a probe under way finds is no longer asked
         self._hosts, self._admin_hosts = _hosts(config)
-        for listener, context in zip((self.listener, self.admin_listener), contexts, strict=True):
+        for listener in (self.listener, self.admin_listener):
             listener.settings.update(_connection(config))
-            listener.tls = context
+        self._secure(contexts)
         for target in targets:
             if target.upstream is not None:
                 target.upstream.timeouts = config.timeouts
@@ -115,6 +115,11 @@ class Service:
             if upstream is not None:
                 upstream.retire()
                 self._retired.append(upstream)
+
+    def _secure(self, contexts: ServerContexts) -> None:
+        """Have the connections to come secured so."""
+        self.contexts = contexts
+        self.listener.tls, self.admin_listener.tls = contexts.clients, contexts.admin
 
     async def start(
         self, *, shared: bool = False, sockets: Sequence[socket.socket] = ()

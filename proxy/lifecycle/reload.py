@@ -86,15 +86,17 @@ class Reloader:
             for backend, target in zip(change.basis.backend, present, strict=False)
         }
         targets: list[Target] = []
+        renewed = change.contexts.digest != service.contexts.digest
         for backend, found in zip(change.config.backend, change.backends, strict=True):
             old, target = before.get(backend.name, (None, None))
             if target is None or old != backend:
                 target = target_of(backend, found, change.config)
             elif target.upstream is not None:
-                target.upstream.use(found.key, found.headers, found.tls)
+                renewed |= target.upstream.use(found.key, found.headers, found.tls)
             targets.append(target)
         targets += present[len(before) :]  # the engine's, which stays
-        self.described = _describe(service, change, targets)
+        also = "certificates changed" if renewed else ""
+        self.described = "; ".join(filter(None, (_describe(service, change, targets), also)))
         gone = [target for target in present if target not in targets]
         service.become(change.config, targets, change.keys, change.admin, change.contexts)
         if self._hosted is not None:

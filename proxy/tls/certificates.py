@@ -40,10 +40,14 @@ class ClientContext(NamedTuple):
 
 
 class ServerContexts(NamedTuple):
-    """What secures connections at `server.listen` and at `server.admin`; None: plain HTTP."""
+    """What secures connections at `server.listen` and at `server.admin`; None: plain HTTP.
+
+    `digest`: of the files.
+    """
 
     clients: ssl.SSLContext | None = None
     admin: ssl.SSLContext | None = None
+    digest: bytes = b""
 
 
 def server_contexts(tls: Tls) -> ServerContexts:
@@ -55,7 +59,7 @@ def server_contexts(tls: Tls) -> ServerContexts:
         return ServerContexts()
     try:
         admin = _server_context(structs.replace(tls, client_ca=None), tls.certificate)
-        return ServerContexts(_server_context(tls, tls.certificate), admin)
+        return ServerContexts(_server_context(tls, tls.certificate), admin, _digest(tls))
     except ConfigError as error:
         raise ConfigError(f"tls.{error}") from error
 
@@ -96,8 +100,12 @@ def _client_context(tls: BackendTls) -> ClientContext:
     context.set_alpn_protocols(ALPN)
     if tls.certificate is not None:
         _load_pair(context, tls.certificate, tls.key)
+    return ClientContext(context, tls.server_name, _digest(tls))
+
+
+def _digest(tls: Tls | BackendTls) -> bytes:
     read = [_read(file, name) for name, file in named_files(tls)]
-    return ClientContext(context, tls.server_name, hashlib.sha256(b"\0".join(read)).digest())
+    return hashlib.sha256(b"\0".join(read)).digest()
 
 
 def named_files(tls: Tls | BackendTls) -> Iterator[tuple[str, str]]:

@@ -148,14 +148,15 @@ class Upstream:
         key: str | None,
         headers: StaticHeaders = NO_HEADERS,
         tls: ClientContext | None = None,
-    ) -> None:
+    ) -> bool:
         """Send this key and these headers with every request, secured so, from now on.
 
         What was sent before is still hidden from clients. Connections that trust other files, or
-        show another certificate, take no further request.
+        show another certificate, take no further request: then True is returned.
         """
         self._address.tls, before = tls, self._address.tls
-        if before is not None and (tls is None or tls.digest != before.digest):
+        changed = before is not None and (tls is None or tls.digest != before.digest)
+        if changed:
             self.connections.renew()
         fixed = f"Host: {self._address.host}\r\nUser-Agent: wellspoken\r\n".encode()
         self._fixed = fixed + headers.lines
@@ -165,6 +166,7 @@ class Upstream:
             if secret in self._secrets:
                 self._secrets.remove(secret)
             self._secrets.appendleft(secret)
+        return changed
 
     def note_failure(self, error: UpstreamError) -> UpstreamError:
         """Tell who listens that the backend failed, and return the error, to be raised."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from tests.certificates import Authority
@@ -17,3 +19,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def other(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     """One that is not."""
     return Authority.make(tmp_path_factory.mktemp("certificates") / "second")
+
+
+@pytest.fixture(autouse=True)
+def _level(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)

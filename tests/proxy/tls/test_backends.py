@@ -185,7 +185,7 @@ async def test_plain_http_behind_https(start_proxy: StartProxy) -> None:
 
 
 async def test_another_authority_is_taken_over(
-    authority: Authority, other: Authority, tmp_path: Path
+    authority: Authority, other: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The file is looked at as keys are; a connection that was trusted is used no more."""
     ca = tmp_path / "ca.pem"
@@ -211,6 +211,7 @@ async def test_another_authority_is_taken_over(
             shutil.copy(authority.file, ca)
             await until(lambda: len(it.applied) == 3)
             await ask()
+    assert "configuration read again: certificates changed" in caplog.text
     assert upstream.opened == 3  # the one that was refused is one of them
 
 

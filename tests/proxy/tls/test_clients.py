@@ -227,6 +227,7 @@ async def test_a_certificate_that_changes(
             await until(lambda: len(it.applied) == 2)
             assert await trusted(other) and not await trusted(authority)
             assert (await open_.get(f"https://{host}:{port}/livez")).status_code == 200
+        assert "configuration read again: certificates changed" in caplog.text
         swap(first, second)
         await until(lambda: it.good == 0)
         await it.look(4)
