@@ -23,7 +23,7 @@ unexport PYTHONHOME PYTHONPATH PYTHONSTARTUP PYTHONWARNINGS PYTEST_ADDOPTS PYTES
 unexport PYTHONDONTWRITEBYTECODE
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
-.PHONY: help install demo image release test test-newest check .typed .tested fuzz bench walk bench-store
+.PHONY: help install demo image release test test-newest check .typed .tested fuzz bench soak walk bench-store
 .PHONY: live-vllm live-gpu live-clients live-llamacpp live-open-webui live-promptfoo
 .PHONY: .interpreter .newest .vllm-engine .vllm-others .vllm-named
 .PHONY: tables openapi constraints clean FORCE
@@ -92,6 +92,9 @@ fuzz: install ## the property tests with new examples, and 100,000 new answers (
 bench: $(if $(findstring --peers,$(ARGS)),.venv-peers/.installed)
 bench: install ## the translation alone; the proxy beside others, against its targets (ARGS=--peers)
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+soak: install ## leaks, drains, restarts, kills, memory, against their bounds (ARGS=--short)
+	@$(BIN)/python -m tests.soak $(ARGS)
 
 walk: install ## the way of one streamed chat: files, functions, moves, calls (ARGS=--moves)
 	@$(BIN)/python -m tests.walk $(ARGS)
