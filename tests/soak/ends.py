@@ -95,7 +95,9 @@ async def balanced(program: str, folder: Path, one: int, two: int) -> AsyncItera
     port = free_port()
     config = folder / "haproxy.cfg"
     config.write_text(BALANCER.format(port=port, one=one, two=two))
-    process = await asyncio.create_subprocess_exec(program, "-db", "-f", str(config))
+    process = await asyncio.create_subprocess_exec(
+        program, "-db", "-q", "-f", str(config), stderr=asyncio.subprocess.DEVNULL
+    )
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

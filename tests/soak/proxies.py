@@ -66,7 +66,11 @@ async def send(url: str, data: bytes, buffer: int = 0) -> Connection:
     if buffer:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     raw.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(raw, (host, int(port)))
+    try:
+        await asyncio.get_running_loop().sock_connect(raw, (host, int(port)))
+    except OSError:
+        raw.close()
+        raise
     limit = buffer or 2**16
     reader, writer = await asyncio.open_connection(sock=raw, limit=limit)
     writer.write(data)
