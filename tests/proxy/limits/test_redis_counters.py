@@ -340,6 +340,18 @@ async def test_keys_end_by_themselves(redis_server: RedisServer) -> None:
         assert await ask(counters, "PTTL", KEYS[1]) <= 66_000
 
 
+async def test_an_end_counts_once_and_only_after_its_begin(redis_server: RedisServer) -> None:
+    """It may be told again, when the store was away in between."""
+    async with counting(redis_server) as counters:
+        quota = Quota(0, 6000)
+        for id in ("1", "2"):
+            await counters.reserve("a", quota, id, 3000)
+        for id in ("1", "1", "3"):
+            counters.settle("a", quota, id, 0, 1000)
+        decision = await counters.reserve("a", quota, "4", 0)  # said behind them
+        assert decision is not None and decision.tokens > 31  # 50, less what fills meanwhile
+
+
 @pytest.mark.parametrize("scheme", ["redis", "valkey"])
 async def test_both_names_are_one(redis_server: RedisServer, scheme: str) -> None:
     counters = RedisCounters(redis_server.url.replace("redis://", f"{scheme}://"))
