@@ -188,12 +188,15 @@ class Service:
         call = begin_call(self.state, self.hooks, request)
         self.state.inflight += 1
         code = 499  # until something was answered: the client has left
+        holder: str | None = None  # of a slot
         try:
             try:
                 refuse(request, call.notable, self._admin_hosts if admin else self._hosts)
                 route = find_admin_route(call) if admin else find_route(call)
-                if route.asks and self.state.inflight > self.state.config.limits.inflight:
-                    raise _too_many()
+                if route.asks:
+                    client = call.routing.owner or request.remote or ""
+                    self.state.slots.take(client, self.state.config.limits)
+                    holder = client
                 answer = await route.handler(call)
             except Exception as error:
                 answer = _explain(call, error)
@@ -209,6 +212,8 @@ class Service:
                 call.routing.engine.leave()
             if call.results.reservation is not None:
                 settle(call, call.results.reservation, code)
+            if holder is not None:
+                self.state.slots.give_back(holder)
             self.state.inflight -= 1
             if self._idle is not None and not self.state.inflight and not self._idle.done():
                 self._idle.set_result(None)
@@ -254,16 +259,6 @@ def _explain(call: Call, error: Exception) -> Response:
     if isinstance(error, RequestError):
         return call.refuse(error)
     return call.fail(note_failure(call, error))
-
-
-def _too_many() -> RequestError:
-    return RequestError(
-        "The proxy is at its limit of open requests. Wait a moment, or raise limits.inflight.",
-        status=429,
-        type="rate_limit_error",
-        code="rate_limit_exceeded",
-        headers={"Retry-After": "1"},
-    )
 
 
 def _connection(config: Config) -> dict[str, float]:

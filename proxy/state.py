@@ -19,6 +19,7 @@ from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.http.cors import Origins
 from wellspoken.proxy.limits.accounts import Accounts
 from wellspoken.proxy.limits.quota import Counters
+from wellspoken.proxy.limits.slots import Slots
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.upstream.readiness import Readiness
 from wellspoken.proxy.upstream.target import Router, Target
@@ -92,19 +93,23 @@ class State:
     recipes: dict[RecipeKey, Recipe] = field(default_factory=dict)
     large: asyncio.Lock = field(default_factory=asyncio.Lock)
     inflight: int = 0
+    slots: Slots = field(default_factory=Slots)
     draining: bool = False
     stopping: bool = False
     origins: Origins | None = None
     counters: Counters = field(default_factory=Accounts)
 
     async def why_unready(self, *, in_full: bool = True) -> str:
-        """Return why requests should not come, or "": while the proxy drains, while no backend is
-        there, and while completions cannot be stored, where that is `required`.
+        """Return why requests should not come, or "": while the proxy drains, while all slots are
+        held, while no backend is there, and while completions cannot be stored, where that is
+        `required`.
 
         `in_full`: see `store_trouble`.
         """
         if self.draining:
             return "the proxy is shutting down"
+        if self.slots.held >= self.config.limits.inflight:
+            return f"all {self.slots.held} slots for requests are held (limits.inflight)"
         if self.config.store.required and (trouble := self.store_trouble(in_full=in_full)):
             return trouble
         return await self.readiness.reason()

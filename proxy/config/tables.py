@@ -97,6 +97,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     body_rate: SizeOrNone = 500
     response: Size = 64 * 1024 * 1024
     inflight: Count = 1000
+    per_client: Annotated[int, Meta(ge=0)] = 0
     scored_tokens: Count = 4096
     scoring: Count = 2
 

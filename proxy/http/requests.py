@@ -89,6 +89,10 @@ def refuse(request: BaseRequest, notable: bool, hosts: frozenset[str] | None) ->
             raise RequestError(f"The header {shown} holds bytes that are not ASCII. Remove them.")
     if notable:
         _check_framing(request.headers)
+        if request.version < (1, 1) and "Transfer-Encoding" in request.headers:
+            raise RequestError(
+                "HTTP/1.0 has no Transfer-Encoding. Send a Content-Length, or speak HTTP/1.1."
+            )
     if hosts is not None and not _is_local(request.headers.get("Host", ""), hosts):
         raise RequestError(
             "The Host header names no address of this server. Use http://localhost, or add the "

@@ -266,7 +266,8 @@ class Call(Struct, frozen=True, eq=False):
         """Return a refusal; one that leaves a body unread ends the connection."""
         self.note_fault(self.note_refusal(error))
         lines = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
-        unread = not self.request.content.is_eof()
+        # The framing of HTTP/1.0 may be what was refused (RFC 9112 6.1).
+        unread = not self.request.content.is_eof() or self.request.version < (1, 1)
         if error.status == 408 and isinstance(self.request.protocol, Connection):
             self.request.protocol.end_now()
         return self.reply(error.status, error.body(), lines.encode("ascii"), close=unread)

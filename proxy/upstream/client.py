@@ -231,8 +231,18 @@ class Upstream:
 
     async def _connect(self) -> Wire:
         seconds = self.timeouts.connect
+        made: list[Wire] = []
+
+        def make() -> Wire:
+            made.append(self.connections.make())
+            return made[-1]
+
         try:
             async with asyncio.timeout(seconds):
-                return await self._address.connect(self.connections.make)
-        except OSError as error:  # TimeoutError is one
+                return await self._address.connect(make)
+        except BaseException as error:  # also who is cancelled leaves no connection behind
+            for wire in made:
+                wire.abandon()
+            if not isinstance(error, OSError):  # TimeoutError is one
+                raise
             raise self.note_failure(not_connected(self.peer, error, seconds)) from error

@@ -82,6 +82,7 @@ class Wire(asyncio.Protocol):
         self._look = select.poll()
         self._size = 0  # bytes of the request sent last
         self._early = b""
+        self._abandoned = False
         self._waiting: Waiting | None = None
         self._parser: HttpResponseParser | None = None
         self._bodiless = False
@@ -96,7 +97,10 @@ class Wire(asyncio.Protocol):
         self._until_end = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the new connection."""
+        """Take the new connection, unless nobody waits for it any more."""
+        if self._abandoned:
+            transport.abort()  # type: ignore[attr-defined]
+            return
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._look.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._among.add(self)
@@ -246,6 +250,11 @@ class Wire(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
         self._forget()
+
+    def abandon(self) -> None:
+        """Close it as soon as it is made, or now."""
+        self._abandoned = True
+        self.abort()
 
     def drop(self, error: Exception) -> None:
         """Close at once, and tell who waits."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import ClientPayloadError
@@ -31,6 +33,8 @@ from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, envelope, ra
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.http.test_requests import post, status_of
 from tests.waiting import until
+from wellspoken.proxy.upstream.link.connect import Address
+from wellspoken.proxy.upstream.link.wire import Wire
 
 LARGE = 12 * 1024 * 1024  # more than the system holds of a connection on its own
 
@@ -298,3 +302,72 @@ async def test_a_client_that_is_alone_slow_to_send_ends_by_the_total(
     assert status_of(answer) == 408
     assert b"within 0.4 s" in answer
     assert CHAT.encode() not in answer
+
+
+async def test_one_client_leaves_slots_to_others(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.scripts = [[Stall()]]
+    proxy = await start_proxy(upstream, limits={"inflight": 4, "per_client": 2})
+    async with asyncio.TaskGroup() as group:
+        held = [group.create_task(proxy.chat()) for _ in range(2)]
+        await until(lambda: len(upstream.requests) == 2)
+        error = await proxy.error(429)
+        assert "limits.per_client" in error["message"]
+        assert proxy.service.state.slots.held == 2
+        for one in held:
+            one.cancel()
+    await until(lambda: not proxy.service.state.slots.held)
+
+
+async def test_readiness_says_when_all_slots_are_held(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.scripts = [[Stall()]]
+    proxy = await start_proxy(upstream, limits={"inflight": 1})
+    task = asyncio.create_task(proxy.chat())
+    await upstream.request()
+    status, body = await proxy.get("/readyz")
+    assert status == 503 and "all 1 slots" in body["reason"]
+    task.cancel()
+    await until(lambda: not proxy.service.state.slots.held)
+
+
+async def test_http_1_0_has_no_chunks(upstream: Upstream, start_proxy: StartProxy) -> None:
+    proxy = await start_proxy(upstream)
+    data = post("Transfer-Encoding: chunked", length=False, body=b"2\r\n{}\r\n0\r\n\r\n")
+    data = data.replace(b"HTTP/1.1", b"HTTP/1.0").replace(
+        b"Connection: close", b"Connection: keep-alive"
+    )
+    answer = await raw(proxy.port, data)
+    assert status_of(answer) == 400 and b"Connection: close" in answer
+    assert not upstream.requests
+
+
+@pytest.mark.parametrize("early", [False, True])
+async def test_who_leaves_while_connecting_leaves_no_connection(
+    upstream: Upstream, start_proxy: StartProxy, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop may make the connection although nobody waits for it any more."""
+    proxy = await start_proxy(upstream)
+    client = proxy.service.state.router.targets[0].upstream
+    assert client is not None
+    made: list[Wire] = []
+    port = urlsplit(upstream.url).port or 0
+
+    async def connect(self: Address, make: Callable[[], Wire]) -> Wire:
+        made.append(make())
+        if not early:
+            await loop.create_connection(lambda: made[0], "127.0.0.1", port)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(Address, "connect", connect)
+    task = asyncio.create_task(client.open("GET", "/"))
+    await until(lambda: made and (early or client.connections.open))
+    task.cancel()
+    await asyncio.wait({task})
+    if early:
+        await loop.create_connection(lambda: made[0], "127.0.0.1", port)
+    await until(lambda: not client.connections.open and not upstream.connections)
