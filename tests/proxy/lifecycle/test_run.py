@@ -141,7 +141,7 @@ async def test_a_store_that_fails_hides_no_model(upstream: Upstream, tmp_path: P
     }
     running = Running(load(None, flags, {}))
     await running.url()
-    assert "not ready yet: The store of completions cannot be used now: " in await running.said
+    assert "\n  The store of completions cannot be used now: " in await running.said
     assert '"model": "tiny"' in await running.said
     running.signal()
     assert await running.task == 0
