@@ -20,6 +20,7 @@ from wellspoken.proxy.http.connection import Listener
 from wellspoken.proxy.http.cors import Origins
 from wellspoken.proxy.http.requests import refuse
 from wellspoken.proxy.http.sockets import BACKLOG, listening
+from wellspoken.proxy.limits.budget import MemoryBudget, default_limit
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.relay.admission import settle
 from wellspoken.proxy.relay.answer import note_failure
@@ -54,10 +55,12 @@ class Service:
             loop=asyncio.get_running_loop(),
             log=logging.getLogger("wellspoken"),
             origins=_origins(config),
+            memory=MemoryBudget(_memory(config), metrics.refused_memory.inc),
         )
         self.hooks = Hooks([RequestCounter(metrics)])
         # Asked at a scrape, rather than set twice by each request.
         metrics.inflight.set_function(lambda: self.state.inflight)
+        metrics.held.set_function(lambda: self.state.memory.used)
         self._idle: asyncio.Future[None] | None = None  # of a drain that waits for the last answer
         self._hosts, self._admin_hosts = _hosts(config)
         self._retired: list[Upstream] = []  # of removed backends, with requests on their way
@@ -97,6 +100,7 @@ class Service:
             name: scorer for name, scorer in state.scoring.items() if keep and name in known
         }
         state.config = config
+        state.memory.limit = _memory(config)
         state.recipes.clear()
         state.origins = _origins(config)
         state.router = Router(targets)
@@ -214,6 +218,8 @@ class Service:
                 settle(call, call.results.reservation, code)
             if holder is not None:
                 self.state.slots.give_back(holder)
+            if call.results.held:
+                self.state.memory.give(call.results.held)
             self.state.inflight -= 1
             if self._idle is not None and not self.state.inflight and not self._idle.done():
                 self._idle.set_result(None)
@@ -273,6 +279,12 @@ def _connection(config: Config) -> dict[str, float]:
         "max_field_size": limits.header,
         "keepalive_timeout": timeouts.client_keep_alive,
     }
+
+
+def _memory(config: Config) -> int:
+    """Return how many bytes this process may hold."""
+    workers = config.server.workers
+    return config.limits.memory // workers or default_limit(workers)
 
 
 def _origins(config: Config) -> Origins | None:

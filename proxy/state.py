@@ -18,6 +18,7 @@ from wellspoken.proxy.config.values import is_reached_from_elsewhere
 from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.http.cors import Origins
 from wellspoken.proxy.limits.accounts import Accounts
+from wellspoken.proxy.limits.budget import MemoryBudget, default_limit
 from wellspoken.proxy.limits.quota import Counters
 from wellspoken.proxy.limits.slots import Slots
 from wellspoken.proxy.metrics.service import Metrics
@@ -72,10 +73,10 @@ class State:
 
     `expose` gives the metrics in Prometheus' text format. `scoring`: a backend's name -> what
     is known of its scoring of prompts. `recipes`: how requests are asked for that come again.
-    `large`: held by who translates a large body in the loop, in steps. `stopping`: what is still
-    open is cut off. `origins`: whose web pages may use the service, None
-    where no page's. `admin`: the keys for what is about the proxy itself.
-    `counters` count what clients with a quota ask for.
+    `memory`: the room for what requests hold. `large`: held by who translates a large body in
+    the loop, in steps. `stopping`: what is still open is cut off. `origins`: whose web pages
+    may use the service, None where no page's. `admin`: the keys for what is about the proxy
+    itself. `counters` count what clients with a quota ask for.
     """
 
     config: Config
@@ -92,6 +93,7 @@ class State:
     scoring: dict[str, Scorer] = field(default_factory=dict)
     recipes: dict[RecipeKey, Recipe] = field(default_factory=dict)
     large: asyncio.Lock = field(default_factory=asyncio.Lock)
+    memory: MemoryBudget = field(default_factory=lambda: MemoryBudget(default_limit(1)))
     inflight: int = 0
     slots: Slots = field(default_factory=Slots)
     draining: bool = False

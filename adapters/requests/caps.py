@@ -33,6 +33,7 @@ from wellspoken.adapters.requests.shapes import (
     OFF,
     ChatRequest,
     CompletionRequest,
+    TokenIds,
 )
 
 Asked = TypeVar("Asked", bound=ChatRequest | CompletionRequest)
@@ -218,6 +219,8 @@ def names_tokens(request: ChatRequest | CompletionRequest) -> bool:
     if request.logit_bias or not request.fields.keys().isdisjoint(TOKEN_IDS):
         return True
     prompt = request.prompt if isinstance(request, CompletionRequest) else None
+    if type(prompt) is TokenIds:
+        return True
     return isinstance(prompt, list) and any(type(item) in (int, list) for item in prompt)
 
 
@@ -322,6 +325,8 @@ def _integers(items: list[Any]) -> list[int]:
 
 def _prompts(prompt: Any, vocabulary: int | None, name: str = "prompt") -> None:
     """Check the token ids of a prompt, or of several, also in llama.cpp's mixed arrays."""
+    if type(prompt) is TokenIds:
+        _inside([prompt.most], name, vocabulary)
     if not isinstance(prompt, list):
         return
     _inside(_integers(prompt), name, vocabulary)

@@ -70,7 +70,7 @@ NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
 TOKEN_ID: Final = re.compile(r"[0-9]{1,10}")
 
 
-def check(request: ChatRequest, *, strict: bool) -> None:
+def check(request: ChatRequest, strict: bool) -> None:
     """Raise `RequestError` for the first value out of bounds."""
     if strict and not request.model:
         raise errors.no_model()

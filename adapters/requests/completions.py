@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeGuard, Unpack
 
-from msgspec import json
+from msgspec import DecodeError, Raw, json
 
 from wellspoken.adapters.exchange import Exchange, Surroundings
 from wellspoken.adapters.requests import completions_bounds
@@ -18,14 +18,28 @@ from wellspoken.adapters.requests.shapes import (
     CompletionRequest,
     NativeRequest,
     Prompt,
+    TokenIds,
     Variable,
 )
 
+_LONG: Final = 65_536  # characters of a prompt: kept only where the answer needs them
 _ID_SIZE: Final = 4  # bytes of text that a token id stands for, about
+
+
+class _LongRequest(CompletionRequest, kw_only=True):
+    prompt: Raw = Raw()
+
+
+class _LongNativeRequest(NativeRequest, kw_only=True):
+    prompt: Raw = Raw()
 
 
 _decode = json.Decoder(CompletionRequest).decode
 _decode_native = json.Decoder(NativeRequest).decode
+_decode_long = json.Decoder(_LongRequest).decode
+_decode_long_native = json.Decoder(_LongNativeRequest).decode
+_decode_ids = json.Decoder(list[int]).decode
+_PIECE: Final = 131_072  # bytes of JSON that one call decodes: about two milliseconds
 _EXAMPLE: Final = '{"model": ..., "prompt": ...}'
 
 
@@ -47,8 +61,13 @@ def decode_completion(
 def parse_completion(body: bytes, *, native_names: bool = False) -> CompletionRequest:
     """Return the request in `body`, its types checked, not its values; raise `RequestError` 400."""
     decode: Callable[[bytes], CompletionRequest] = _decode_native if native_names else _decode
+    long = len(body) > _PIECE
+    if long:  # whose prompt is read in pieces: one call for all holds the interpreter for long
+        decode = _decode_long_native if native_names else _decode_long
     request, fields = parse(body, decode, _EXAMPLE)
     request.fields = fields
+    if long:
+        request.prompt = _read_prompt(fields.get("prompt", b"null"))
     request.native = native_names
     request.unlimited = False
     if request.oai_compat is None:
@@ -56,6 +75,22 @@ def parse_completion(body: bytes, *, native_names: bool = False) -> CompletionRe
     if isinstance(request, NativeRequest) and request.oai_compat is not False:
         _translate(request)
     return request
+
+
+def _read_prompt(raw: Raw | bytes) -> Any:
+    """Return a long prompt, where it is one list of token ids as `TokenIds`."""
+    view = memoryview(raw)
+    if bytes(view[:1]) != b"[":
+        return json.decode(raw)
+    data, ids, at = bytes(view), TokenIds("i"), 1
+    try:
+        while at < len(data) - 1:
+            end = data.rfind(b",", at, at + _PIECE) if at + _PIECE < len(data) else len(data) - 1
+            ids.add(_decode_ids(b"[%b]" % data[at:end]))
+            at = end + 1
+    except (DecodeError, ValueError, OverflowError):  # it holds something else
+        return json.decode(raw)
+    return ids
 
 
 def find_variable(request: CompletionRequest) -> Variable | None:
@@ -81,6 +116,8 @@ def prompts(request: CompletionRequest) -> tuple[Prompt, ...]:
     given = request.prompt
     if isinstance(given, str):
         return (given,)
+    if type(given) is TokenIds:
+        return (given,)
     if _are_ids(given):
         return (tuple(given),)
     found: list[Prompt] = []
@@ -101,7 +138,10 @@ def _are_ids(value: Any) -> TypeGuard[list[int]]:
 def exchange_for_completion(request: CompletionRequest, **given: Unpack[Surroundings]) -> Exchange:
     """Return what the answer's readers, stages and writers have to know of the request."""
     asked = prompts(request)
-    texts = tuple(prompt if isinstance(prompt, str) else None for prompt in asked)
+    reads = bool(request.echo) or request.logprobs is not None
+    texts = tuple(
+        text if isinstance(text, str) and (reads or len(text) < _LONG) else None for text in asked
+    )
     k = request.logprobs or 0
     return Exchange(
         kind="completions",

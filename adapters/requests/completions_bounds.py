@@ -21,7 +21,7 @@ from wellspoken.adapters.requests.chat_bounds import (
     stop,
 )
 from wellspoken.adapters.requests.errors import type_of
-from wellspoken.adapters.requests.shapes import NATIVE, CompletionRequest
+from wellspoken.adapters.requests.shapes import NATIVE, CompletionRequest, TokenIds
 
 MAX_CHOICES: Final = 128
 """The most choices that one request may make a backend generate, over all its prompts."""
@@ -37,7 +37,7 @@ _FORMS: Final = (
 )
 
 
-def check(request: CompletionRequest, *, strict: bool) -> None:
+def check(request: CompletionRequest, strict: bool) -> None:
     """Raise `RequestError` for the first value out of bounds."""
     if strict and not request.model and not request.native:  # llama.cpp's clients name no model
         raise errors.no_model()
@@ -104,7 +104,7 @@ def _prompt(prompt: Any) -> int:
 
     The first element says which form an array has.
     """
-    if isinstance(prompt, str):
+    if isinstance(prompt, str | TokenIds):  # whose bounds are these
         return 1
     if not isinstance(prompt, list):
         raise errors.wrong_type("prompt", "a string or an array", type_of(prompt))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from msgspec import Raw, Struct, field, json
+from msgspec import Raw, Struct, field, json, structs
 
 from wellspoken.adapters.exchange import Notes
 from wellspoken.adapters.requests import errors
@@ -43,6 +43,16 @@ class EmbeddingRequest(Struct, kw_only=True):
     oai_compat: bool | None = True  # our own key; False: this answer passes through untouched
     fields: dict[str, Raw] = field(name="wellspoken.fields", default_factory=dict)
 
+    def drop_text(self) -> Self:
+        """Return the request without its input, which `fields` have as it was sent."""
+        return structs.replace(self, input=None)
+
+    def read_text(self) -> Self:
+        """Return the request with its input, read again where it was dropped."""
+        if self.input is not None:
+            return self
+        return structs.replace(self, input=json.decode(self.fields.get("input", b"null")))
+
     @property
     def base64(self) -> bool:
         """Whether the client wants base64."""
@@ -73,7 +83,7 @@ def decode_embeddings(body: bytes, *, bounds: Bounds = "openai") -> EmbeddingReq
     return request
 
 
-def check(request: EmbeddingRequest, *, strict: bool) -> None:
+def check(request: EmbeddingRequest, strict: bool) -> None:
     """Raise `RequestError` for the first value out of bounds."""
     if strict and isinstance(request.input, list) and len(request.input) > MOST_INPUTS:
         raise errors.too_long("input", "array", MOST_INPUTS, len(request.input))

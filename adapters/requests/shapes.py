@@ -7,9 +7,10 @@ is lost or reformatted.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from array import array
+from typing import Any, Final, Literal, Self
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field, structs
+from msgspec import UNSET, Raw, Struct, UnsetType, field, json, structs
 
 Bounds = Literal["openai", "backend"]
 
@@ -168,6 +169,17 @@ class ChatRequest(GenerationRequest, kw_only=True):
     verbosity: str | None = None
     web_search_options: dict[str, Raw] | None = None
 
+    def drop_text(self) -> Self:
+        """Return the request without its text, which `fields` have as it was sent."""
+        return structs.replace(self, messages=[])
+
+    def read_text(self) -> Self:
+        """Return the request with its text, read again where it was dropped."""
+        if self.messages:
+            return self
+        messages = json.decode(self.fields.get("messages", b"[]"), type=list[Message])
+        return structs.replace(self, messages=messages)
+
 
 OUR_KEYS: Final = frozenset({"oai_compat"})
 """Keys that speak to the proxy and never reach a backend."""
@@ -233,8 +245,26 @@ class ModelList(Struct, kw_only=True):
     data: list[Model] = []
 
 
-Prompt = str | tuple[int, ...]
+class TokenIds(array):  # type: ignore[type-arg]  # which Python 3.11 has not
+    """One long prompt's token ids of 32 bits, none of them negative, and the `most` of them.
+
+    They may be millions, which as a list take as many objects, and long to be let go.
+    """
+
+    most = 0
+
+    def add(self, ids: list[int]) -> None:
+        """Add more of them. Raises ValueError, OverflowError."""
+        if ids:
+            if min(ids) < 0:
+                raise ValueError("a negative token id")
+            self.most = max(self.most, max(ids))
+            self.fromlist(ids)
+
+
+Prompt = str | tuple[int, ...] | TokenIds
 """One prompt: its text, or its token ids."""
+
 
 DEFAULT_LIMIT: Final = 16
 """OpenAI's `max_tokens` of a request that has none."""
@@ -255,6 +285,16 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     suffix: str | None = None
     native: bool = field(name="wellspoken.native", default=False)
     unlimited: bool = field(name="wellspoken.unlimited", default=False)
+
+    def drop_text(self) -> Self:
+        """Return the request without its text, which `fields` have as it was sent."""
+        return self if type(self.prompt) is TokenIds else structs.replace(self, prompt=None)
+
+    def read_text(self) -> Self:
+        """Return the request with its text, read again where it was dropped."""
+        if self.prompt is not None:
+            return self
+        return structs.replace(self, prompt=json.decode(self.fields.get("prompt", b"null")))
 
     @property
     def limit(self) -> int | None:

@@ -43,10 +43,11 @@ TEMPLATE = "/apply-template"
 
 
 def _request_untouched(call: Call, target: Target, wanted: ChatRequest) -> BackendRequest:
-    payload = prepare(target.backend, wanted, model=target.model_for(wanted.model))
+    model = target.model_for(wanted.model)
+    make = partial(prepare, target.backend, wanted.drop_text(), model=model)
     endpoint = target.backend.chat
     path = endpoint.path if endpoint and endpoint.dialect == "chat" else OPENAI_PATH
-    return BackendRequest(path, payload, bool(wanted.stream))
+    return BackendRequest(path, b"", bool(wanted.stream), make)
 
 
 def _refuse(backend: Backend, wanted: ChatRequest) -> None:

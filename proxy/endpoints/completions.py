@@ -21,7 +21,7 @@ from wellspoken.adapters.requests.completions import (
     prompts,
 )
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.adapters.requests.shapes import CompletionRequest, Prompt
+from wellspoken.adapters.requests.shapes import CompletionRequest, Prompt, TokenIds
 from wellspoken.adapters.servers.backend import Backend, Endpoint
 from wellspoken.adapters.servers.known.llamacpp_native import prepare_native
 from wellspoken.adapters.servers.parameters import find_rows, refuse
@@ -33,6 +33,7 @@ from wellspoken.proxy.relay.counting import Counter
 from wellspoken.proxy.relay.generate import Generation, generate
 from wellspoken.proxy.relay.plan import BackendRequest, Plan
 from wellspoken.proxy.relay.planner import Planner
+from wellspoken.proxy.relay.send import in_thread
 from wellspoken.proxy.upstream.listing import name_model
 from wellspoken.proxy.upstream.target import Target
 
@@ -53,8 +54,10 @@ def _endpoint(backend: Backend, exchange: Exchange) -> Endpoint | None:
 
 def _request_untouched(call: Call, target: Target, wanted: CompletionRequest) -> BackendRequest:
     native = target.backend.native is not None and call.path != OPENAI_PATH
-    payload = prepare_completion(target.backend, wanted, model=target.model_for(wanted.model))
-    return BackendRequest(call.path if native else OPENAI_PATH, payload, bool(wanted.stream))
+    model = target.model_for(wanted.model)
+    make = partial(prepare_completion, target.backend, wanted.drop_text(), model=model)
+    path = call.path if native else OPENAI_PATH
+    return BackendRequest(path, b"", bool(wanted.stream), make)
 
 
 def _refuse(backend: Backend, wanted: CompletionRequest) -> None:
@@ -73,7 +76,8 @@ def _refuse(backend: Backend, wanted: CompletionRequest) -> None:
 async def _plan(planner: Planner[CompletionRequest]) -> Plan:
     """Return what to ask of the backend, once it is there: one request, or one for each choice."""
     call, target, wanted = planner.call, planner.target, planner.wanted
-    backend, exchange, given = target.backend, planner.exchange, prompts(wanted)
+    backend, exchange = target.backend, planner.exchange
+    given = await in_thread(planner.large, prompts, wanted)
     model = target.model_for(wanted.model)
     _refuse(backend, wanted)
     if exchange.logprobs and None in exchange.prompts and not wanted.echo:
@@ -92,7 +96,7 @@ async def _plan(planner: Planner[CompletionRequest]) -> Plan:
             planner.exchange = replace(planner.exchange, model=await name_model(target))
     each = max(wanted.best_of or 1, wanted.n or 1)
     best = each > (wanted.n or 1)
-    make = partial(_make_payload, planner, given)
+    make = partial(_make_payload, planner, () if planner.large else given)
     return planner.plan(make, len(given), each, takes=backend.several, best=best)
 
 
@@ -106,14 +110,17 @@ def _make_payload(
 ) -> bytes:
     """Return the payload for the whole answer, or for one choice of the prompt at `place`."""
     wanted, target, seed = planner.wanted, planner.target, None
+    given = given or prompts(wanted)
     prompt = given[place or 0] if place is not None or len(given) == 1 else None
+    if isinstance(prompt, TokenIds):
+        prompt = None  # as the client sent it
     if place is not None and wanted.seed is not None:
         seed = seed_of_choice(wanted.seed, sample)
     k = max(wanted.logprobs or 0, 1) if exchange.logprobs else None  # `best_of` needs one
     if planner.endpoint.dialect == "llamacpp":
         return prepare_native(
             wanted,
-            prompt=prompt if isinstance(prompt, str) or prompt is None else list(prompt),
+            prompt=list(prompt) if isinstance(prompt, tuple) else prompt,
             model=target.model_for(wanted.model) or wanted.model,
             stream=stream,
             stops=not exchange.enforced,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from time import perf_counter
 
@@ -30,7 +29,15 @@ from wellspoken.proxy.relay.admission import (
 )
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import explain_headers
-from wellspoken.proxy.relay.send import LARGE, STREAMS, pass_through, passing_request, send_request
+from wellspoken.proxy.relay.send import (
+    LARGE,
+    STREAMS,
+    in_thread,
+    pass_through,
+    passing_request,
+    read_whole,
+    send_request,
+)
 from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.target import Target, no_endpoint
 
@@ -39,14 +46,17 @@ async def embeddings(call: Call) -> Reply | EventStream:
     """Answer one request for embeddings. Raises RequestError, UpstreamError."""
     state = call.state
     body = await call.read_body()
-    wanted = decode_embeddings(body, bounds=state.router.bounds)
+    large = len(body) >= LARGE
+    decode = partial(decode_embeddings, bounds=state.router.bounds)
+    wanted = await in_thread(large, decode, body)
     if call.routing.client is not None:
         await admit_client(call, call.routing.client, wanted.model, body, {}, default=0)
     target = state.router.find(wanted.model, call.routing.client)
     if target.settings.bounds != state.router.bounds:
-        requests.check(wanted, strict=target.settings.bounds == "openai")
+        await in_thread(large, requests.check, wanted, target.settings.bounds == "openai")
     call.route(target, wanted.model)
     make = partial(Exchange, model=wanted.model, prompt_size=len(body))
+    del body
     exchange = make_exchange(call, target, make)
     await call.prepare(target)
     if not wanted.model and target.names:
@@ -57,15 +67,15 @@ async def embeddings(call: Call) -> Reply | EventStream:
     await admit_passing(call, target, wanted.model, sent)
     path = _path(call, target, wanted)
     await enter_passing(call, target, wanted.model, sent)
+    if large:  # not held while the answer is waited for
+        wanted = wanted.drop_text()
     answer, data = await _ask_backend(call, target, wanted, exchange, path)
     if data is None:
         return await pass_through(call, answer, answer.content_type in STREAMS)
-    arguments = (exchange, wanted, answer.status, data)
     began = perf_counter()
-    if len(data) < LARGE:
-        result = translate_embeddings(*arguments)
-    else:
-        result = await asyncio.to_thread(translate_embeddings, *arguments)
+    heavy = large or len(data) >= LARGE
+    wanted = wanted.read_text()
+    result = await in_thread(heavy, translate_embeddings, exchange, wanted, answer.status, data)
     call.timing.end_work(began)
     call.count_answer(exchange)
     made = call.routing.hide(result.body) if result.status >= 400 else result.body
@@ -89,19 +99,18 @@ async def _ask_backend(
 
     A backend that refuses base64 is asked for floats (`embedding_base64_refused`).
     """
-    limit = call.state.config.limits.response
     model = target.model_for(wanted.model)
     vendors = tuple(key for key in wanted.fields if key not in EMBEDDING_KEYS | OUR_KEYS)
     if vendors:
         count_vendors(call, target, vendors)
     vendor = target.settings.vendor
-    payload = prepare_embeddings(wanted, model=model, vendor=vendor)
-    answer = await send_request(call, target, passing_request(call, target, path, payload))
+    make = partial(prepare_embeddings, wanted, model=model, vendor=vendor)
+    answer = await send_request(call, target, passing_request(call, target, path, make))
     if wanted.untouched and answer.status < 300:
         return answer, None
-    data = await answer.read(limit)
+    data = await read_whole(call, answer)
     if wanted.base64 and refuses_base64(exchange.notes, answer.status, data):
-        payload = prepare_embeddings(wanted, model=model, vendor=vendor, floats=True)
-        answer = await send_request(call, target, passing_request(call, target, path, payload))
-        data = await answer.read(limit)
+        make = partial(make, floats=True)
+        answer = await send_request(call, target, passing_request(call, target, path, make))
+        data = await read_whole(call, answer)
     return answer, data

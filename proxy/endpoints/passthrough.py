@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Raw, structs
@@ -41,8 +42,10 @@ from wellspoken.proxy.relay.send import (
     ANTHROPIC,
     KEY_REFUSED,
     STREAMS,
+    in_thread,
     pass_through,
     passing_request,
+    read_whole,
     send_request,
 )
 from wellspoken.proxy.upstream.client import UpstreamResponse
@@ -96,7 +99,12 @@ async def pass_request(call: Call) -> Reply | EventStream:
     state = call.state
     body = await call.read_body()
     reads = call.request.method != "POST"
-    model, fields = (call.request.query.get("model"), {}) if reads else decode_named(body)
+    model: str | None
+    fields: dict[str, Raw]
+    if reads:
+        model, fields = call.request.query.get("model"), {}
+    else:
+        model, fields = await in_thread(call.is_large, decode_named, body)
     if model is None and len(state.router.targets) > 1:
         raise missing("model", "It says which of this proxy's backends is asked.")
     if call.routing.client is not None:
@@ -111,9 +119,8 @@ async def pass_request(call: Call) -> Reply | EventStream:
     await admit_passing(call, target, model or "", fields)
     await enter_passing(call, target, model or "", fields)
     changes = _changes(target, call.path, model, fields)
-    if changes:
-        body = with_values(body, fields, changes)
-    request = passing_request(call, target, call.path, body, stream)
+    make = partial(with_values, body, fields, changes) if changes else lambda: body
+    request = passing_request(call, target, call.path, make, stream)
     if reads:
         query = call.request.rel_url.raw_query_string
         request = structs.replace(
@@ -142,7 +149,7 @@ def _changes(
 async def _explain_failure(call: Call, answer: UpstreamResponse, exchange: Exchange) -> Reply:
     """Return an error: as sent where it is Anthropic's, else in OpenAI's envelope."""
     status = answer.status
-    data = await answer.read(call.state.config.limits.response)
+    data = await read_whole(call, answer)
     if 400 <= status < 600 and status not in KEY_REFUSED and call.path.startswith(ANTHROPIC):
         kind = answer.content_type_header.encode("utf-8", "replace")
         lines = "".join(f"{name}: {value}\r\n" for name, value in delays(answer).items())

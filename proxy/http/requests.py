@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from functools import lru_cache
 from itertools import chain
 from os import urandom
@@ -176,8 +176,13 @@ def take_body(request: BaseRequest, notable: bool, limit: int) -> bytes | None:
     return content.read_nowait() if announced is not None and content.is_eof() else None
 
 
-async def read_body(request: BaseRequest, limit: int, pace: BodyPace) -> bytes:
-    """Return the body of a request that has not come yet.
+async def read_body(
+    request: BaseRequest,
+    limit: int,
+    pace: BodyPace,
+    grow: Callable[[int], Awaitable[None]] | None = None,
+) -> bytes:
+    """Return the body of a request that has not come yet; `grow` finds room for each part of it.
 
     Raises RequestError: 413 above `limit` bytes, 408 when the client sends nothing for a while, or
     too little.
@@ -201,6 +206,8 @@ async def read_body(request: BaseRequest, limit: int, pace: BodyPace) -> bytes:
         size += len(part)
         if size > limit:
             raise _too_large(limit)
+        if grow is not None:
+            await grow(len(part))
 
 
 def _late_body(pace: BodyPace, size: int, seconds: float, slow: bool) -> RequestError:

@@ -103,6 +103,12 @@ class Metrics:
             "usage_source{backend,source}", "Answers by where their token counts came from."
         )
         self.inflight = self._gauge("inflight_requests", "Requests being answered now.")
+        self.held = self._gauge(
+            "held_bytes", "Bytes of memory that requests hold of limits.memory."
+        )
+        self.refused_memory = self._counter(
+            "memory_refusals", "Requests refused or broken off since limits.memory had no room."
+        ).labels()
         self.disconnects = self._counter(
             "client_disconnects{phase}",
             "Clients that left before their answer was complete, by what they waited for.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter
 from typing import Final
 
@@ -27,7 +28,7 @@ from wellspoken.proxy.limits.quota import headers_of, refuse, refuse_too_large
 from wellspoken.proxy.metrics.service import tokens_of
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.records import Reservation
-from wellspoken.proxy.relay.send import enter_engine
+from wellspoken.proxy.relay.send import enter_engine, in_thread
 from wellspoken.proxy.upstream.target import Target
 
 _OUTCOMES: Final = {"pass": "passed", "strip": "stripped", "reject": "rejected"}
@@ -150,9 +151,14 @@ async def admit(call: Call, target: Target, wanted: Asked) -> Asked:
     if names_tokens(wanted):
         size = await _size(call, target, wanted.model)
     try:
-        found = apply_policy(
-            wanted, policy=target.settings.vendor, caps=target.settings.caps, vocabulary=size
+        apply = partial(
+            apply_policy,
+            wanted,
+            policy=target.settings.vendor,
+            caps=target.settings.caps,
+            vocabulary=size,
         )
+        found = await in_thread(call.is_large, apply)
     except RequestError as error:
         _count_refused(call, target, error)
         raise
@@ -224,7 +230,7 @@ async def admit_passing(call: Call, target: Target, model: str, fields: Mapping[
         size = await _size(call, target, model)
     try:
         refuse_variants(fields)
-        refuse_over(fields, target.settings.caps, size)
+        await in_thread(call.is_large, refuse_over, fields, target.settings.caps, size)
     except RequestError as error:
         _count_refused(call, target, error)
         raise

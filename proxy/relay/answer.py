@@ -50,6 +50,8 @@ from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
 from wellspoken.proxy.upstream.target import Target
 
+SLOW = 0.02  # seconds for a small body, after which those of its server are a thread's affair
+
 
 async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> Reply | EventStream:
     """Answer one request.
@@ -245,10 +247,14 @@ class Relay(Struct, eq=False):
         self.size += len(data)
         translate = self.translator.whole
         arguments = (response.status, response.content_type, data, place)
-        if len(data) < LARGE:
+        if len(data) < LARGE and not (self.target.slow and self.plan.exchange.logprobs):
             if self.in_thread:
                 await self._turn()
-            return translate(*arguments)
+            began = perf_counter()
+            made = translate(*arguments)
+            if perf_counter() - began > SLOW:  # its entries had to be sought for their text
+                self.target.slow = True
+            return made
         async with self.call.state.large:  # one at a time: others wait no longer for their turn
             for _ in self.translator.steps(response.status, response.content_type, data):
                 await asyncio.sleep(0)
@@ -368,7 +374,7 @@ class Step:
     wakes, by another source that ends the answer.
     """
 
-    __slots__ = ("_call", "_place", "_relay", "_source", "held", "over")
+    __slots__ = ("_call", "_keeps", "_place", "_relay", "_source", "held", "over")
 
     def __init__(self, relay: Relay, place: int, held: bytes) -> None:
         self._relay = relay
@@ -377,6 +383,8 @@ class Step:
         self._source = relay.translator.sources[place]
         self.held = held
         self.over = False
+        # Until the end, since it becomes a body or is stored.
+        self._keeps = relay.stream is None or relay.translator.kept is not None
 
     def __call__(self, data: bytes) -> bool:
         """Take what was held and then this; say whether to stop."""
@@ -389,6 +397,8 @@ class Step:
         call, translator, stream = self._call, relay.translator, relay.stream
         began = perf_counter()
         out = translator.feed(data, self._place)
+        if self._keeps:
+            call.hold_kept(len(data))
         if self._source.ended or (not out and translator.done):
             self.over = True
             relay._give(out, began)

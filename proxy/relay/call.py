@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from aiohttp.web_request import BaseRequest
 from msgspec import Struct
@@ -31,6 +31,7 @@ from wellspoken.proxy.http.responses import (
     TappedStream,
     identifying,
 )
+from wellspoken.proxy.limits.budget import ANSWER, BODY, full, too_large
 from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.relay.headers import NO_RETRY, fault_in, retry_headers
 from wellspoken.proxy.relay.plan import BackendRequest
@@ -39,6 +40,9 @@ from wellspoken.proxy.state import State
 from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target
+
+LARGE: Final = 131_072
+"""Bytes of a body whose translation takes more than a millisecond or two."""
 
 
 class Tap(Protocol):
@@ -126,6 +130,11 @@ class Call(Struct, frozen=True, eq=False):
             return "streaming"
         return "waiting" if self.results.received else "request"
 
+    @property
+    def is_large(self) -> bool:
+        """Whether the client's body is more than the loop should take a look at."""
+        return self.results.held >= BODY * LARGE
+
     def route(
         self, target: Target, model: str = "", streams: bool = False, *, counts: bool = True
     ) -> None:
@@ -150,18 +159,64 @@ class Call(Struct, frozen=True, eq=False):
         """
         config, request = self.state.config, self.request
         body = take_body(request, self.notable, config.limits.body)
-        if body is None:
+        if body is not None:
+            if not self.take(BODY * len(body)):
+                await self.wait_for_room(BODY * len(body))
+        else:
             began = perf_counter()
             try:
                 times = config.timeouts
                 pace = BodyPace(times.client_body, config.limits.body_rate, times.total)
-                body = await read_body(request, config.limits.body, pace)
+                body = await self._read_large(config.limits.body, pace)
             finally:
                 self.timing.end_wait(began)
         if self.tap is not None:
             self.tap.request(body)
         self.results.received = True
         return body
+
+    async def _read_large(self, limit: int, pace: BodyPace) -> bytes:
+        """Read a body, for which there is room first: for all of it where its size is announced."""
+        announced = self.request.headers.get("Content-Length")
+        if announced is None:
+            return await read_body(self.request, limit, pace, self.grow_body)
+        await self.wait_for_room(BODY * int(announced))
+        return await read_body(self.request, limit, pace)
+
+    async def grow_body(self, size: int) -> None:
+        """Take room for more of the body. Raises RequestError as `wait_for_room` does."""
+        await self.wait_for_room(BODY * size)
+
+    async def grow_answer(self, size: int) -> None:
+        """Take room for more of a whole answer. Raises RequestError as `wait_for_room` does."""
+        await self.wait_for_room(ANSWER * size)
+
+    def take(self, size: int) -> bool:
+        """Take room for so many bytes until the call is over; False where there is none now."""
+        taken = self.state.memory.take(size)
+        if taken:
+            self._hold(size)
+        return taken
+
+    def hold_kept(self, size: int) -> None:
+        """Take room at once for what is kept of a stream. Raises RequestError 503."""
+        if not self.take(ANSWER * size):
+            self.state.memory.refused()
+            raise full()
+
+    async def wait_for_room(self, size: int) -> None:
+        """Take room for so many bytes, once there is some. Raises RequestError: 413, 503."""
+        memory, results = self.state.memory, self.results
+        if self.take(size):
+            return
+        if results.held + size > memory.limit:  # nobody else's end would help
+            memory.refused()
+            raise full() if results.received else too_large()
+        await memory.wait(size)
+        self._hold(size)
+
+    def _hold(self, size: int) -> None:
+        self.results.held += size
 
     async def prepare(self, target: Target) -> None:
         """Wait for what is found out once of a target. Raises RequestError 500 as that does."""

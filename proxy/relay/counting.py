@@ -49,7 +49,7 @@ class Counter:
         reasoning: int | None = None
         try:
             async with asyncio.timeout(self.call.state.config.timeouts.probe), self.lock:
-                fields = tokenize.request_fields(ask.payload)
+                fields = tokenize.request_fields(ask.body())
                 model = fields.get("model")
                 if wanted.reasoning:
                     reasoning = await self._texts(form, wanted.reasoning, model)

@@ -31,7 +31,7 @@ from wellspoken.proxy.relay.recipes import (
     follow_recipe,
     learn_recipe,
 )
-from wellspoken.proxy.relay.send import send_untouched
+from wellspoken.proxy.relay.send import LARGE, in_thread, send_untouched
 from wellspoken.proxy.state import Recipe
 from wellspoken.proxy.upstream.listing import name_model
 from wellspoken.proxy.upstream.target import Target
@@ -62,69 +62,75 @@ class Generation(Generic[Wanted]):
 async def generate(call: Call, generation: Generation[Wanted]) -> Reply | EventStream:
     """Answer one request with what a model generates.
 
-    Raises what `respond` does: then nothing was sent.
+    Raises what `respond` does: then nothing was sent. What is read of the body is let go before
+    the backend is waited for, so no local name here may hold it.
     """
+    answer = await _prepare(call, generation)
+    return await answer()
+
+
+Answering = Callable[[], Awaitable[Reply | EventStream]]
+
+
+async def _prepare(call: Call, generation: Generation[Wanted]) -> Answering:
+    """Return what answers a request that may be answered."""
     body = await call.read_body()
     router = call.state.router  # only now: a reload may have come while the body did
-    wanted = generation.parse(call, body)
+    large = len(body) >= LARGE
+    wanted = await in_thread(large, generation.parse, call, body)
     if call.routing.client is not None:
         default = wanted.limit if isinstance(wanted, CompletionRequest) else None
         given = (wanted.model, body, wanted.fields, default)
         await admit_client(call, call.routing.client, *given)
     alike = None
-    if not (call.notable and any(name in call.request.headers for name in WISHES)):
+    if not large and not (call.notable and any(x in call.request.headers for x in WISHES)):
         alike = find_likeness(call, wanted, generation.find_variable(wanted))
     if alike is not None:
         recipe = find_recipe(call, alike, wanted.model)
         if recipe is not None:
-            return await _follow(call, generation, wanted, alike, recipe)
-    generation.check(wanted, strict=router.bounds == "openai")
+            return partial(_follow, call, generation, wanted, alike, recipe)
+    await in_thread(large, generation.check, wanted, router.bounds == "openai")
     target = router.find(wanted.model, call.routing.client)
     bounds = target.settings.bounds
     if bounds != router.bounds:
-        generation.check(wanted, strict=bounds == "openai")
+        await in_thread(large, generation.check, wanted, bounds == "openai")
     call.route(target, wanted.model, bool(wanted.stream))
     if isinstance(wanted, ChatRequest) and wanted.store:
         storing.begin(call, wanted, body)
     await call.prepare(target)
-    return await _generate_admitted(call, generation, wanted, target, alike)
-
-
-async def _generate_admitted(
-    call: Call,
-    generation: Generation[Wanted],
-    given: Wanted,
-    target: Target,
-    alike: Likeness | None,
-) -> Reply | EventStream:
-    """Answer a request whose values are good and whose target is known; `alike`: once more."""
     condition = target.condition
-    wanted = await admit(call, target, given)
-    exchange, endpoint = _describe_answer(call, generation, wanted, target)
-    if wanted.oai_compat is False:
-        request = generation.request_untouched(call, target, wanted)
-        await enter(call, target, wanted)
-        return await send_untouched(call, target, request)
-    if not wanted.model and (target.names or endpoint.dialect == "llamacpp"):
+    admitted = await admit(call, target, wanted)
+    described = (_describe_answer, call, generation, admitted, target)
+    exchange, endpoint = await in_thread(large, *described)
+    if admitted.oai_compat is False:
+        request = generation.request_untouched(call, target, admitted)
+        await enter(call, target, admitted)
+        return partial(send_untouched, call, target, request)
+    if not admitted.model and (target.names or endpoint.dialect == "llamacpp"):
         exchange = replace(exchange, model=await name_model(target))  # no native event tells it
         call.label_model(exchange.model)
     if target.away:
-        generation.refuse(target.backend, wanted)
+        generation.refuse(target.backend, admitted)
+    learn = None
+    if alike is not None and not (vendor_keys(wanted) or names_tokens(wanted)):
+        learn = partial(learn_recipe, call, alike, target, condition)
+    planner = Planner(call, target, admitted, exchange, endpoint, large)
+    plan = partial(_plan, generation, planner, learn)
+    return partial(respond, call, target, plan, bool(wanted.stream))
 
-    async def plan() -> Plan:
-        if target.engine is not None:
-            await enter(call, target, wanted)
-        planner = Planner(call, target, wanted, exchange, endpoint)
-        made = await generation.plan(planner)
-        if (
-            alike is not None
-            and planner.settled
-            and not (vendor_keys(given) or names_tokens(given))
-        ):
-            learn_recipe(call, alike, target, condition, made)
-        return made
 
-    return await respond(call, target, plan, bool(wanted.stream))
+async def _plan(
+    generation: Generation[Wanted], planner: Planner[Wanted], learn: Callable[[Plan], None] | None
+) -> Plan:
+    """Plan a request once its engine is there; `learn`: for those that are like it."""
+    if planner.target.engine is not None:
+        await enter(planner.call, planner.target, planner.wanted)
+    plan = await generation.plan(planner)
+    if learn is not None and planner.settled:
+        learn(plan)
+    if planner.large:
+        planner.wanted = planner.wanted.drop_text()
+    return plan
 
 
 def _describe_answer(

@@ -41,8 +41,10 @@ Merging = Callable[[int, list[Event]], list[Event]]
 class BackendRequest(Struct, frozen=True, eq=False):
     """One request to a backend; `stream`: its answer is to be a stream.
 
-    `nothing`: no token is asked for, so no backend is; the number of the prompt's tokens, which
-    `source` tells, one of the usage's. `extra`: further header lines. `untouched`: the answer is to
+    `make` gives a large payload, which nobody holds while an answer is waited for; then `payload`
+    is none. `nothing`: no token is asked for, so no backend is; the number of the prompt's tokens,
+    which `source` tells, one of the usage's. `extra`: further header lines. `untouched`: the answer
+    is to
     leave as it comes. `amendments`: by which it is sent again, each at most once, should the server
     refuse what they change; `amending`: the same for a request whose like was sent before.
     """
@@ -50,6 +52,7 @@ class BackendRequest(Struct, frozen=True, eq=False):
     path: str
     payload: bytes
     stream: bool
+    make: Callable[[], bytes] | None = None
     nothing: int | None = None
     source: str = "backend"
     extra: bytes = b""
@@ -57,6 +60,10 @@ class BackendRequest(Struct, frozen=True, eq=False):
     method: str = "POST"
     amendments: tuple[Amendment, ...] = ()
     amending: Amending | None = None
+
+    def body(self) -> bytes:
+        """Return what is sent, made anew where it is large."""
+        return self.payload if self.make is None else self.make()
 
 
 More = Callable[[range], tuple[list[BackendRequest], list[BackendAnswer]]]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import structs
@@ -52,6 +53,8 @@ class Planner(Generic[Wanted]):
     `found`: each prompt where the proxy puts it, or its logprobs, before the answers. `sizes`: how
     many tokens each has and who says so, where no token is asked for and therefore no backend.
     `ids`: each prompt's token ids, where the proxy tells them.
+    `large`: the payloads are made when they are sent, and of the client's request no more is held
+    until then and afterwards than its bytes.
     `revisions`: what to make of `wanted`, one after the other, where a template refuses it.
     `usage`: whether a stream is asked for its usage, as far as the server is not known to refuse
     that, nor in doubt; None where no server of its kind is.
@@ -62,12 +65,14 @@ class Planner(Generic[Wanted]):
     wanted: Wanted
     exchange: Exchange
     endpoint: Endpoint
+    large: bool = False
     found: Sequence[scoring.Scored] = ()
     sizes: Sequence[tuple[int, str]] = ()
     ids: Sequence[Sequence[int]] = ()
     streams: bool = False
     usage: bool | None = None
     revisions: Sequence[Revision[Wanted]] = ()
+    making: Lock = field(default_factory=Lock)
 
     def choose_form(self) -> None:
         """Settle whether a stream is asked for, and who ends the answer at a stop string."""
@@ -234,19 +239,33 @@ class Planner(Generic[Wanted]):
         return asks, sources
 
     def _request(self, make: Callable[[], bytes]) -> BackendRequest:
-        payload = make()
+        again = partial(self._make_again, make) if self.large else None
+        payload = b"" if self.large else make()
         found: tuple[Amendment, ...] = ()
         for revision in self.revisions:
             revise, note = partial(self._revise, revision, make), partial(self._note, revision)
             found += (Amendment(revision.refused, revise, note),)
         if self.usage is not None:
-            refused = partial(refuses_usage, sent=payload, taken=self._saw(TAKEN))
-            found += (Amendment(refused, partial(self._leave_usage, make), self._note_usage),)
-        return BackendRequest(self.endpoint.path, payload, self.streams, amendments=found)
+            refused = partial(_refuses_usage, again or (lambda: payload), self._saw(TAKEN))
+            leave = partial(self._leave_usage, again or make)
+            found += (Amendment(refused, leave, self._note_usage),)
+        return BackendRequest(
+            self.endpoint.path, payload, self.streams, make=again, amendments=found
+        )
+
+    def _make_again(self, make: Callable[[], bytes]) -> bytes:
+        """Return a large payload, for which the client's text is read again."""
+        with self.making:  # several choices' payloads are made in threads
+            self.wanted = self.wanted.read_text()
+            try:
+                return make()
+            finally:
+                self.wanted = self.wanted.drop_text()
 
     def _revise(self, revision: Revision[Wanted], make: Callable[[], bytes]) -> bytes:
-        self.wanted = revision.make(self.wanted)
-        return make()
+        with self.making:
+            self.wanted = revision.make(self.wanted.read_text())
+        return self._make_again(make) if self.large else make()
 
     def _note(self, revision: Revision[Wanted], outcome: Outcome) -> None:
         if outcome == "amended":
@@ -279,3 +298,7 @@ class Planner(Generic[Wanted]):
         if exchange.echo:
             prelude += scoring.echo_prompt(exchange, found)
         return prelude
+
+
+def _refuses_usage(make: Callable[[], bytes], taken: bool, status: int, said: bytes) -> bool:
+    return refuses_usage(status, said, sent=make(), taken=taken)

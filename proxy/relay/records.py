@@ -115,6 +115,7 @@ class Reservation(Struct, frozen=True, eq=False):
 class Results(Struct, eq=False):
     """What came of a request.
 
+    `held`: bytes of the room of all requests that it has (limits/budget.py).
     `received`: the client's body has come. `streamed`: bytes of a streamed answer have left.
     `stripped`: the header line that names the keys taken out of the request. `warning`: why the
     answer was not stored. `exchange` is the answer's, once that is translated; `usage` of an answer
@@ -124,6 +125,7 @@ class Results(Struct, eq=False):
     it, with the header lines (`quota`) that tell the client. `trace`: its spans, once one began.
     """
 
+    held: int = 0
     received: bool = False
     streamed: bool = False
     stripped: bytes = b""

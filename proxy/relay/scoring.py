@@ -19,6 +19,7 @@ from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs.context import Context
 from wellspoken.adapters.repairs.token_bytes import settle
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.shapes import Prompt
 from wellspoken.adapters.stages.tiling import TilingStage
 from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
 from wellspoken.adapters.translate import error_of
@@ -30,7 +31,6 @@ from wellspoken.proxy.state import Scorer, State
 from wellspoken.proxy.upstream.target import Target
 
 _T = TypeVar("_T")
-Prompt = str | tuple[int, ...]
 MOST = 100  # alternatives of a prompt's token that are computed at most
 decode_count = json.Decoder(Annotated[int, Meta(ge=0, le=MOST)]).decode
 

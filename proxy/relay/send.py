@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from msgspec import structs
 
@@ -18,6 +18,7 @@ from wellspoken.proxy.http.requests import TRACE, client_lines
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.limits.pace import NEVER, Pace
 from wellspoken.proxy.metrics.passing import PassingUsage
+from wellspoken.proxy.relay.call import LARGE as LARGE
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.plan import Amending, Amendment, BackendRequest
 from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
@@ -27,7 +28,6 @@ from wellspoken.proxy.upstream.target import Target, not_ready
 ANTHROPIC: Final = "/v1/messages"
 ANTHROPIC_HEADERS: Final = ("anthropic-version", "anthropic-beta")
 KEY_REFUSED: Final = (401, 403)
-LARGE: Final = 131_072  # bytes of a body whose translation takes more than a millisecond or two
 UNSENT: Final = frozenset({"refused", "unreachable"})
 """Failures before a byte of the request was sent."""
 
@@ -36,6 +36,7 @@ POLL: Final = 0.02
 DOUBT: Final = 1.0
 """Seconds for which an engine that is being looked at holds requests up, at most."""
 
+Result = TypeVar("Result")
 Send = Callable[["Upstream", bool], Awaitable["UpstreamResponse"]]
 """Sends a request to a backend; True: for the second time."""
 
@@ -67,7 +68,7 @@ class ClientKeyRefused(Exception):
 
 
 def passing_request(
-    call: Call, target: Target, path: str, body: bytes, stream: bool = False
+    call: Call, target: Target, path: str, make: Callable[[], bytes], stream: bool = False
 ) -> BackendRequest:
     """Return a request that passes through, with the headers that the endpoint's clients send.
 
@@ -79,7 +80,7 @@ def passing_request(
         names.append("x-api-key")
     given = {name: ",".join(headers.getall(name)) for name in names if name in headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-    return BackendRequest(path, body, stream, extra=lines.encode("ascii"))
+    return BackendRequest(path, b"", stream, make, extra=lines.encode("ascii"))
 
 
 async def send_request(call: Call, target: Target, request: BackendRequest) -> UpstreamResponse:
@@ -92,7 +93,14 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> U
     if call.hooks.tracing is None and target.engine is None:
         call.timing.note_sent()
         upstream = target.upstream or target.connection()
-        response = await _open(call, target, request, upstream)
+        made = request.make is not None
+        response = await _open(
+            call,
+            target,
+            request,
+            upstream,
+            await _body_of(call, request) if made else request.payload,
+        )
     else:
         response = await reach(call, target, partial(_send_traced, call, target, request))
     if target.settings.auth_pass and response.status in KEY_REFUSED and not request.untouched:
@@ -101,11 +109,19 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> U
     return response
 
 
+async def _body_of(call: Call, request: BackendRequest) -> bytes:
+    """Return what is sent; who awaits it must not give it a name, by which it would be held."""
+    if request.make is None:
+        return request.payload
+    return await in_thread(call.is_large, request.make)
+
+
 def _open(
     call: Call,
     target: Target,
     request: BackendRequest,
     upstream: Upstream,
+    body: bytes,
     context: bytes | None = None,
 ) -> Awaitable[UpstreamResponse]:
     timeouts, stream = call.state.config.timeouts, request.stream
@@ -117,7 +133,7 @@ def _open(
     return upstream.open(
         request.method,
         request.path,
-        request.payload,
+        body,
         extra=forward_headers(call, target, kind, context) + request.extra,
         authorization=authorization,
         first=timeouts.first_token_stream if stream else timeouts.first_token_body,
@@ -141,10 +157,11 @@ async def _send_traced(
     """Send in a span of its own, below which the backend's hang, if there are spans."""
     tracing = call.hooks.tracing
     if tracing is None:
-        return await _open(call, target, request, upstream)
+        return await _open(call, target, request, upstream, await _body_of(call, request))
     span = tracing.begin_request(call, target, upstream.url, request, resent=again)
     try:
-        response = await _open(call, target, request, upstream, span.lines)
+        body = _body_of(call, request)
+        response = await _open(call, target, request, upstream, await body, span.lines)
     except BaseException as error:
         span.end()
         if isinstance(error, UpstreamError):
@@ -190,10 +207,20 @@ async def reach(call: Call, target: Target, send: Send) -> UpstreamResponse:
     return await send(target.connection(), upstream is not None)
 
 
-async def read_start(response: UpstreamResponse, limit: int) -> tuple[bool, bytes]:
+async def in_thread(large: bool, act: Callable[..., Result], *arguments: Any) -> Result:
+    """Return what `act` makes, in a thread where that is `large`, so that the loop stays free."""
+    return await asyncio.to_thread(act, *arguments) if large else act(*arguments)
+
+
+async def read_whole(call: Call, response: UpstreamResponse) -> bytes:
+    """Return an answer's body, for which there is room. Raises UpstreamError, RequestError."""
+    return await response.read(call.state.config.limits.response, call.grow_answer)
+
+
+async def read_start(call: Call, response: UpstreamResponse) -> tuple[bool, bytes]:
     """Return whether an answer is a stream of events, and what of it was read to tell.
 
-    What is no stream is read whole. Raises UpstreamError.
+    What is no stream is read whole. Raises as `read_whole` does.
     """
     good = response.status < 300
     if good and response.content_type == "text/event-stream":
@@ -203,7 +230,7 @@ async def read_start(response: UpstreamResponse, limit: int) -> tuple[bool, byte
         first = await response.chunk()
         if first.lstrip().startswith(_SSE_STARTS):
             return True, first
-    return False, first + await response.read(limit)
+    return False, first + await read_whole(call, response)
 
 
 async def read_first_event(response: UpstreamResponse, data: bytes) -> bytes:
@@ -264,7 +291,7 @@ async def send_accepted(
         response.close()
         made.append(refused)
         left = tuple(other for other in left if other is not refused)
-        request = structs.replace(request, payload=refused.payload())
+        request = structs.replace(request, payload=refused.payload(), make=None)
         response, streamed, data = await _send_once(call, target, request, streams)
     return response, streamed, data
 
@@ -273,17 +300,16 @@ async def _send_once(
     call: Call, target: Target, request: BackendRequest, streams: bool
 ) -> tuple[UpstreamResponse, bool, bytes]:
     response = await send_request(call, target, request)
-    limit = call.state.config.limits.response
     if streams:
-        return response, *await read_start(response, limit)
-    return response, False, await response.read(limit)
+        return response, *await read_start(call, response)
+    return response, False, await read_whole(call, response)
 
 
 async def _find_amendments(
     amending: Amending, request: BackendRequest, response: UpstreamResponse
 ) -> tuple[Amendment, ...]:
     try:
-        return await amending.find(request.payload)
+        return await amending.find(request.body())
     except BaseException:  # nobody reads on what a stream may still send
         response.close()
         raise
@@ -359,7 +385,7 @@ async def pass_through(
     """
     if streams:
         return await _pass_stream(call, response)
-    data = await response.read(call.state.config.limits.response)
+    data = await read_whole(call, response)
     counts = PassingUsage()
     counts.body(data)
     call.count_passing(counts.usage)

@@ -189,7 +189,7 @@ def parameters(ask: BackendRequest) -> Attributes:
     if ask.stream:
         attributes["gen_ai.request.stream"] = True
     try:
-        sent = _sent_of(ask.payload)
+        sent = _sent_of(ask.body())
     except (DecodeError, UnicodeDecodeError, RecursionError):
         return attributes
     for key, name in _INTEGERS:

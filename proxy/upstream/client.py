@@ -32,6 +32,7 @@ from wellspoken.proxy.upstream.link.connections import Connections
 from wellspoken.proxy.upstream.link.response import UpstreamResponse as UpstreamResponse
 from wellspoken.proxy.upstream.link.wire import Wire
 
+LARGE = 131_072  # bytes of a body: above this a copy costs more than a connection
 _HEADS = 256  # of requests, of which the paths are few but for those with a model's name
 _SECRETS = 64  # keys and headers of one backend that are remembered, the newest ones
 NO_HEADERS = StaticHeaders()
@@ -110,10 +111,19 @@ class Upstream:
         if authorization and not self._key:
             request += authorization
         if method == "POST":
-            request += b"%bContent-Length: %d\r\n\r\n%b" % (extra, len(body), body)
+            request += b"%bContent-Length: %d\r\n\r\n" % (extra, len(body))
         else:
-            request += extra + b"\r\n" + body
+            request += extra + b"\r\n"
         posted, bodiless = method == "POST", method == "HEAD"
+        if len(body) >= LARGE:
+            # It goes into a new connection, so that it need not be held to be sent once more.
+            fresh = await self._connect()
+            answer = UpstreamResponse(self, fresh, self.loop, first, between, coded, whole, posted)
+            fresh.send(request, answer, bodiless, body)
+            del body
+            await answer.head()
+            return answer
+        request += body
         wire = self.connections.take()
         again = wire is not None
         while True:

@@ -96,6 +96,7 @@ class Target:
     its server tells beside a list, and `served` the model that its list begins with. `acquainted`:
     the `server` that was last seen to be an LLM server although nothing tells which.
     `tokens` belongs to this backend alone, since a token's bytes depend on its vocabulary.
+    `slow`: the entries of a small answer of its took long to find their text for.
     `labels`: the names that its server was seen to list, at most LABELLED.
     """
 
@@ -106,6 +107,7 @@ class Target:
     settings: TargetSettings
     models: Sequence[str] = ()
     lone: bool = False
+    slow: bool = False
     renamed: Callable[[], None] = lambda: None  # whom `rename` tells: the router
     tokens: TokenTable = field(default_factory=TokenTable)
     detector: Detector | None = None

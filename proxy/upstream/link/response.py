@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import NoReturn, Protocol
 
@@ -155,11 +155,23 @@ class UpstreamResponse(Struct, eq=False):
             self._raise()
         return self._take()
 
-    async def read(self, limit: int) -> bytes:
-        """Return the whole body. Raises UpstreamError, also for more than `limit` bytes."""
+    async def read(self, limit: int, grow: Callable[[int], Awaitable[None]] | None = None) -> bytes:
+        """Return the whole body. Raises UpstreamError, also for more than `limit` bytes.
+
+        `grow` finds room for each `MOST` bytes more of it; what that raises is raised here.
+        """
         self.measure(self._grows)
+        counted = 0
+        step = limit if grow is None else min(MOST, limit)
         while not self._over and self._size <= limit:
-            await self._wait(limit + 1)
+            await self._wait(min(counted + step, limit) + 1)
+            if grow is not None and self._size > counted + step:
+                more, counted = self._size - counted, self._size
+                try:
+                    await grow(more)
+                except BaseException:
+                    self.close()
+                    raise
         if self._size > limit:
             self.close()
             raise self._note_failure(too_large(self._source.peer, limit))

@@ -110,8 +110,13 @@ class Wire(asyncio.Protocol):
         """Whether it is open, on both sides as far as is known."""
         return self.transport is not None and not self.transport.is_closing()
 
-    def send(self, request: bytes, waiting: Waiting, bodiless: bool) -> None:
-        """Write a request; `bodiless`: its answer is a head alone, whatever that says."""
+    def send(
+        self, request: bytes, waiting: Waiting, bodiless: bool, body: bytes | None = None
+    ) -> None:
+        """Write a request; `bodiless`: its answer is a head alone, whatever that says.
+
+        `body`: the request's, where that is too large to be copied behind the head.
+        """
         self._waiting = waiting
         self._bodiless = bodiless
         self._size = len(request)
@@ -129,6 +134,9 @@ class Wire(asyncio.Protocol):
             self._loop.call_soon(self._fail, ConnectionCut("lost before the request"))
             return
         self.transport.write(request)
+        if body is not None:
+            self._size += len(body)
+            self.transport.write(body)
         if self._early:
             self._loop.call_soon(self.data_received, self._early)
             self._early = b""

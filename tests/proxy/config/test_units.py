@@ -88,7 +88,7 @@ def test_which_keys_are_lengths_of_time_and_sizes() -> None:
         table = kind.__name__.lower()
         for key, hint in hints_of(kind).items():
             assert ((table, key) in times) == (get_args(hint)[:1] == (float,)), key
-    sizes = {("limits", key) for key in ("header", "body", "body_rate", "response")}
+    sizes = {("limits", key) for key in ("header", "body", "body_rate", "memory", "response")}
     sizes |= {("store", key) for key in ("queue", "spool_size", "max_size")}
     assert set(keys(SIZE)) == sizes
 

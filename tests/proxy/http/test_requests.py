@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -359,8 +360,8 @@ async def test_a_client_that_leaves_before_a_whole_answer_is_written(
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     read = upstream_client.UpstreamResponse.read
 
-    async def read_and_lose(answer: upstream_client.UpstreamResponse, limit: int) -> bytes:
-        data = await read(answer, limit)
+    async def read_and_lose(answer: upstream_client.UpstreamResponse, *limits: Any) -> bytes:
+        data = await read(answer, *limits)
         for connection in proxy.service.listener.connections:
             assert connection.transport is not None
             connection.transport.close()
