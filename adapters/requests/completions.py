@@ -25,19 +25,8 @@ from wellspoken.adapters.requests.shapes import (
 _LONG: Final = 65_536  # characters of a prompt: kept only where the answer needs them
 _ID_SIZE: Final = 4  # bytes of text that a token id stands for, about
 
-
-class _LongRequest(CompletionRequest, kw_only=True):
-    prompt: Raw = Raw()
-
-
-class _LongNativeRequest(NativeRequest, kw_only=True):
-    prompt: Raw = Raw()
-
-
 _decode = json.Decoder(CompletionRequest).decode
 _decode_native = json.Decoder(NativeRequest).decode
-_decode_long = json.Decoder(_LongRequest).decode
-_decode_long_native = json.Decoder(_LongNativeRequest).decode
 _decode_ids = json.Decoder(list[int]).decode
 _PIECE: Final = 131_072  # bytes of JSON that one call decodes: about two milliseconds
 _EXAMPLE: Final = '{"model": ..., "prompt": ...}'
@@ -61,10 +50,9 @@ def decode_completion(
 def parse_completion(body: bytes, *, native_names: bool = False) -> CompletionRequest:
     """Return the request in `body`, its types checked, not its values; raise `RequestError` 400."""
     decode: Callable[[bytes], CompletionRequest] = _decode_native if native_names else _decode
+    # A long prompt is read in pieces: one call for all holds the interpreter for long.
     long = len(body) > _PIECE
-    if long:  # whose prompt is read in pieces: one call for all holds the interpreter for long
-        decode = _decode_long_native if native_names else _decode_long
-    request, fields = parse(body, decode, _EXAMPLE)
+    request, fields = parse(body, decode, _EXAMPLE, "prompt" if long else "")
     request.fields = fields
     if long:
         request.prompt = _read_prompt(fields.get("prompt", b"null"))

@@ -42,12 +42,12 @@ _ELEMENTS: Final = {
 
 
 def parse(
-    body: bytes, decode: Callable[[bytes], Decoded], example: str
+    body: bytes, decode: Callable[[bytes], Decoded], example: str, apart: str = ""
 ) -> tuple[Decoded, dict[str, Raw]]:
     """Return what `decode` makes of `body`, and its top-level values as sent.
 
-    A `model` of null is none, and left out. Raises `RequestError` 400 in OpenAI's words; `example`
-    is a body for who sends no object.
+    A `model` of null is none, and left out; so is the value of the key `apart` for `decode`.
+    Raises `RequestError` 400 in OpenAI's words; `example` is a body for who sends no object.
     """
     fields: dict[str, Raw] = {}
     try:
@@ -61,11 +61,14 @@ def parse(
                 f"The request's body has {len(fields)} keys. Send {MOST_KEYS} at most.",
                 code="object_above_max_properties",
             )
+        if apart in fields:
+            rest = {key: value for key, value in fields.items() if key != apart}
+            return decode(json.encode(rest)), fields
         return decode(body), fields
     except ValidationError as error:
         if bytes(fields.get("model", b"")) == b"null":
             named = {key: value for key, value in fields.items() if key != "model"}
-            return parse(json.encode(named), decode, example)
+            return parse(json.encode(named), decode, example, apart)
         raise _explain(str(error), example) from None
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _not_json(body, error) from None

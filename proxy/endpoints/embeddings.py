@@ -35,7 +35,6 @@ from wellspoken.proxy.relay.send import (
     in_thread,
     pass_through,
     passing_request,
-    read_whole,
     send_request,
 )
 from wellspoken.proxy.upstream.client import UpstreamResponse
@@ -108,9 +107,9 @@ async def _ask_backend(
     answer = await send_request(call, target, passing_request(call, target, path, make))
     if wanted.untouched and answer.status < 300:
         return answer, None
-    data = await read_whole(call, answer)
+    data = await call.read_whole(answer)
     if wanted.base64 and refuses_base64(exchange.notes, answer.status, data):
         make = partial(make, floats=True)
         answer = await send_request(call, target, passing_request(call, target, path, make))
-        data = await read_whole(call, answer)
+        data = await call.read_whole(answer)
     return answer, data

@@ -45,7 +45,6 @@ from wellspoken.proxy.relay.send import (
     in_thread,
     pass_through,
     passing_request,
-    read_whole,
     send_request,
 )
 from wellspoken.proxy.upstream.client import UpstreamResponse
@@ -149,7 +148,7 @@ def _changes(
 async def _explain_failure(call: Call, answer: UpstreamResponse, exchange: Exchange) -> Reply:
     """Return an error: as sent where it is Anthropic's, else in OpenAI's envelope."""
     status = answer.status
-    data = await read_whole(call, answer)
+    data = await call.read_whole(answer)
     if 400 <= status < 600 and status not in KEY_REFUSED and call.path.startswith(ANTHROPIC):
         kind = answer.content_type_header.encode("utf-8", "replace")
         lines = "".join(f"{name}: {value}\r\n" for name, value in delays(answer).items())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from aiohttp.web_request import BaseRequest
 from msgspec import Struct
@@ -43,6 +44,13 @@ from wellspoken.proxy.upstream.target import Target
 
 LARGE: Final = 131_072
 """Bytes of a body whose translation takes more than a millisecond or two."""
+
+Result = TypeVar("Result")
+
+
+async def in_thread(large: bool, act: Callable[..., Result], *arguments: Any) -> Result:
+    """Return what `act` makes, in a thread where that is `large`, so that the loop stays free."""
+    return await asyncio.to_thread(act, *arguments) if large else act(*arguments)
 
 
 class Tap(Protocol):
@@ -190,6 +198,16 @@ class Call(Struct, frozen=True, eq=False):
     async def grow_answer(self, size: int) -> None:
         """Take room for more of a whole answer. Raises RequestError as `wait_for_room` does."""
         await self.wait_for_room(ANSWER * size)
+
+    async def read_whole(self, response: UpstreamResponse) -> bytes:
+        """Return an answer's body, for which there is room. Raises UpstreamError, RequestError."""
+        return await response.read(self.state.config.limits.response, self.grow_answer)
+
+    async def body_of(self, request: BackendRequest) -> bytes:
+        """Return what is sent; who awaits it must not give it a name, by which it would be held."""
+        if request.make is None:
+            return request.payload
+        return await in_thread(self.is_large, request.make)
 
     def take(self, size: int) -> bool:
         """Take room for so many bytes until the call is over; False where there is none now."""

