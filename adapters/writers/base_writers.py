@@ -174,6 +174,7 @@ class StreamWriter(ABC):
         self.waits = exchange.asks_usage and (exchange.extensions == "all" or bool(exchange.keep))
         self.waiting: Finish | None = None
         self.ends = bytearray()  # the choices' last chunks, which no error may follow
+        self.closing = 0  # how many of the last bytes tell no more than how the answer ended
 
     def __call__(self, events: list[Event]) -> bytes:
         """Return the bytes that these events are; b"" for what only changes the state."""
@@ -258,10 +259,13 @@ class StreamWriter(ABC):
             self.done = True
             self._write_ends(out)
             out += b"data: [DONE]\n\n"
+            self.closing += len(out)
             for extra in self.extras:  # they came behind the last chunk that could carry them
                 self.exchange.notes.drop(extra.key)
 
     def _write_ends(self, out: bytearray) -> None:
+        if not self.closing:
+            self.closing = -len(out)  # until the end is written
         out += self.ends
         self.ends.clear()
 

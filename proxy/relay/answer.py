@@ -37,7 +37,7 @@ from wellspoken.adapters.translate import StreamTranslator
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay import counting
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.headers import DONE, explain_headers, with_repairs
+from wellspoken.proxy.relay.headers import explain_headers, with_repairs
 from wellspoken.proxy.relay.plan import BackendRequest, Plan, Planning
 from wellspoken.proxy.relay.send import (
     LARGE,
@@ -299,8 +299,11 @@ class Relay(Struct, eq=False):
         done = self.translator.done
         if done:
             self.last = self.last or out  # of those that find it over, one has made the end
-        if began:  # DONE is no token, whose time would count
-            leaves = stream is not None and bool(out) and out != DONE
+        if (
+            began
+        ):  # what tells the end is no token, whose time would count, unless nothing else came
+            told = len(out) > translator.closing or (bool(out) and call.timing.gaps is None)
+            leaves = stream is not None and told
             call.timing.end_work(began, leaves=leaves)
         if stream is not None and out and not done:
             stream.put(out)

@@ -163,7 +163,7 @@ async def test_a_store_that_fails_is_503(
         async with proxy.session.request(method, proxy.url(path), json=body) as response:
             told = envelope(await response.text())
             assert response.status == 503
-            assert int(response.headers["Retry-After"]) > 0
+            assert ("Retry-After" in response.headers) == (retry is None)
             assert response.headers.get("x-should-retry") == retry
         assert (told["code"], told["type"]) == ("store_unavailable", "server_error")
         assert ("chatcmpl-1" in told["message"]) == isinstance(error, Unreadable)
