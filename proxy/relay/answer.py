@@ -299,10 +299,8 @@ class Relay(Struct, eq=False):
         done = self.translator.done
         if done:
             self.last = self.last or out  # of those that find it over, one has made the end
-        if (
-            began
-        ):  # what tells the end is no token, whose time would count, unless nothing else came
-            told = len(out) > translator.closing or (bool(out) and call.timing.gaps is None)
+        if began:  # an end is no token, whose time would count, unless nothing else came
+            told = len(out) > self.translator.closing or (bool(out) and call.timing.gaps is None)
             leaves = stream is not None and told
             call.timing.end_work(began, leaves=leaves)
         if stream is not None and out and not done:
