@@ -163,13 +163,8 @@ async def test_a_store_that_fails_is_503(
         async with proxy.session.request(method, proxy.url(path), json=body) as response:
             told = envelope(await response.text())
             assert response.status == 503
-<<<<<<< Updated upstream
             assert ("Retry-After" in response.headers) == (retry is None)
-=======
-            assert int(response.headers.get("Retry-After", 0)) > 0 or retry == "false"
->>>>>>> Stashed changes
             assert response.headers.get("x-should-retry") == retry
-            assert not {"Retry-After", "x-should-retry"} <= response.headers.keys()
         assert (told["code"], told["type"]) == ("store_unavailable", "server_error")
         assert ("chatcmpl-1" in told["message"]) == isinstance(error, Unreadable)
         assert "/path" not in told["message"]
