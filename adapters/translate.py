@@ -260,11 +260,6 @@ class StreamTranslator:
     def sources(self, sources: Sequence[BackendAnswer]) -> None:
         self._sources = sources
 
-    @property
-    def closing(self) -> int:
-        """How many of the last bytes tell no more than how the answer ended."""
-        return self.stream.closing if self.stream is not None else 0
-
     def feed(self, data: bytes, place: int = 0) -> bytes:
         """Return what the client gets for these bytes of the backend."""
         lane = self.lane

@@ -264,7 +264,7 @@ class StreamWriter(ABC):
                 self.exchange.notes.drop(extra.key)
 
     def _write_ends(self, out: bytearray) -> None:
-        if not self.closing:
+        if self.ends:
             self.closing = -len(out)  # until the end is written
         out += self.ends
         self.ends.clear()

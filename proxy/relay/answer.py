@@ -300,8 +300,9 @@ class Relay(Struct, eq=False):
         if done:
             self.last = self.last or out  # of those that find it over, one has made the end
         if began:  # an end is no token, whose time would count, unless nothing else came
-            told = len(out) > self.translator.closing or (bool(out) and call.timing.gaps is None)
-            leaves = stream is not None and told
+            writer = self.translator.stream
+            told = writer is not None and len(out) > writer.closing
+            leaves = told or (writer is not None and bool(out) and call.timing.gaps is None)
             call.timing.end_work(began, leaves=leaves)
         if stream is not None and out and not done:
             stream.put(out)
