@@ -183,7 +183,7 @@ def _bases() -> list[Path]:
             found.append(Path(own))
     with contextlib.suppress(FileNotFoundError):  # none that can be written to
         found.append(Path(tempfile.gettempdir()))
-    found.append(Path("/tmp"))
+    found.append(Path("/tmp"))  # noqa: S108  the folder in it is made with mkdtemp, for its owner alone
     room = PATH_BYTES - NAME_BYTES - RANDOM_BYTES - 1
     return [base for base in dict.fromkeys(found) if len(os.fsencode(_root(base))) <= room]
 

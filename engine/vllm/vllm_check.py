@@ -254,7 +254,7 @@ def _check_shared(arguments: Sequence[str], root: Path) -> list[str]:
     if free >= SHARED:
         return []
     return [
-        f"/dev/shm has {_gib(free)} free, and several GPUs need 1 GiB or more: start the "
+        f"/dev/shm has {_gib(free)} free, and several GPUs need 1 GiB or more: start the "  # noqa: S108  a text
         "container with --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of medium Memory)"
     ]
 

@@ -74,7 +74,7 @@ class VLLM:
             raise lasting_error(reason)
         number = version(self._find_executable())
         warnings = _check_version(number)
-        environ = self._environment_in(Path("/tmp"))
+        environ = self._environment_in(Path("/tmp"))  # noqa: S108  in place of the run's folder; nothing is written
         return warnings + vllm_check.check(self.model, self.arguments, number, environ)
 
     def command(self, socket: Path, folder: Path, shutdown_timeout: float) -> Command:
@@ -99,7 +99,7 @@ class VLLM:
     def pulse(self) -> str | None:
         """Return how far the model's download is, which its log does not say; else None."""
         folder = option(self.arguments, "--download-dir")
-        where = Path(folder) if folder else hub_cache.cache(self._environment_in(Path("/tmp")))
+        where = Path(folder) if folder else hub_cache.cache(self._environment_in(Path("/tmp")))  # noqa: S108  in place of the run's folder, likewise
         size = hub_cache.downloading(self.model, where)
         return None if size is None else f"downloading {self.model[-40:]}, {_size(size)}"
 
@@ -180,7 +180,7 @@ class VLLM:
         own = {
             "TORCHINDUCTOR_CACHE_DIR": f"{root}/inductor",
             # Else a Ray that runs already is looked for in our folder.
-            "RAY_TMPDIR": environ.get("TMPDIR") or "/tmp",
+            "RAY_TMPDIR": environ.get("TMPDIR") or "/tmp",  # noqa: S108  Ray's own default
             "VLLM_ENGINE_READY_TIMEOUT_S": str(HANDSHAKE),
         }
         ours = {

@@ -245,7 +245,7 @@ def _is_here(url: str, listen: str) -> bool:
     there = urlsplit(url)
     if there.scheme != "http" or (there.port or 80) != port:
         return False
-    if host == "0.0.0.0":
+    if host == "0.0.0.0":  # noqa: S104  compared, not bound
         return there.hostname in ("localhost", "127.0.0.1")
     own = ("localhost", "127.0.0.1") if host in ("localhost", "127.0.0.1") else (host.lower(),)
     return there.hostname in own

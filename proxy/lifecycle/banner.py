@@ -70,7 +70,7 @@ def _address(config: Config, host: str, port: int) -> tuple[str, str]:
     """Return the base of clients' URLs, and what curl needs to be told beside it."""
     if host.startswith(UNIX):
         return "http://localhost", f"--unix-socket {shlex.quote(host.removeprefix(UNIX))} "
-    shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
+    shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host  # noqa: S104  compared, not bound
     tls = config.tls
     if tls.certificate is None:
         return f"http://{shown}:{port}", ""

@@ -99,7 +99,8 @@ for i = 2, #ARGV do redis.call('ZADD', KEYS[1], 'XX', till, ARGV[i]) end
 redis.call('EXPIRE', KEYS[1], math.ceil(ARGV[1]) * 2)
 """
 _SCRIPTS: Final = {
-    hashlib.sha1(script.encode()).hexdigest(): script for script in (_RESERVE, _SETTLE, _RENEW)
+    hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest(): script
+    for script in (_RESERVE, _SETTLE, _RENEW)
 }
 _RESERVING, _SETTLING, _RENEWING = _SCRIPTS
 _LIMITS: Final[dict[bytes, Limit | None]] = {

@@ -88,4 +88,4 @@ class Retention:
                     self.log.exception("retention: next try in %g s", rest)
                 self.count("retention")
                 rest, pause = min(rest * 2, _REST[1]), rest
-            await asyncio.sleep(pause * random.uniform(0.8, 1.2))
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311  spreads work over time
