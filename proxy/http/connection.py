@@ -4,7 +4,8 @@ aiohttp waits for the rest of a request head without end (measured on 3.14: more
 accepts heads that a proxy must not act on. Both are settled here, before a handler runs.
 
 What is private in aiohttp's server is used here and nowhere else: `RequestHandler._request_count`,
-`_messages`, `_task_handler`, `_lingering_time` and `_loop`, and the message `ERROR`.
+`_messages`, `_task_handler`, `_lingering_time`, `_loop`, `_pause_transport_reading` and
+`_resume_transport_reading`, and the message `ERROR`.
 tests/proxy/http/test_aiohttp_private.py holds what they have to be.
 """
 
@@ -27,6 +28,7 @@ from aiohttp.web_server import Server
 
 from wellspoken.adapters.requests.errors import error_json
 from wellspoken.proxy.http.handshake import Handshake, explain_handshake
+from wellspoken.proxy.http.hangups import Hangups
 from wellspoken.proxy.http.requests import fresh_id
 from wellspoken.proxy.http.responses import Reply, identifying, plain_head
 from wellspoken.proxy.http.stalls import WriteWatch, reset
@@ -62,6 +64,7 @@ class Connection(RequestHandler):
         "_held",
         "_last",
         "_listener",
+        "_number",
         "_peer",
         "_writes",
         "stalled",
@@ -89,6 +92,7 @@ class Connection(RequestHandler):
         self._peer: asyncio.Transport | None = None  # until it is lost, also while it closes
         self._writes = WriteWatch(self._loop, write_seconds, total, self._stall)
         self.stalled = False
+        self._number = -1  # of the socket, while nothing is read from it
 
     @property
     def idle(self) -> bool:
@@ -129,6 +133,29 @@ class Connection(RequestHandler):
             self._held = False
             super().resume_reading(resume_parser)
 
+    def _pause_transport_reading(self) -> None:
+        """Read nothing (aiohttp), since requests or bodies wait; see that the client is there."""
+        super()._pause_transport_reading()
+        found = self._peer.get_extra_info("socket") if self._peer is not None else None
+        if found is not None and self._number < 0:
+            self._number = found.fileno()
+            self._listener.hangups.watch(self._number, self._hang_up)
+
+    def _resume_transport_reading(self) -> None:
+        """Read on (aiohttp)."""
+        self._forget_hangup()
+        super()._resume_transport_reading()
+
+    def _forget_hangup(self) -> None:
+        if self._number >= 0:
+            self._listener.hangups.forget(self._number)
+            self._number = -1
+
+    def _hang_up(self) -> None:
+        self._number = -1
+        if self._peer is not None:
+            self._peer.abort()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the new connection."""
         self._peer = cast(asyncio.Transport, transport)
@@ -163,6 +190,7 @@ class Connection(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Drop the timers, then cancel the handler (aiohttp, handler_cancellation)."""
         self._peer = None
+        self._forget_hangup()
         self._writes.stop()
         self._head_done()
         super().connection_lost(exc)
@@ -251,6 +279,7 @@ class Listener(Server):
         super().__init__(handler, handler_cancellation=True)
         self.refused = refused
         self.settings = connection  # of the connections to come
+        self.hangups = Hangups(self._loop)
         self.tls: ssl.SSLContext | None = None  # likewise
         self.handshakes: set[asyncio.Task[None]] = set()
         self._told: dict[str, float] = {}  # why handshakes failed: when that was last said
@@ -283,6 +312,7 @@ class Listener(Server):
             task.cancel()
         await asyncio.gather(*handshakes, return_exceptions=True)
         await super().shutdown(timeout)
+        self.hangups.close()
 
     async def flush(self, seconds: float) -> None:
         """Wait until what was answered has left the process, at most `seconds`."""

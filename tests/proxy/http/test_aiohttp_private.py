@@ -112,7 +112,22 @@ async def makes_a_request_of_what_is_none(protocol: Any) -> None:
     await ended(handler)
 
 
+async def pauses_the_transport(protocol: Any) -> None:
+    """The two are asked whenever the transport is to be read no more, and again."""
+    handler = connected(protocol)
+    transport = handler.transport
+    handler.data_received(HEAD)  # the parser pauses a body
+    handler.pause_reading()
+    transport.pause_reading.assert_called_once()
+    handler._resume_transport_reading()
+    transport.resume_reading.assert_called_once()
+    handler._pause_transport_reading()
+    await ended(handler)
+
+
 CHECKS: dict[str, Check] = {
+    "_pause_transport_reading": pauses_the_transport,
+    "_resume_transport_reading": pauses_the_transport,
     "_request_count": counts_requests,
     "_messages": holds_messages,
     "_task_handler": has_its_task,
@@ -157,7 +172,10 @@ def test_the_range_that_was_tested_is_the_one_that_is_installed() -> None:
 
 
 SIDES = {
-    "http/connection.py": {"_request_count", "_messages", "_task_handler", "_lingering_time"},
+    "http/connection.py": {
+        *("_request_count", "_messages", "_task_handler", "_lingering_time"),
+        *("_pause_transport_reading", "_resume_transport_reading"),
+    },
 }
 """The one module that knows private names of aiohttp, and those."""
 

@@ -371,3 +371,25 @@ async def test_who_leaves_while_connecting_leaves_no_connection(
     if early:
         await loop.create_connection(lambda: made[0], "127.0.0.1", port)
     await until(lambda: not client.connections.open and not upstream.connections)
+
+
+@pytest.mark.parametrize("half", [False, True])
+async def test_who_leaves_behind_much_that_waits_ends_the_backends_work(
+    upstream: Upstream, start_proxy: StartProxy, half: bool
+) -> None:
+    """What waits fills the buffer, so nothing is read, and with it no end."""
+    upstream.scripts = [[Stall()]]
+    proxy = await start_proxy(upstream)
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(request() * 100)
+    asked = await upstream.request()
+    connection = next(iter(proxy.service.listener.connections))
+    await until(lambda: connection._number >= 0)  # type: ignore[attr-defined]
+    if half:
+        writer.write_eof()
+    else:
+        writer.transport.abort()
+    await asked.closed.wait()
+    await until(lambda: not proxy.service.state.inflight)
+    writer.close()
+    del reader
