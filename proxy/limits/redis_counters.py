@@ -127,7 +127,7 @@ class RedisCounters:
     """Counts the clients of all proxies that name the same store: a `Counters`.
 
     The requests' tasks put words into a queue, which one task empties (`_send`); another one renews
-    leases while requests are open. `close` ends both.
+    leases while requests are open. `close` ends both. Raises ValueError for a URL of no store.
     """
 
     def __init__(self, url: str, *, lease: float = LEASE) -> None:
@@ -141,6 +141,12 @@ class RedisCounters:
             retry=Retry(NoBackoff(), 0),
             client_name="wellspoken",
         )
+        pool = self._redis.connection_pool
+        pool.connection_kwargs["decode_responses"] = False  # whatever the URL's query says
+        try:
+            pool.connection_class(**pool.connection_kwargs)
+        except (TypeError, RedisError) as error:  # which else each connection would meet
+            raise ValueError(f"its query has what cannot be used: {error}") from None
         self._queue: list[_Word] = []
         self._under_way: list[_Word] = []
         self._open: dict[str, str] = {}  # id -> client, of the requests that were counted
@@ -207,7 +213,7 @@ class RedisCounters:
             late = loop.call_later(WAIT, self._note_late, words, _TURNS)
             try:
                 await self._exchange([*self._probe(), *words] if self.trouble else words)
-            except (RedisError, OSError, TimeoutError) as error:
+            except Exception as error:  # whatever it is, nobody may wait for ever
                 self._ready = False
                 self._queue = [word for word in words if word.answer is None] + self._queue
                 self._lose(redact(str(error)) or type(error).__name__)

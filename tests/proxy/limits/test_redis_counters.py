@@ -23,6 +23,9 @@ from tests.proxy.limits.test_quotas import ANSWER
 from tests.redis_server import PASSWORD, RedisServer
 from tests.redis_server import redis_server as redis_server
 from tests.waiting import until
+from wellspoken.proxy.config.tables import Auth
+from wellspoken.proxy.config.values import ConfigError
+from wellspoken.proxy.lifecycle.build import open_counters
 from wellspoken.proxy.limits import redis_counters
 from wellspoken.proxy.limits.accounts import Account
 from wellspoken.proxy.limits.quota import Quota
@@ -239,6 +242,40 @@ async def test_one_that_answers_and_may_not_count_is_away(
         # The end that could not be told then was told now.
         decision = await counters.reserve("a", quota, "4", 0)
         assert decision is not None and decision.refused is None
+
+
+@pytest.mark.parametrize("query", ["foo=1", "protocol=9", "db=x"])
+async def test_a_url_that_no_connection_can_use_is_refused_at_once(query: str) -> None:
+    """Each request had waited for a connection that could never be made."""
+    with pytest.raises(ConfigError, match=r"auth\.counters: .*Correct the URL"):
+        open_counters(Auth(counters=f"redis://:secret@127.0.0.1:1?{query}"))
+
+
+async def test_a_query_changes_no_answer(redis_server: RedisServer) -> None:
+    counters = RedisCounters(f"{redis_server.url}?decode_responses=true")
+    try:
+        decision = await counters.reserve("a", Quota(1), "1", 0)
+        assert decision is not None and decision.refused is None
+    finally:
+        await counters.close()
+
+
+async def test_a_bug_lets_nobody_wait(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counting(redis_server) as counters:
+        fails = True
+        original = counters._exchange
+
+        async def exchange(words: Any) -> None:
+            if fails:
+                raise KeyError("a bug")
+            await original(words)
+
+        monkeypatch.setattr(counters, "_exchange", exchange)
+        assert await counters.reserve("a", Quota(1), "1", 0) is None
+        fails = False
+        await until(lambda: not counters.trouble)
 
 
 async def test_a_burst_is_said_in_few_words(redis_server: RedisServer) -> None:
