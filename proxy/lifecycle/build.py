@@ -169,6 +169,7 @@ def _read_settings(part: Backend | Engine, found: Outside, config: Config) -> Ta
         forwards=client_headers(part),
         caps=part.caps,
         places=tuple(find_places(part)) if elsewhere else (),
+        elsewhere=elsewhere,
     )
     if isinstance(part, Engine):
         return settings

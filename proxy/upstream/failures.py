@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from typing import Final, Literal, NamedTuple
@@ -105,7 +106,7 @@ def not_connected(peer: Peer, error: OSError, seconds: float) -> UpstreamError:
         )
     return UpstreamError(
         "unreachable",
-        f"The {who} cannot be reached ({error.strerror or 'no route'}). Check the "
+        f"The {who} cannot be reached ({_say(error) or 'no route'}). Check the "
         "address, and the network between.",
     )
 
@@ -179,13 +180,18 @@ def _not_secured(peer: Peer, error: OSError) -> UpstreamError:
     return UpstreamError("tls", f"No TLS connection to the {peer.name}: {why}")
 
 
+def _say(error: OSError) -> str:
+    """Return the system's words, "" where it has none; asyncio puts the address in their place."""
+    return os.strerror(error.errno) if error.errno else ""
+
+
 def _no_socket(peer: Peer, error: OSError, seconds: float) -> UpstreamError:
     """Return why no connection to a unix socket came about.
 
     A file without a server behind it refuses; a server that accepts none in time is too busy.
     """
     reason: Reason = "unreachable"
-    what = f"cannot be reached ({error.strerror or error})."
+    what = f"cannot be reached ({_say(error) or error})."
     advice = "Check the path that the proxy was given."
     if isinstance(error, TimeoutError):
         reason = "connect_timeout"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
@@ -36,6 +37,8 @@ from wellspoken.proxy.upstream.vocabulary_size import find_size
 if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
 
+_FILES = re.compile(r"(?<![\w./-])(?!/v\d+/)~?/(?:[\w.@%+~-]+/)+[\w.@%+~-]*")
+"""Paths, as in an engine's log; one of a single part, or below /v1, is an endpoint's."""
 _LISTED = 20  # model names that an error message lists at most
 LABELLED: Final = 256
 """Listed names that metrics tell apart, in a target's life: a list may be another each time."""
@@ -48,7 +51,8 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
 
     `endpoints` are the paths that pass through, None for the backend's own list. `forwards` are the
     client's headers that go on; with `auth_pass` its key does, too. `tokenizer` gives a vocabulary
-    that the backend does not. `places`: URLs, hosts and paths that no client may read.
+    that the backend does not. `elsewhere`: clients are on other machines, and `places` are the
+    URLs, hosts and paths that they may not read.
     """
 
     aliases: Mapping[str, str] = {}
@@ -68,12 +72,13 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
     forwards: tuple[str, ...] = ()
     caps: Caps = Caps()
     places: tuple[str, ...] = ()
+    elsewhere: bool = False
 
     def hide_places(self, text: str) -> str:
-        """Return what a client is told without the `places`."""
+        """Return what a client is told without the `places`, and other paths of the machine."""
         for place in self.places:
             text = text.replace(place, HIDDEN)
-        return text
+        return _FILES.sub(HIDDEN, text) if self.elsewhere else text
 
     def fit(self, backend: Backend) -> Backend:
         """Return the backend with the configuration's word on past reasoning in its chat table."""
@@ -253,7 +258,8 @@ class Target:
             await detector.wait_known()
         tokenizer = self.settings.tokenizer
         if tokenizer is not None and self.tokens.vocabulary is None:
-            self.tokens.vocabulary = await tokenizer.vocabulary()
+            tells = not self.settings.elsewhere
+            self.tokens.vocabulary = await tokenizer.vocabulary(tells_path=tells)
 
     async def vocabulary_size(self, model: str) -> int | None:
         """Return how many token ids `model` has (the backend's name for it), None if unknown."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import tempfile
 from collections.abc import Mapping
@@ -79,10 +80,11 @@ class Tokenizer:
                 "SentencePiece's tokenizer.model is not read; use the tokenizer.json beside it."
             )
 
-    async def vocabulary(self) -> Vocabulary:
+    async def vocabulary(self, *, tells_path: bool = True) -> Vocabulary:
         """Return the vocabulary, read and parsed in a thread at the first call.
 
-        Raises RequestError 500 where that fails; a later call tries again.
+        Raises RequestError 500 where that fails, which `tells_path`, or else the log does; a later
+        call tries again.
         """
         if self._task is None:
             self._task = asyncio.create_task(asyncio.to_thread(self._read))
@@ -92,8 +94,13 @@ class Tokenizer:
             return await asyncio.shield(task)
         except (OSError, ValueError) as error:
             self._task = None
+            which, why = f"{self._setting!r} ", str(error)
+            if not tells_path:
+                log = logging.getLogger("wellspoken")
+                log.error("the tokenizer %scannot be used: %s", which, why)
+                which, why = "", "the proxy's log says why"
             raise RequestError(
-                f"The proxy's tokenizer {self._setting!r} cannot be used: {error}. Correct the "
+                f"The proxy's tokenizer {which}cannot be used: {why}. Correct the "
                 "setting tokenizer of this backend.",
                 status=500,
                 type="server_error",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from wellspoken.adapters.servers import registry
 from wellspoken.proxy.config.tables import Backend, Engine
 from wellspoken.proxy.config.values import find_places
 from wellspoken.proxy.upstream.client import HIDDEN
+from wellspoken.proxy.upstream.failures import Peer, not_connected
 from wellspoken.proxy.upstream.target import Target, TargetSettings
 
 KEY = {"Authorization": "Bearer key-of-a-client"}
@@ -114,6 +116,53 @@ async def test_where_a_model_lies_is_hidden() -> None:
 )
 def test_places_of_a_backend(url: str, places: list[str]) -> None:
     assert find_places(Backend(url=url)) == places
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "vllm ended: File '/opt/venv/lib/x.py', line 3; GET /v1/models at http://a/b/c",
+            f"vllm ended: File '{HIDDEN}', line 3; GET /v1/models at http://a/b/c",
+        ),
+        (
+            "no model file /data/real.gguf, to which x links",
+            f"no model file {HIDDEN}, to which x links",
+        ),
+        ("cache (~/.cache/huggingface/hub)", f"cache ({HIDDEN})"),
+        ("unix:/run/user/0/x.sock: and/or 3/4/5, /readyz", f"unix:{HIDDEN}: and/or 3/4/5, /readyz"),
+    ],
+)
+def test_paths_in_an_engines_words_are_hidden(text: str, told: str) -> None:
+    """As in its log, of which an error quotes the end: of files that no configuration names."""
+    assert TargetSettings(elsewhere=True).hide_places(text) == told
+    assert TargetSettings().hide_places(text) == text
+
+
+async def test_an_address_that_a_name_has_is_no_word_of_the_systems() -> None:
+    """asyncio without uvloop says it in the place of why."""
+    error = OSError(errno.EHOSTUNREACH, "Connect call failed ('10.1.2.3', 8000)")
+    for url in ("http://gpu.corp:8000", "unix:/run/x.sock"):
+        said = str(not_connected(Peer.of(url, alias="blue"), error, 1.0))
+        assert "10.1.2.3" not in said and "(No route to host)" in said
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_where_a_tokenizer_lies_is_hidden(
+    upstream: Upstream,
+    start_proxy: StartProxy,
+    outside: dict[str, dict[str, object]],
+    tmp_path: Path,
+    elsewhere: bool,
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text("{}")
+    proxy = await start_proxy(upstream, tokenizer=str(path), **(outside if elsewhere else {}))
+    path.unlink()
+    async with await proxy.chat(KEY) as answer:
+        said = await answer.text()
+        assert answer.status == 500 and "tokenizer_unusable" in said
+    assert (str(path) in said) != elsewhere
 
 
 def test_a_model_by_its_public_name_is_no_place() -> None:
