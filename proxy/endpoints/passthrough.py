@@ -24,7 +24,7 @@ from msgspec import Raw, structs
 
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
-from wellspoken.adapters.requests.errors import missing
+from wellspoken.adapters.requests.errors import RequestError, missing
 from wellspoken.adapters.requests.renaming import asks_stream, decode_named, with_values
 from wellspoken.adapters.servers import registry
 from wellspoken.adapters.translate import error_of
@@ -101,7 +101,7 @@ async def pass_request(call: Call) -> Reply | EventStream:
     model: str | None
     fields: dict[str, Raw]
     if reads:
-        model, fields = call.request.query.get("model"), {}
+        model, fields = _named_in_query(call), {}
     else:
         model, fields = await in_thread(call.is_large, decode_named, body)
     if model is None and len(state.router.targets) > 1:
@@ -129,6 +129,18 @@ async def pass_request(call: Call) -> Reply | EventStream:
     if answer.status < 300:
         return await pass_through(call, answer, answer.content_type in STREAMS)
     return await _explain_failure(call, answer, error_exchange(call, target.name, model or ""))
+
+
+def _named_in_query(call: Call) -> str | None:
+    """Return the model that a query names; raise RequestError 400 where it comes again."""
+    names = call.request.query.getall("model", ())
+    if len(names) > 1:  # which of them counts is the server's choice
+        raise RequestError(
+            "'model' stands more than once in the query. Send it once.",
+            param="model",
+            code="invalid_value",
+        )
+    return names[0] if names else None
 
 
 def _changes(

@@ -108,3 +108,18 @@ async def test_where_the_store_is_no_other_machine_is_told(
         assert "The store of completions cannot be used now" in said
         assert (str(path) in said) != elsewhere
         assert ("the proxy's log says why" in said) == elsewhere
+
+
+async def test_a_query_names_one_model(
+    upstream: Upstream, start_proxy: StartProxy, client: MakeClient
+) -> None:
+    """It goes on as it came, and a server may read the last of two."""
+    path = "/v1/responses/input_tokens"
+    upstream.script(path, whole({"input_tokens": 1}))
+    auth = {"client": [client("a", models=["open-*"])]}
+    proxy = await start_proxy(upstream, auth=auth, endpoints=[path])
+    for query, status in (("open-x", 200), (f"open-x&model={SECRET}", 400), (SECRET, 404)):
+        url = proxy.url(f"{path}?model={query}")
+        async with proxy.session.get(url, headers=A) as answer:
+            assert answer.status == status, await answer.text()
+    assert len(upstream.requests) == 1
