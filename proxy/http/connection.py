@@ -292,7 +292,8 @@ class Listener(Server):
         """Make what a new connection begins with: with TLS that is its handshake."""
         if self.tls is None:
             return self()
-        return Handshake(self(), self.tls, self.settings["head_seconds"], self)
+        head, leave = self.settings["head_seconds"], self.settings["write_seconds"]
+        return Handshake(self(), self.tls, head, leave, self)
 
     def note_failure(self, error: OSError) -> None:
         """Log why a client's TLS handshake came to nothing, each reason once a minute.

@@ -8,8 +8,8 @@ import socket
 import ssl
 from typing import Final, Protocol, cast
 
-SHUTDOWN: Final = 3.0
-"""Seconds that a client gets to take leave of TLS in order."""
+NO_LIMIT: Final = 3600.0
+"""Seconds that a client gets to take leave of TLS where it may read as slowly as it likes."""
 BUFFER: Final = 65_536
 """Bytes that wait to be written until a writer is paused, as without TLS."""
 
@@ -31,6 +31,9 @@ class Handshake(asyncio.Protocol):
     is for who has not read yet, and uvloop reads before it can be called. So the socket is given
     to a new transport, which begins with TLS.
 
+    The leave of TLS comes behind all that is still to be sent, and what is not sent when its time,
+    `leave` seconds, is over is lost, however well the client reads. 0.0: no limit.
+
     One task waits for the handshake; `owner.handshakes` has it, and whoever stops cancels it.
     """
 
@@ -39,11 +42,13 @@ class Handshake(asyncio.Protocol):
         connection: asyncio.Protocol,
         context: ssl.SSLContext,
         seconds: float,
+        leave: float,
         owner: HandshakeOwner,
     ) -> None:
         self._connection = connection
         self._context = context
         self._seconds = seconds
+        self._leave = leave or NO_LIMIT
         self._owner = owner
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -62,7 +67,7 @@ class Handshake(asyncio.Protocol):
                 mine,
                 ssl=self._context,
                 ssl_handshake_timeout=self._seconds,
-                ssl_shutdown_timeout=SHUTDOWN,
+                ssl_shutdown_timeout=self._leave,
             )
             transport.set_write_buffer_limits(high=BUFFER)
         except OSError as error:  # ssl.SSLError and TimeoutError are some

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,9 +26,16 @@ from tests.proxy.lifecycle.test_reload_watching import mounted, watched
 from tests.waiting import until
 from wellspoken.proxy.cli.main import main
 
-_IN_PLAIN = """
-import sys
-sys.modules["uvloop"] = None
+_START = """
+import socket, sys
+if not {uvloop}:
+    sys.modules["uvloop"] = None
+if {small}:  # the system holds little of what is sent
+    listen = socket.socket.listen
+    def small(self, *backlog):
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        listen(self, *backlog)
+    socket.socket.listen = small
 from wellspoken.proxy.cli.main import main
 sys.exit(main())
 """
@@ -34,10 +43,12 @@ sys.exit(main())
 
 @contextlib.asynccontextmanager
 async def proxy(
-    *arguments: str, uvloop: bool = True
+    *arguments: str, uvloop: bool = True, small: bool = False
 ) -> AsyncIterator[tuple[str, asyncio.StreamReader]]:
     """Run the command in a process of its own; give the address that it says, and its stderr."""
-    words = ["-m", "wellspoken.proxy.cli"] if uvloop else ["-c", _IN_PLAIN]
+    words = ["-m", "wellspoken.proxy.cli"]
+    if small or not uvloop:
+        words = ["-c", _START.format(uvloop=uvloop, small=small)]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, *words, *arguments),
         stdout=asyncio.subprocess.PIPE,
@@ -161,6 +172,38 @@ async def test_a_client_that_does_not_read_holds_the_backend_back(
             answer += len(piece)
         assert answer > 30_000_000 and reader.at_eof()
         writer.close()
+
+
+@pytest.mark.parametrize("uvloop", [True, False], ids=["uvloop", "asyncio"])
+async def test_a_slow_client_gets_the_end_of_its_answer(
+    upstream: Upstream, authority: Authority, uvloop: bool
+) -> None:
+    """What TLS still holds when the answer has ended leaves, also with seconds without a read."""
+    event = EVENTS[1].replace(b'"content":"', b'"content":"' + b"x" * 60_000)
+    upstream.script(CHAT, stream(EVENTS[0], *[event] * 3, DONE))
+    words = given(authority.sign("server"))
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    body = json.dumps(asked)
+
+    def read(port: int) -> bytes:
+        with socket.socket() as plain:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            plain.connect(("127.0.0.1", port))
+            with trust(authority).wrap_socket(plain, server_hostname="localhost") as client:
+                client.sendall(
+                    f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                    f"Content-Type: application/json\r\n"
+                    f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+                )
+                answer = client.recv(4096)
+                time.sleep(4)
+                while piece := client.recv(65_536):
+                    answer += piece
+        return answer
+
+    async with proxy(upstream.url, *words, uvloop=uvloop, small=True) as (base, _):
+        answer = await asyncio.to_thread(read, int(base.rpartition(":")[2]))
+    assert answer.count(b"x" * 60_000) == 3 and DONE in answer
 
 
 async def test_a_client_is_shut_out_by_another_authority(
