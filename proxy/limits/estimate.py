@@ -24,17 +24,21 @@ def prompt_tokens(body: bytes) -> int:
     """Return about how many tokens the prompt in a request's body has; files count for FILE."""
     if len(body) < _LONG:
         return len(body) // BYTES + 1
-    size = files = 0
-    for part in body.split(b'"'):
-        if len(part) >= _LONG and _is_base64(part[:_LONG]):
-            files += 1
-        else:
-            size += len(part)
+    size, files, at = len(body), 0, 0
+    while at < len(body):  # from string to string, of which short ones are not looked at
+        quote = body.rfind(b'"', at, at + _LONG)
+        if quote < 0:
+            quote = body.find(b'"', at + _LONG)
+            quote = quote if quote >= 0 else len(body)
+            if quote - at >= _LONG and _is_base64(body[at:quote]):
+                files += 1
+                size -= quote - at
+        at = quote + 1
     return size // BYTES + files * FILE + 1
 
 
-def _is_base64(start: bytes) -> bool:
-    return start.isascii() and not any(mark in start for mark in (b" ", b"\\", b"\n"))
+def _is_base64(text: bytes) -> bool:
+    return text.isascii() and not any(mark in text for mark in (b" ", b"\\", b"\n"))
 
 
 def answer_tokens(fields: Mapping[str, Raw], default: int | None) -> int | None:
