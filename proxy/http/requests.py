@@ -180,7 +180,7 @@ async def read_body(
     request: BaseRequest,
     limit: int,
     pace: BodyPace,
-    grow: Callable[[int], Awaitable[None]] | None = None,
+    grow: Callable[[int], Awaitable[None]],
 ) -> bytes:
     """Return the body of a request that has not come yet; `grow` finds room for each part of it.
 
@@ -206,8 +206,7 @@ async def read_body(
         size += len(part)
         if size > limit:
             raise _too_large(limit)
-        if grow is not None:
-            await grow(len(part))
+        await grow(len(part))
 
 
 def _late_body(pace: BodyPace, size: int, seconds: float, slow: bool) -> RequestError:

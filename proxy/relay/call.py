@@ -184,12 +184,12 @@ class Call(Struct, frozen=True, eq=False):
         return body
 
     async def _read_large(self, limit: int, pace: BodyPace) -> bytes:
-        """Read a body, for which there is room first: for all of it where its size is announced."""
-        announced = self.request.headers.get("Content-Length")
-        if announced is None:
-            return await read_body(self.request, limit, pace, self.grow_body)
-        await self.wait_for_room(BODY * int(announced))
-        return await read_body(self.request, limit, pace)
+        """Read a body, for which room is taken as it comes: to announce bytes costs nothing."""
+        announced = int(self.request.headers.get("Content-Length", 0))
+        if BODY * announced > self.state.memory.limit:
+            self.state.memory.refused()
+            raise too_large()
+        return await read_body(self.request, limit, pace, self.grow_body)
 
     async def grow_body(self, size: int) -> None:
         """Take room for more of the body. Raises RequestError as `wait_for_room` does."""

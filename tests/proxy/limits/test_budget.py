@@ -12,6 +12,7 @@ from aiohttp import ClientResponse
 from tests.fakes.upstream import Gate, Upstream, head, whole
 from tests.proxy.conftest import CHAT, Proxy, StartProxy, envelope
 from tests.proxy.endpoints.test_chat_body import PLAIN
+from tests.proxy.http.test_requests import post
 from tests.waiting import until
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.limits import budget
@@ -139,6 +140,24 @@ async def test_a_body_without_room_waits_and_is_refused(
     assert found["wellspoken_held_bytes"] == held
     stuck.cancel()
     await asyncio.gather(stuck, return_exceptions=True)
+    await until(lambda: idle(proxy))
+
+
+async def test_what_is_announced_and_not_sent_takes_no_room(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.scripts = [whole(PLAIN)]
+    proxy = await start_proxy(upstream, limits=ROOM)
+    writers = []
+    for _ in range(8):
+        _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writers.append(writer)
+        writer.write(post(f"Content-Length: {len(TEXT)}", length=False, body=b'{"'))
+    await until(lambda: proxy.service.state.slots.held == len(writers))
+    async with await proxy.chat(messages=[{"role": "user", "content": TEXT}]) as answer:
+        assert answer.status == 200
+    for writer in writers:
+        writer.close()
     await until(lambda: idle(proxy))
 
 
