@@ -19,6 +19,7 @@ from http import HTTPStatus
 from typing import Any, Final, cast
 
 from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_parser import RawRequestMessage
 from aiohttp.http_writer import StreamWriter
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web_protocol import ERROR, RequestHandler
@@ -57,6 +58,8 @@ class Connection(RequestHandler):
 
     __slots__ = (
         "_answered",
+        "_begun",
+        "_body_left",
         "_head_bytes",
         "_head_seconds",
         "_head_size",
@@ -87,6 +90,8 @@ class Connection(RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._answered = 0
+        self._begun = b""  # a head whose rest is to come
+        self._body_left = 0  # bytes of the last request's body that are to come; -1: chunks
         self._held = False  # reading is paused, until a body that is too much at once was read
         self._last: StreamReader | None = None
         self._peer: asyncio.Transport | None = None  # until it is lost, also while it closes
@@ -111,7 +116,9 @@ class Connection(RequestHandler):
         count = self._request_count
         before = self._between()
         super().data_received(data)
-        if self._request_count != count:
+        new = self._request_count - count
+        self._begun = self._find_begun(data, new)
+        if new:
             if self._messages:
                 self._last = self._messages[-1][1]
             self._head_done()
@@ -121,6 +128,33 @@ class Connection(RequestHandler):
                 self._refuse(431, "The request's headers are too large. Send fewer.")
             elif self._head_timer is None:
                 self._head_timer = self._loop.call_later(self._head_seconds, self._head_late)
+
+    def _find_begun(self, data: bytes, new: int) -> bytes:
+        """Return what of a head stands behind all that was read, `new` requests in this read.
+
+        Behind a request it would otherwise wait for its rest as long as an idle connection may.
+        Behind chunks it cannot be told.
+        """
+        if self._body_left < 0 and self._last is not None:
+            self._body_left = 0 if self._last.is_eof() else -1
+            return b""
+        if self._body_left:
+            taken = min(self._body_left, len(data))
+            self._body_left -= taken
+            data = data[taken:]
+        elif self._begun:
+            data = self._begun + data
+        for message, _ in list(self._messages)[-new:] if new else ():
+            end = data.find(b"\r\n\r\n") + 4
+            if end < 4 or not isinstance(message, RawRequestMessage) or message.chunked:
+                self._body_left = -1
+                return b""
+            end += int(message.headers.get("Content-Length", 0))
+            self._body_left = max(end - len(data), 0)
+            data = data[end:]
+        if len(data) > self._head_size and not self._between() and self._peer is not None:
+            self._peer.abort()  # nobody sends so much behind a request that is being answered
+        return data.lstrip(b"\r\n")
 
     def pause_reading(self) -> None:
         """Read no more for now, as a body that nobody reads asks."""
@@ -226,6 +260,8 @@ class Connection(RequestHandler):
             return await super().finish_response(request, resp, start_time)
         finally:
             self._answered += 1
+            if self._begun and self._head_timer is None:
+                self._head_timer = self._loop.call_later(self._head_seconds, self._head_late)
 
     def end_now(self) -> None:
         """After the present answer, do not wait for the rest of its request's body."""
