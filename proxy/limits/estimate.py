@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from msgspec import DecodeError, Raw, json
+from msgspec import Raw
 
 from wellspoken.adapters.requests.caps import PASSED_LIMITS, inner_objects
 
@@ -41,11 +41,11 @@ def _is_base64(text: bytes) -> bool:
     return text.isascii() and not any(mark in text for mark in (b" ", b"\\", b"\n"))
 
 
-def answer_tokens(fields: Mapping[str, Raw], default: int | None) -> int | None:
+def answer_tokens(fields: Mapping[str, Raw], default: int | None, prompts: int = 1) -> int | None:
     """Return the most tokens that all choices of an answer may have; None: there is no limit.
 
     `fields`: the request's top-level values, of which some servers have theirs in an inner object;
-    `default`: the limit of one choice without its own.
+    `default`: the limit of one choice without its own. `prompts`: each has so many choices.
     """
     parts = (fields, *inner_objects(fields))
     limits = [_count(part.get(name)) for part in parts for name in PASSED_LIMITS]
@@ -53,18 +53,7 @@ def answer_tokens(fields: Mapping[str, Raw], default: int | None) -> int | None:
     if limit is None:
         return None
     choices = max(_count(part.get(name)) or 1 for part in parts for name in _CHOICES)
-    return limit * choices * _prompts(fields.get("prompt"))
-
-
-def _prompts(raw: Raw | None) -> int:
-    """Return how many prompts a completions request has: a list of numbers is one."""
-    if raw is None or not bytes(raw).startswith(b"["):
-        return 1
-    try:
-        prompts = json.decode(raw, type=list[Raw])
-    except (DecodeError, UnicodeDecodeError, RecursionError):  # refused elsewhere
-        return 1
-    return len(prompts) if prompts and bytes(prompts[0])[:1] in (b'"', b"[") else 1
+    return limit * choices * prompts
 
 
 def _count(raw: Raw | None) -> int | None:

@@ -76,12 +76,13 @@ async def admit_client(
     body: bytes,
     fields: Mapping[str, Raw],
     default: int | None = None,
+    prompts: int = 1,
 ) -> None:
     """Let a request of a client through that may have the model, and count what it may need.
 
     `fields`: the top-level values of `body`; `default`: the tokens of an answer without a limit of
-    its own. Raises RequestError: 404 for another model, as for one that is not there, 429 for what
-    is over a limit, whether for now or for ever.
+    its own, of which each of the `prompts` gets one. Raises RequestError: 404 for another model, as
+    for one that is not there, 429 for what is over a limit, whether for now or for ever.
     """
     if client.is_confined and not model:
         raise missing("model", "This API key is for some models alone: GET /v1/models lists them.")
@@ -94,7 +95,7 @@ async def admit_client(
     if quota.tokens:
         cap = call.state.router.find(model, client).settings.caps.max_tokens
         prompt = prompt_tokens(body)
-        found = answer_tokens(fields, default if default is not None else cap)
+        found = answer_tokens(fields, default if default is not None else cap, prompts)
         answer = min(ANSWER, max(quota.tokens - prompt, 0)) if found is None else found
         if prompt + answer > quota.tokens:
             call.state.metrics.quota.labels(client.name, "tokens").inc()

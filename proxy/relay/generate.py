@@ -79,8 +79,10 @@ async def _prepare(call: Call, generation: Generation[Wanted]) -> Answering:
     large = len(body) >= LARGE
     wanted = await in_thread(large, generation.parse, call, body)
     if call.routing.client is not None:
-        default = wanted.limit if isinstance(wanted, CompletionRequest) else None
-        given = (wanted.model, body, wanted.fields, default)
+        default, prompts = None, 1
+        if isinstance(wanted, CompletionRequest):
+            default, prompts = wanted.limit, _count_prompts(wanted.prompt)
+        given = (wanted.model, body, wanted.fields, default, prompts)
         await admit_client(call, call.routing.client, *given)
     alike = None
     if not large and not (call.notable and any(x in call.request.headers for x in WISHES)):
@@ -178,6 +180,13 @@ async def _follow(
         return follow_recipe(call, recipe, alike, Amending(find_amendments, note))
 
     return await respond(call, target, plan, bool(given.stream))
+
+
+def _count_prompts(prompt: object) -> int:
+    """Return how many prompts a request has; a list that begins with a number is one."""
+    if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int):
+        return 1
+    return len(prompt)
 
 
 def _note_nothing() -> None:

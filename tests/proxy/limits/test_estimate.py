@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
-from wellspoken.proxy.limits.estimate import BYTES, FILE, prompt_tokens
+from wellspoken.proxy.limits.estimate import BYTES, FILE, answer_tokens, prompt_tokens
 
 LONG = 4096
 PARTS = st.one_of(
@@ -36,3 +37,8 @@ def test_a_text_that_begins_like_a_file_is_none(begins: bytes) -> None:
     """Its first bytes alone had made a prompt of any length a thousand tokens."""
     body = b'{"prompt":"' + begins + b" words" * 100_000 + b'"}'
     assert prompt_tokens(body) > 100_000
+
+
+def test_prompts_are_not_read_once_more() -> None:
+    """To read millions of them had taken seconds of the loop and a gigabyte."""
+    assert answer_tokens({"prompt": Raw(b'["", ""]')}, 16, prompts=3) == 48
