@@ -17,6 +17,7 @@ from wellspoken.adapters.requests.vendor import vendor_keys
 from wellspoken.adapters.servers.backend import Backend, Endpoint
 from wellspoken.proxy.http.requests import WISHES
 from wellspoken.proxy.http.responses import EventStream, Reply
+from wellspoken.proxy.limits.clients import KnownClient
 from wellspoken.proxy.relay import storing
 from wellspoken.proxy.relay.admission import admit, admit_client, enter, make_exchange
 from wellspoken.proxy.relay.answer import respond
@@ -79,11 +80,7 @@ async def _prepare(call: Call, generation: Generation[Wanted]) -> Answering:
     large = len(body) >= LARGE
     wanted = await in_thread(large, generation.parse, call, body)
     if call.routing.client is not None:
-        default, prompts = None, 1
-        if isinstance(wanted, CompletionRequest):
-            default, prompts = wanted.limit, _count_prompts(wanted.prompt)
-        given = (wanted.model, body, wanted.fields, default, prompts)
-        await admit_client(call, call.routing.client, *given)
+        await _admit_client(call, call.routing.client, wanted, body)
     alike = None
     if not large and not (call.notable and any(x in call.request.headers for x in WISHES)):
         alike = find_likeness(call, wanted, generation.find_variable(wanted))
@@ -180,6 +177,15 @@ async def _follow(
         return follow_recipe(call, recipe, alike, Amending(find_amendments, note))
 
     return await respond(call, target, plan, bool(given.stream))
+
+
+async def _admit_client(
+    call: Call, client: KnownClient, wanted: ChatRequest | CompletionRequest, body: bytes
+) -> None:
+    default, prompts = None, 1
+    if isinstance(wanted, CompletionRequest):
+        default, prompts = wanted.limit, _count_prompts(wanted.prompt)
+    await admit_client(call, client, wanted.model, body, wanted.fields, default, prompts)
 
 
 def _count_prompts(prompt: object) -> int:
