@@ -163,14 +163,15 @@ class Service:
         for server in self._servers:
             server.close()
         self.listener.close_idle()
+        end = state.loop.time() + state.config.server.drain_timeout
         try:
-            async with asyncio.timeout(state.config.server.drain_timeout):
+            async with asyncio.timeout_at(end):
                 while state.inflight:
                     self._idle = state.loop.create_future()
                     await self._idle
         except TimeoutError:
             state.log.warning("%d requests did not end in time and are cut off", state.inflight)
-        await self.listener.flush(1.0)
+        await self.listener.flush(max(end - state.loop.time(), 1.0))
 
     async def stop(self) -> None:
         """Close the socket, every connection of a client and every one to a backend."""

@@ -104,6 +104,11 @@ class Connection(RequestHandler):
         """No request is being read or answered."""
         return self._between() and self._head_timer is None
 
+    @property
+    def unsent(self) -> bool:
+        """Something waits to be sent, maybe before the connection closes."""
+        return self._peer is not None and self._peer.get_write_buffer_size() > 0
+
     def _between(self) -> bool:
         """Every request that has begun is answered and read to its end."""
         last = self._last
@@ -355,7 +360,7 @@ class Listener(Server):
         """Wait until what was answered has left the process, at most `seconds`."""
         end = self._loop.time() + seconds
         while self._loop.time() < end and any(
-            connection.transport is not None and connection.transport.get_write_buffer_size()
+            isinstance(connection, Connection) and connection.unsent
             for connection in self.connections
         ):
             await asyncio.sleep(0.01)

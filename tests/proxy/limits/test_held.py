@@ -33,6 +33,7 @@ from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, envelope, ra
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.http.test_requests import post, status_of
 from tests.waiting import until
+from wellspoken.proxy.http.connection import Connection
 from wellspoken.proxy.upstream.link.connect import Address
 from wellspoken.proxy.upstream.link.wire import Wire
 
@@ -393,3 +394,32 @@ async def test_who_leaves_behind_much_that_waits_ends_the_backends_work(
     await until(lambda: not proxy.service.state.inflight)
     writer.close()
     del reader
+
+
+async def test_a_drain_waits_for_who_reads_the_end_slowly(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """Its request is over once the answer is written; what has not left would be thrown away."""
+    size = 300_000
+    upstream.scripts = [whole({**json.loads(PLAIN), "padding": "x" * size})]
+    proxy = await start_proxy(upstream, extensions="all")
+    client, loop = await connect_narrow(proxy.port), asyncio.get_running_loop()
+    service = proxy.service
+    await until(lambda: bool(service.listener.connections))
+    (connection,) = service.listener.connections
+    assert isinstance(connection, Connection) and connection.transport is not None
+    sending = connection.transport.get_extra_info("socket")
+    sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    await loop.sock_sendall(client, post())
+    answer = await loop.sock_recv(client, 1024)
+    while service.state.inflight:
+        answer += await loop.sock_recv(client, 1024)
+    assert connection.unsent
+    drain = asyncio.create_task(service.drain())
+    await asyncio.wait({drain}, timeout=1.5)
+    assert not drain.done()
+    while part := await loop.sock_recv(client, 65_536):
+        answer += part
+    await drain
+    assert b"x" * size in answer
+    client.close()
