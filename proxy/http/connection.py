@@ -230,6 +230,7 @@ class Connection(RequestHandler):
         """Drop the timers, then cancel the handler (aiohttp, handler_cancellation)."""
         self._peer = None
         self._forget_hangup()
+        self._last = None
         self._writes.stop()
         self._head_done()
         super().connection_lost(exc)

@@ -48,7 +48,8 @@ class WriteWatch:
             self._again(transport)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Look never again, and hold nobody."""
+        self._end = _do_nothing
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -67,6 +68,10 @@ class WriteWatch:
             self._end()
         else:
             self._again(transport)
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _count_left(transport: asyncio.Transport) -> int:

@@ -7,6 +7,7 @@ waited for is the end, which without the limit would not come.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 from collections.abc import Callable
@@ -423,3 +424,18 @@ async def test_a_drain_waits_for_who_reads_the_end_slowly(
     await drain
     assert b"x" * size in answer
     client.close()
+
+
+async def test_a_connection_that_is_lost_is_freed_at_once(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """It is in no circle, for which the collector would have to look."""
+    upstream.scripts = [whole(PLAIN)]
+    proxy = await start_proxy(upstream)
+    gc.collect()
+    gc.disable()
+    try:
+        assert status_of(await raw(proxy.port, post())) == 200
+        await until(lambda: not any(type(one) is Connection for one in gc.get_objects()))
+    finally:
+        gc.enable()
