@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.bench.process import StartError
 from tests.bench.store_check import Line, exit_code, failed, table
-from tests.soak import ends, kills, leaks, memory
+from tests.soak import ends, kills, leaks, memory, stored
 
 Section = Callable[[], Coroutine[Any, Any, list[Line]]]
 
@@ -34,6 +34,7 @@ def sections(short: bool) -> dict[str, Section]:
         "workers": lambda: kills.workers(some(2, 20)),
         "memory": lambda: memory.prefill(some(30, 200)),
         "slow readers": lambda: memory.slow_readers(some(30, 200)),
+        "store": lambda: stored.stored(*((20, 60_000) if short else (1000, 60_000))),
         "livez": lambda: memory.livez(some(2, 20)),
     }
 
