@@ -122,7 +122,8 @@ class Connection(RequestHandler):
         before = self._between()
         super().data_received(data)
         new = self._request_count - count
-        self._begun = self._find_begun(data, new)
+        if new != 1 or self._begun or self._body_left or not self._ends_with(data):
+            self._begun = self._find_begun(data, new)
         if new:
             if self._messages:
                 self._last = self._messages[-1][1]
@@ -133,6 +134,15 @@ class Connection(RequestHandler):
                 self._refuse(431, "The request's headers are too large. Send fewer.")
             elif self._head_timer is None:
                 self._head_timer = self._loop.call_later(self._head_seconds, self._head_late)
+
+    def _ends_with(self, data: bytes) -> bool:
+        """Say whether what was read is one request to its last byte, as it nearly always is."""
+        message = self._messages[-1][0]
+        if type(message) is not RawRequestMessage or message.chunked:
+            return False
+        size = message.headers.get("Content-Length")
+        end = data.find(b"\r\n\r\n") + 4
+        return end == len(data) if size is None else end + int(size) == len(data)
 
     def _find_begun(self, data: bytes, new: int) -> bytes:
         """Return what of a head stands behind all that was read, `new` requests in this read.

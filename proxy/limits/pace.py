@@ -32,11 +32,11 @@ class Pace:
     """The pace that one answer has to keep, by the loop's time.
 
     `first`: seconds for its first token, `between`: for each further one, `total`: until the end of
-    the whole exchange, `end`; 0.0: no limit. `moves` says whether there was progress since it was
-    last asked, and forgets that.
+    the whole exchange, `end`; 0.0: no limit. `look`: when to look for the first time. `moves` says
+    whether there was progress since it was last asked, and forgets that.
     """
 
-    __slots__ = ("_begun", "_last", "_limit", "_next", "_total", "end", "moves")
+    __slots__ = ("_begun", "_last", "_limit", "_next", "_total", "end", "look", "moves")
 
     def __init__(self, first: float, between: float, total: float, end: float, now: float) -> None:
         self._limit = first
@@ -46,6 +46,9 @@ class Pace:
         self._last = now  # the latest moment at which it moved, as far as is known
         self.end = end
         self.moves: Callable[[], bool] = _rests
+        least = between if between and (not first or between < first) else first
+        look = now + least / _LOOKS if least else end  # as `deadline` has it, without its calls
+        self.look = look if look < end else end
 
     def deadline(self, now: float, *, waits: bool) -> float:
         """Return when to look again; what is not later than `now` is over.

@@ -130,8 +130,8 @@ class UpstreamResponse(Struct, eq=False):
         """
         now = self._loop.time()
         due = now + self._limit if self._limit else NEVER
-        if self._pace is not None:
-            due = min(due, self._pace.deadline(now, waits=True))
+        if self._pace is not None and self._pace.look < due:
+            due = self._pace.look
         if due < NEVER:
             self._wire.wake_at(due)
         await self._wait(MOST + 1)
