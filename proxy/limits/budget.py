@@ -16,6 +16,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -62,7 +63,8 @@ class MemoryBudget:
             if room.done() and not room.cancelled():  # it was given in the same step
                 self.give(size)
             else:
-                self._waiting.remove(entry)
+                with suppress(ValueError):  # another that left in the same step passed it over
+                    self._waiting.remove(entry)
                 self._admit()  # those behind it may need less
             if isinstance(error, TimeoutError):
                 self.refused()

@@ -58,6 +58,19 @@ async def test_who_leaves_takes_no_room(given: bool) -> None:
     assert first.cancelled() and room.used == 4 + 6 * (not given)
 
 
+async def test_those_who_leave_in_one_step_leave_as_if_alone() -> None:
+    """The first lets in who is behind it, which passes over the others that leave."""
+    room = MemoryBudget(10)
+    assert room.take(6)
+    asked = [asyncio.create_task(room.wait(size)) for size in (8, 4, 4)]
+    await asyncio.sleep(0)
+    for each in asked:
+        each.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    assert all(each.cancelled() for each in asked)
+    assert room.used == 6 and room.take(4)
+
+
 async def test_what_finds_no_room_in_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "PATIENCE", 0.01)
     refused = list[int]()
