@@ -95,7 +95,7 @@ async def test_a_place_that_cannot_be_written_to_is_named() -> None:
     words += ["--listen", f"127.0.0.1:{port}"]
     async with running([*sandboxed(Path("/"), environ), *words], port, ended) as served:
         async with asyncio.timeout(60):
-            while path not in (await body(f"{served.url}/readyz"))["reason"]:
+            while path not in (await body(f"{served.url}/readyz")).get("store", ""):
                 await asyncio.sleep(0.05)
     assert path in ended[0].out, ended[0].out
     assert "Traceback" not in ended[0].out

@@ -77,7 +77,8 @@ async def test_a_server_returns_exactly_what_happened(
         }
         assert await server.value("sum(wellspoken_client_disconnects_total)") == 3
         left = await server.query("wellspoken_client_disconnects_total")
-        assert {one["phase"]: n for one, n in left} == {"request": 0, "waiting": 1, "streaming": 2}
+        phases = {"request": 0, "waiting": 1, "streaming": 2, "stalled": 0}
+        assert {one["phase"]: n for one, n in left} == phases
         ((repair, times),) = await server.query("wellspoken_repairs_total")
         assert (repair["rule"], times) == ("finish_reason_eos_token", 5)
         assert await server.value("wellspoken_request_duration_seconds_count{stream='false'}") == 15

@@ -366,10 +366,10 @@ async def test_the_limit_of_open_requests_counts_completions(
     upstream.scripts = [whole(PLAIN)]
     proxy = await start_proxy(upstream, limits={"inflight": 1})
     await answered(proxy)
-    proxy.service.state.inflight += 1
+    proxy.service.state.slots.held += 1
     async with await post(proxy) as response:
         assert (response.status, response.headers["Retry-After"]) == (429, "1")
-    proxy.service.state.inflight -= 1
+    proxy.service.state.slots.held -= 1
     assert len(upstream.requests) == 1
 
 
