@@ -7,7 +7,7 @@ import logging
 import socket
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiohttp.web_protocol import RequestPayloadError
 from aiohttp.web_request import BaseRequest
@@ -15,12 +15,14 @@ from aiohttp.web_request import BaseRequest
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import Config
 from wellspoken.proxy.config.values import is_reached_from_elsewhere, is_unix, parse_listen
+from wellspoken.proxy.http.acceptor import Acceptor
 from wellspoken.proxy.http.auth import Keys
-from wellspoken.proxy.http.connection import Listener
 from wellspoken.proxy.http.cors import Origins
+from wellspoken.proxy.http.listener import Listener
 from wellspoken.proxy.http.requests import refuse
-from wellspoken.proxy.http.sockets import BACKLOG, listening
+from wellspoken.proxy.http.sockets import listening
 from wellspoken.proxy.limits.budget import MemoryBudget, default_limit
+from wellspoken.proxy.limits.descriptors import default_connections
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.relay.admission import settle
 from wellspoken.proxy.relay.answer import note_failure
@@ -35,6 +37,9 @@ from wellspoken.proxy.upstream.target import Router, Target
 
 if TYPE_CHECKING:
     from wellspoken.proxy.store.completions import CompletionStore
+
+ADMIN_CONNECTIONS: Final = 50
+"""At `server.admin`, where those who look after the proxy connect, whatever clients do."""
 
 
 class Service:
@@ -64,18 +69,22 @@ class Service:
         self._idle: asyncio.Future[None] | None = None  # of a drain that waits for the last answer
         self._hosts, self._admin_hosts = _hosts(config)
         self._retired: list[Upstream] = []  # of removed backends, with requests on their way
-        self._servers: list[asyncio.Server] = []
-        self._admin_servers: list[asyncio.Server] = []
+        self._servers: list[Acceptor] = []
+        self._admin_servers: list[Acceptor] = []
         self.listener, self.admin_listener = (
             Listener(
                 handler,
                 self._count_refusal,
+                most,
                 **_connection(config),
                 access_log=None,
                 auto_decompress=False,
                 logger=self.state.log,
             )
-            for handler in (self.handle, partial(self.handle, admin=True))
+            for handler, most in (
+                (self.handle, _connections(config)),
+                (partial(self.handle, admin=True), ADMIN_CONNECTIONS),
+            )
         )
         self._secure(server_contexts(config.tls))
 
@@ -110,6 +119,7 @@ class Service:
         self._hosts, self._admin_hosts = _hosts(config)
         for listener in (self.listener, self.admin_listener):
             listener.settings.update(_connection(config))
+        self.listener.room.most = _connections(config)
         self._secure(contexts)
         for target in targets:
             if target.upstream is not None:
@@ -135,7 +145,7 @@ class Service:
         """
         server = self.state.config.server
         made = sockets or listening(server.listen, shared=shared, mode=int(server.socket_mode, 8))
-        self._servers = await _serve(self.listener, made)
+        self._servers = _serve(self.listener, made)
         return parse_listen(server.listen)[0], _port(made)
 
     async def start_admin(self, *, shared: bool = False) -> int:
@@ -147,7 +157,7 @@ class Service:
         if server.admin is None:
             return 0
         made = listening(server.admin, shared=shared, mode=int(server.socket_mode, 8))
-        self._admin_servers = await _serve(self.admin_listener, made)
+        self._admin_servers = _serve(self.admin_listener, made)
         return _port(made)
 
     async def drain(self) -> None:
@@ -241,14 +251,9 @@ class Service:
                 note_failure(call, error)
 
 
-async def _serve(listener: Listener, sockets: Sequence[socket.socket]) -> list[asyncio.Server]:
-    """Have a listener's connections begin at sockets that listen; return their servers."""
-    loop = asyncio.get_running_loop()
-    servers = []
-    for each in sockets:
-        create = loop.create_unix_server if each.family == socket.AF_UNIX else loop.create_server
-        servers.append(await create(listener.accept, sock=each, backlog=BACKLOG))
-    return servers
+def _serve(listener: Listener, sockets: Sequence[socket.socket]) -> list[Acceptor]:
+    """Have a listener's connections begin at sockets that listen."""
+    return [Acceptor(each, listener.take, listener.fail_to_accept) for each in sockets]
 
 
 def _port(sockets: Sequence[socket.socket]) -> int:
@@ -286,6 +291,11 @@ def _memory(config: Config) -> int:
     """Return how many bytes this process may hold."""
     workers = config.server.workers
     return config.limits.memory // workers or default_limit(workers)
+
+
+def _connections(config: Config) -> int:
+    """Return how many connections of clients this process may have."""
+    return config.limits.connections or default_connections()
 
 
 def _origins(config: Config) -> Origins | None:

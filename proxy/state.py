@@ -19,6 +19,7 @@ from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.http.cors import Origins
 from wellspoken.proxy.limits.accounts import Accounts
 from wellspoken.proxy.limits.budget import MemoryBudget, default_limit
+from wellspoken.proxy.limits.descriptors import find_shortage
 from wellspoken.proxy.limits.quota import Counters
 from wellspoken.proxy.limits.slots import Slots
 from wellspoken.proxy.metrics.service import Metrics
@@ -103,8 +104,8 @@ class State:
 
     async def why_unready(self, *, in_full: bool = True) -> str:
         """Return why requests should not come, or "": while the proxy drains, while all slots are
-        held, while no backend is there, and while completions cannot be stored, where that is
-        `required`.
+        held, while no file descriptors are left, while no backend is there, and while completions
+        cannot be stored, where that is `required`.
 
         `in_full`: see `store_trouble`.
         """
@@ -112,6 +113,8 @@ class State:
             return "the proxy is shutting down"
         if self.slots.held >= self.config.limits.inflight:
             return f"all {self.slots.held} slots for requests are held (limits.inflight)"
+        if shortage := find_shortage():
+            return shortage
         if self.config.store.required and (trouble := self.store_trouble(in_full=in_full)):
             return trouble
         return await self.readiness.reason()

@@ -98,6 +98,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     response: Size = 64 * 1024 * 1024
     inflight: Count = 1000
     per_client: Annotated[int, Meta(ge=0)] = 0
+    connections: Annotated[int, Meta(ge=0)] = 0
     memory: Annotated[int, Meta(ge=0, le=1 << 50, extra={"unit": SIZE})] = 0
     scored_tokens: Count = 4096
     scoring: Count = 2

@@ -4,16 +4,15 @@ aiohttp waits for the rest of a request head without end (measured on 3.14: more
 accepts heads that a proxy must not act on. Both are settled here, before a handler runs.
 
 What is private in aiohttp's server is used here and nowhere else: `RequestHandler._request_count`,
-`_messages`, `_task_handler`, `_lingering_time`, `_loop`, `_pause_transport_reading` and
-`_resume_transport_reading`, and the message `ERROR`.
+`_messages`, `_task_handler`, `_lingering_time`, `_loop`, `_next_keepalive_close_time`,
+`_pause_transport_reading` and `_resume_transport_reading`, and the message `ERROR`.
 tests/proxy/http/test_aiohttp_private.py holds what they have to be.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import ssl
+import math
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final, cast
@@ -28,15 +27,22 @@ from aiohttp.web_response import StreamResponse
 from aiohttp.web_server import Server
 
 from wellspoken.adapters.requests.errors import error_json
-from wellspoken.proxy.http.handshake import Handshake, explain_handshake
 from wellspoken.proxy.http.hangups import Hangups
 from wellspoken.proxy.http.requests import fresh_id
 from wellspoken.proxy.http.responses import Reply, identifying, plain_head
+from wellspoken.proxy.http.room import Room
 from wellspoken.proxy.http.stalls import WriteWatch, reset
 
-TOLD_SECONDS: Final = 60.0
-"""How long the same failure of handshakes is not told again."""
-_LOG: Final = logging.getLogger("wellspoken")
+REFUSED_SECONDS: Final = 1.0
+"""How long a refused connection is there: so that the client has read why before its end."""
+
+
+class ConnectionOwner(Server):
+    """What connections ask of who made them; see `Listener`."""
+
+    refused: Callable[[BaseRequest, int], str]
+    hangups: Hangups
+    room: Room
 
 
 class Connection(RequestHandler):
@@ -75,7 +81,7 @@ class Connection(RequestHandler):
 
     def __init__(
         self,
-        manager: Listener,
+        manager: ConnectionOwner,
         *,
         head_seconds: float,
         head_size: int,
@@ -108,6 +114,11 @@ class Connection(RequestHandler):
     def unsent(self) -> bool:
         """Something waits to be sent, maybe before the connection closes."""
         return self._peer is not None and self._peer.get_write_buffer_size() > 0
+
+    @property
+    def quiet_since(self) -> float:
+        """The loop's time since when it is idle, if it is; infinite until it has begun."""
+        return (self._next_keepalive_close_time or math.inf) - self.keepalive_timeout
 
     def _between(self) -> bool:
         """Every request that has begun is answered and read to its end."""
@@ -239,6 +250,7 @@ class Connection(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Drop the timers, then cancel the handler (aiohttp, handler_cancellation)."""
         self._peer = None
+        self._listener.room.leave(self)
         self._forget_hangup()
         self._last = None
         self._writes.stop()
@@ -257,16 +269,19 @@ class Connection(RequestHandler):
 
     def _refuse(self, status: int, message: str) -> None:
         self._head_done()
+        self._tell(status, error_json(message, "invalid_request_error"))
+        self.force_close()
+
+    def _tell(self, status: int, body: bytes, extra: bytes = b"") -> None:
+        """Answer in the task's place, as nothing else is on its way."""
         if self.transport is not None and not self.transport.is_closing():
-            body = error_json(message, "invalid_request_error")
             assert self._task_handler is not None, "an open connection has its task"
             writer, task = StreamWriter(self, self._loop), self._task_handler
             # As aiohttp itself has it for what cannot be parsed.
             request = BaseRequest(ERROR, EMPTY_PAYLOAD, self, writer, task, self._loop)
-            lines = identifying(self._listener.refused(request, status), 0)
+            lines = identifying(self._listener.refused(request, status), 0) + extra
             head = plain_head(status, len(body), extra=lines, close=True)
             self.transport.write(head + body)
-        self.force_close()
 
     async def finish_response(
         self, request: BaseRequest, resp: StreamResponse, start_time: float | None
@@ -317,67 +332,27 @@ class Connection(RequestHandler):
         return cast("StreamResponse", answer)  # of which aiohttp asks no more than it has
 
 
-class Listener(Server):
-    """aiohttp's low-level server over `Connection`, with handler cancellation always on.
+_FULL: Final = error_json(
+    "The proxy has as many connections open as it may. Send the request again in a moment, or "
+    "raise limits.connections.",
+    "server_error",
+    code="connection_limit",
+)
 
-    Low-level because the routes are a handful of fixed paths, compared as bytes came: nothing is
-    decoded, normalised or matched by pattern on the way to a handler. `refused` is told of what no
-    handler gets, and the status that is answered, and returns the answer's id.
-    """
 
-    def __init__(
-        self, handler: Any, refused: Callable[[BaseRequest, int], str], **connection: Any
-    ) -> None:
-        super().__init__(handler, handler_cancellation=True)
-        self.refused = refused
-        self.settings = connection  # of the connections to come
-        self.hangups = Hangups(self._loop)
-        self.tls: ssl.SSLContext | None = None  # likewise
-        self.handshakes: set[asyncio.Task[None]] = set()
-        self._told: dict[str, float] = {}  # why handshakes failed: when that was last said
+class Surplus(Connection):
+    """A connection beyond the limit: what it asks first is answered 503, and it ends."""
 
-    def __call__(self) -> Connection:
-        """Make the protocol of a new connection."""
-        return Connection(self, loop=self._loop, **self.settings)
+    __slots__ = ("_told",)
 
-    def accept(self) -> asyncio.Protocol:
-        """Make what a new connection begins with: with TLS that is its handshake."""
-        if self.tls is None:
-            return self()
-        head, leave = self.settings["head_seconds"], self.settings["write_seconds"]
-        return Handshake(self(), self.tls, head, leave, self)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take it for a moment."""
+        super().connection_made(transport)
+        self._told = False
+        self._head_timer = self._loop.call_later(REFUSED_SECONDS, self.force_close)
 
-    def note_failure(self, error: OSError) -> None:
-        """Log why a client's TLS handshake came to nothing, each reason once a minute.
-
-        A port that machines look at, probes and scanners, sees many; reasons there are few.
-        """
-        reason = explain_handshake(error)
-        now = self._loop.time()
-        if reason and now >= self._told.get(reason, 0.0):
-            self._told[reason] = now + TOLD_SECONDS
-            _LOG.warning("a client's TLS handshake failed: %s", reason)
-
-    async def shutdown(self, timeout: float | None = None) -> None:
-        """End every connection, those whose handshake is not over first."""
-        handshakes = tuple(self.handshakes)
-        for task in handshakes:
-            task.cancel()
-        await asyncio.gather(*handshakes, return_exceptions=True)
-        await super().shutdown(timeout)
-        self.hangups.close()
-
-    async def flush(self, seconds: float) -> None:
-        """Wait until what was answered has left the process, at most `seconds`."""
-        end = self._loop.time() + seconds
-        while self._loop.time() < end and any(
-            isinstance(connection, Connection) and connection.unsent
-            for connection in self.connections
-        ):
-            await asyncio.sleep(0.01)
-
-    def close_idle(self) -> None:
-        """Close the connections on which no request is open."""
-        for connection in self.connections:
-            if isinstance(connection, Connection) and connection.idle:
-                connection.force_close()
+    def data_received(self, data: bytes) -> None:
+        """Answer the first bytes, and read on: bytes unread at its end would lose the answer."""
+        if not self._told:
+            self._told = True
+            self._tell(503, _FULL, b"Retry-After: 1\r\n")

@@ -1,81 +1,14 @@
-"""A client's TLS handshake, before which there is no HTTP connection and after which there is."""
+"""A client's TLS handshake: how it ends in order, and why it fails."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import socket
 import ssl
-from typing import Final, Protocol, cast
+from typing import Final
 
 NO_LIMIT: Final = 3600.0
 """Seconds that a client gets to take leave of TLS where it may read as slowly as it likes."""
 BUFFER: Final = 65_536
 """Bytes that wait to be written until a writer is paused, as without TLS."""
-
-
-class HandshakeOwner(Protocol):
-    """What a handshake is part of. None of it may await."""
-
-    handshakes: set[asyncio.Task[None]]
-
-    def note_failure(self, error: OSError) -> None:
-        """Take note that a client's handshake came to nothing."""
-
-
-class Handshake(asyncio.Protocol):
-    """A connection that becomes `connection` when the client has shaken hands.
-
-    asyncio would do this by itself (`create_server(ssl=...)`), but with one context for as long as
-    it listens, without saying what fails, and with a deadline that no reload changes. Its start_tls
-    is for who has not read yet, and uvloop reads before it can be called. So the socket is given
-    to a new transport, which begins with TLS.
-
-    The leave of TLS comes behind all that is still to be sent, and what is not sent when its time,
-    `leave` seconds, is over is lost, however well the client reads. 0.0: no limit.
-
-    One task waits for the handshake; `owner.handshakes` has it, and whoever stops cancels it.
-    """
-
-    def __init__(
-        self,
-        connection: asyncio.Protocol,
-        context: ssl.SSLContext,
-        seconds: float,
-        leave: float,
-        owner: HandshakeOwner,
-    ) -> None:
-        self._connection = connection
-        self._context = context
-        self._seconds = seconds
-        self._leave = leave or NO_LIMIT
-        self._owner = owner
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket over before anything was read of it."""
-        plain = cast(asyncio.Transport, transport)  # uvloop's is no subclass
-        mine = socket.socket(fileno=os.dup(plain.get_extra_info("socket").fileno()))
-        plain.abort()  # closes its own descriptor, which is not the last
-        task = asyncio.get_running_loop().create_task(self._shake_hands(mine))
-        self._owner.handshakes.add(task)
-        task.add_done_callback(self._owner.handshakes.discard)
-
-    async def _shake_hands(self, mine: socket.socket) -> None:
-        try:
-            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._connection,
-                mine,
-                ssl=self._context,
-                ssl_handshake_timeout=self._seconds,
-                ssl_shutdown_timeout=self._leave,
-            )
-            transport.set_write_buffer_limits(high=BUFFER)
-        except OSError as error:  # ssl.SSLError and TimeoutError are some
-            mine.close()
-            self._owner.note_failure(error)
-        except BaseException:
-            mine.close()
-            raise
 
 
 def explain_handshake(error: OSError) -> str:

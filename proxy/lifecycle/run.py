@@ -27,6 +27,7 @@ from wellspoken.proxy.lifecycle.progress import EngineProgress, log_on_stderr, p
 from wellspoken.proxy.lifecycle.reload import Reloader
 from wellspoken.proxy.lifecycle.signals import Signals
 from wellspoken.proxy.lifecycle.watch import Watcher
+from wellspoken.proxy.limits.descriptors import raise_limit
 from wellspoken.proxy.logs import Logs
 from wellspoken.proxy.server import Service
 from wellspoken.proxy.tls.certificates import expiries
@@ -62,6 +63,7 @@ def run(
     `source`: where the configuration came from, to be read again from there. `sockets` listen
     already; they are closed at the end.
     """
+    raise_limit()
     with ExitStack() as ends:
         progress, log = ends.enter_context(log_on_stderr(config.log))
         for each in sockets:

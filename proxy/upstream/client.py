@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 from wellspoken.proxy.config.backend_headers import StaticHeaders
 from wellspoken.proxy.config.tables import Timeouts
+from wellspoken.proxy.limits.descriptors import SHORTAGES
 from wellspoken.proxy.limits.pace import Pace
 from wellspoken.proxy.tls.certificates import ClientContext
 from wellspoken.proxy.upstream.failures import (
@@ -255,4 +256,7 @@ class Upstream:
                 wire.abandon()
             if not isinstance(error, OSError):  # TimeoutError is one
                 raise
-            raise self.note_failure(not_connected(self.peer, error, seconds)) from error
+            failure = not_connected(self.peer, error, seconds)
+            if failure.reason == "descriptors":
+                SHORTAGES.tell(str(failure))
+            raise self.note_failure(failure) from error

@@ -8,12 +8,13 @@ import ssl
 from typing import Final, Literal, NamedTuple
 
 from wellspoken.adapters.events import Fault
+from wellspoken.proxy.limits.descriptors import NONE_LEFT, explain_shortage, find_shortage
 from wellspoken.proxy.limits.pace import Overdue
 
 Reason = Literal[
     "dns", "refused", "unreachable", "tls", "connect_timeout", "first_byte_timeout",
     "chunk_timeout", "first_token_timeout", "token_timeout", "total_timeout", "cut", "protocol",
-    "too_large", "encoding",
+    "too_large", "encoding", "descriptors",
 ]  # fmt: skip
 
 OUR_FAULT: Final = Fault(500, "The proxy failed; this is a bug in it. Its log has the details.")
@@ -45,8 +46,11 @@ class UpstreamError(Exception):
         code = "backend_timeout" if late else "backend_error"
         if reason in ("dns", "refused", "unreachable", "tls"):
             code = "backend_unavailable"
+        status = 504 if late else 502
+        if reason == "descriptors":
+            status, code = 503, "proxy_unavailable"
         retry = False if reason in LASTING else None
-        self.fault = Fault(504 if late else 502, message, code=code, retry=retry)
+        self.fault = Fault(status, message, code=code, retry=retry)
 
 
 class Peer(NamedTuple):
@@ -80,6 +84,14 @@ _CHECK = "Start it, or check the path that the proxy was given."
 def not_connected(peer: Peer, error: OSError, seconds: float) -> UpstreamError:
     """Return why no connection to `peer` came about within `seconds`."""
     who = peer.name
+    # A name that cannot be looked up for want of one is a gaierror; several addresses have none.
+    vague = error.errno is None or isinstance(error, socket.gaierror)
+    lacking = explain_shortage(error) if error.errno in NONE_LEFT else vague and find_shortage()
+    if lacking:
+        return UpstreamError(
+            "descriptors",
+            f"The proxy could not connect to the {who}, which is not to blame: {lacking}.",
+        )
     if peer.kind != "address":
         return _no_socket(peer, error, seconds)
     if isinstance(error, TimeoutError):

@@ -23,6 +23,7 @@ from wellspoken.proxy.http.sockets import listening
 from wellspoken.proxy.lifecycle.progress import log_on_stderr, print_out
 from wellspoken.proxy.lifecycle.signals import Signals
 from wellspoken.proxy.lifecycle.watch import Watcher
+from wellspoken.proxy.limits.descriptors import raise_limit
 from wellspoken.proxy.workers.hub import Hub, Worker, spawn_worker
 from wellspoken.proxy.workers.port import Port
 
@@ -48,6 +49,7 @@ def run(config: Config, source: ConfigSource | None = None) -> int:
     0 after an orderly end, 1 when the port cannot be had or a worker had to be killed at the end,
     2 for a configuration that cannot be used.
     """
+    raise_limit()  # the workers inherit it
     with log_on_stderr(config.log), asyncio.Runner() as runner:
         say = print_out if config.log.banner else lambda text: None
         return runner.run(serve(config, say, source))

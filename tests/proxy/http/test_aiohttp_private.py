@@ -125,7 +125,33 @@ async def pauses_the_transport(protocol: Any) -> None:
     await ended(handler)
 
 
+async def tells_since_when_it_is_idle(protocol: Any) -> None:
+    """`_next_keepalive_close_time`: when it ends if nothing (more) is asked, 0.0 at first."""
+    loop, answered = asyncio.get_running_loop(), asyncio.Event()
+
+    async def answer(request: BaseRequest) -> Any:
+        answered.set()
+        response = Mock(keep_alive=True, status=200)
+        response.prepare = response.write_eof = lambda *_: asyncio.sleep(0)
+        request.protocol.keep_alive(True)
+        return response
+
+    assert protocol(Server(Mock()), loop=loop)._next_keepalive_close_time == 0.0
+    before = loop.time()
+    handler = connected(protocol, answer)
+    made = handler._next_keepalive_close_time
+    assert before <= made - handler.keepalive_timeout <= loop.time()
+    handler.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    await answered.wait()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    since = handler._next_keepalive_close_time - handler.keepalive_timeout
+    assert made < handler._next_keepalive_close_time and since <= loop.time()
+    await ended(handler)
+
+
 CHECKS: dict[str, Check] = {
+    "_next_keepalive_close_time": tells_since_when_it_is_idle,
     "_pause_transport_reading": pauses_the_transport,
     "_resume_transport_reading": pauses_the_transport,
     "_request_count": counts_requests,
@@ -174,6 +200,7 @@ def test_the_range_that_was_tested_is_the_one_that_is_installed() -> None:
 SIDES = {
     "http/connection.py": {
         *("_request_count", "_messages", "_task_handler", "_lingering_time"),
+        "_next_keepalive_close_time",
         *("_pause_transport_reading", "_resume_transport_reading"),
     },
 }
