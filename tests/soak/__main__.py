@@ -33,6 +33,7 @@ def sections(short: bool) -> dict[str, Section]:
         "restart": lambda: ends.restart(some(1, 5)),
         "workers": lambda: kills.workers(some(2, 20)),
         "memory": lambda: memory.prefill(some(30, 200)),
+        "crowd": lambda: memory.crowd(some(80, 200), some(2**27, 2**28)),
         "slow readers": lambda: memory.slow_readers(some(30, 200)),
         "store": lambda: stored.stored(*((20, 60_000) if short else (1000, 60_000))),
         "livez": lambda: memory.livez(some(2, 20)),

@@ -63,6 +63,34 @@ async def prefill(requests: int) -> list[Line]:
     ]
 
 
+async def crowd(requests: int, limit: int) -> list[Line]:
+    """Send so many requests of 1 MB at once, more than `limits.memory` has room for.
+
+    In a container of twice as much, for which it is the default, the proxy lives.
+    """
+    gate = Gate()
+    with tempfile.TemporaryDirectory() as folder:
+        async with backend(stream(gate, *EVENTS, DONE)) as server:
+            config = write_config(Path(folder), server.url, limits={"memory": limit})
+            with proxy(config, None) as running:
+                asked = request(True, MEGABYTE)
+                sent = [asyncio.create_task(ask(running.url, asked)) for _ in range(requests)]
+
+                def are_told() -> bool:
+                    return len(server.requests) + sum(each.done() for each in sent) >= requests
+
+                await until(are_told, "each waits for its answer or is refused", 300)
+                gate.open()
+                found = await asyncio.gather(*sent)
+                peak = memory(running.pid).peak
+    other = [each for each in found if not is_whole(each) and b'"memory_limit"' not in each]
+    of = f"{requests} of 1 MB at once, limits.memory of {limit / MEGABYTE:.0f} MB"
+    return [
+        at_most("crowd", f"resident at most, {of}", peak, "MB", 2 * limit / MEGABYTE),
+        exactly("crowd", "neither whole nor refused for memory", len(other), 0),
+    ]
+
+
 async def slow_readers(clients: int) -> list[Line]:
     """Ask for streams of 4 MB, so many, and read none of them; then leave.
 
