@@ -93,7 +93,7 @@ bench: $(if $(findstring --peers,$(ARGS)),.venv-peers/.installed)
 bench: install ## the translation alone; the proxy beside others, against its targets (ARGS=--peers)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-soak: install ## leaks, drains, restarts, kills, memory, against their bounds (ARGS=--short)
+soak: install ## leaks, drains, restarts, kills, memory, limits, against their bounds (ARGS=--short)
 	@$(BIN)/python -m tests.soak $(ARGS)
 
 walk: install ## the way of one streamed chat: files, functions, moves, calls (ARGS=--moves)

@@ -323,7 +323,7 @@ class Upstream:
         self.connections: set[_Connection] = set()
         self.opened = 0
         self.sent = 0
-        self.received = b""
+        self.received = bytearray()
         self.arrived = asyncio.Event()
         self.port = 0
         self._server: asyncio.Server | None = None

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.bench.process import StartError
 from tests.bench.store_check import Line, exit_code, failed, table
-from tests.soak import ends, kills, leaks, memory, stored
+from tests.soak import ends, held, kills, leaks, memory, stored
 
 Section = Callable[[], Coroutine[Any, Any, list[Line]]]
 
@@ -32,10 +32,15 @@ def sections(short: bool) -> dict[str, Section]:
         "drain": lambda: ends.drain(50),
         "restart": lambda: ends.restart(some(1, 5)),
         "workers": lambda: kills.workers(some(2, 20)),
-        "memory": lambda: memory.prefill(some(30, 200)),
+        "memory": lambda: memory.prefill(some(60, 200)),
         "crowd": lambda: memory.crowd(some(80, 200), some(2**27, 2**28)),
         "slow readers": lambda: memory.slow_readers(some(30, 200)),
         "store": lambda: stored.stored(*((20, 60_000) if short else (1000, 60_000))),
+        "unread": lambda: held.unread(some(20, 200)),
+        "drips": lambda: held.drips(some(20, 200)),
+        "silent": lambda: held.silent(some(5, 50)),
+        "one client": lambda: held.one_client(some(30, 200)),
+        "budget": lambda: held.budget(some(60, 200)),
         "livez": lambda: memory.livez(some(2, 20)),
     }
 

@@ -29,7 +29,7 @@ from tests.soak.proxies import (
 from tests.waiting import until
 
 MEGABYTE = 1_000_000
-PER_REQUEST_MB = 6.0
+PER_REQUEST_MB = 2.0
 """Of a request of 1 MB that waits for its backend: the body, and what is sent of it."""
 PER_READER_MB = 0.512
 LIVE_MS = 250.0
@@ -58,7 +58,7 @@ async def prefill(requests: int) -> list[Line]:
     of = f"{requests} requests of 1 MB that wait"
     return [
         at_most("memory", f"held by each of {of}", held, "MB", PER_REQUEST_MB),
-        at_most("memory", "the same, at most", peak, "MB", 2 * PER_REQUEST_MB),
+        at_most("memory", "the same, at most", peak, "MB", PER_REQUEST_MB),
         exactly("memory", "answers that were whole", good, requests),
     ]
 

@@ -59,14 +59,16 @@ def request(streams: bool, size: int = 0, **more: Any) -> bytes:
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def send(url: str, data: bytes, buffer: int = 0) -> Connection:
-    """Connect and send; `buffer`: the most that the system takes in of what nobody reads."""
+async def send(url: str, data: bytes, buffer: int = 0, source: str = "") -> Connection:
+    """Connect, from `source`, and send; `buffer`: what the system takes in of what nobody reads."""
     host, _, port = url.rpartition("/")[2].partition(":")
     raw = socket.socket()
     if buffer:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     raw.setblocking(False)
     try:
+        if source:
+            raw.bind((source, 0))
         await asyncio.get_running_loop().sock_connect(raw, (host, int(port)))
     except OSError:
         raw.close()
@@ -89,10 +91,10 @@ async def read_all(connection: Connection) -> bytes:
         writer.close()
 
 
-async def ask(url: str, data: bytes) -> bytes:
+async def ask(url: str, data: bytes, source: str = "") -> bytes:
     """Send a request and return its whole answer; b"" where nobody takes it."""
     try:
-        return await read_all(await send(url, data))
+        return await read_all(await send(url, data, source=source))
     except ConnectionError:
         return b""
 

@@ -170,7 +170,7 @@ async def test_two_proxies_count_requests_at_once_together(
     one, other = await start_two(concurrent=3)
     asking = [asyncio.create_task(status(proxy)) for proxy in (one, other) * 10]
     await until(lambda: sum(task.done() for task in asking) == 17)
-    assert len(upstream.requests) == 3
+    await until(lambda: len(upstream.requests) >= 3)  # which may come there behind the refusals
     gate.open()
     assert Counter(await asyncio.gather(*asking)) == {429: 17, 200: 3}
 
