@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import groupby, takewhile
+from typing import Literal, NamedTuple, get_args
 
 from wellspoken.adapters.alignment.ends import CONTINUING, MOST_BYTES
 from wellspoken.adapters.alignment.placement import (
@@ -39,7 +40,26 @@ _UTF8 = bytes(range(0xF5))  # bytes that a text in UTF-8 has
 _SPACES = bytes([*range(0x21), *range(0x80, 0xC0), 0xC2, 0xE1, 0xE2, 0xE3])  # that white space has
 STOP_ROWS = 16  # rows that a stop string is sought in
 LOST_ROWS = 32  # rows behind a content that are looked at for text that parts of it own
+NEAR = 256  # rows before a stretch that are looked at for a text
 HELD = 12  # characters of text that is held back, at most as a rule
+
+
+Kind = Literal["text", "blank", "space"]
+
+
+class _Outside(NamedTuple):
+    """Sums over rows, so that what is outside takes as long to price however much it is.
+
+    `every` and `ahead` are how many rows before each are of a kind and no control tokens; `ahead`
+    those alone whose next control token opens; `opens` counts these. `following` is the first
+    control token from each row on, `preceding` the last one before it, -1 if there is none.
+    """
+
+    every: dict[Kind, list[int]]
+    ahead: dict[Kind, list[int]]
+    opens: list[int]
+    following: list[int]
+    preceding: list[int]
 
 
 class Costs:
@@ -49,17 +69,18 @@ class Costs:
         self.rows = rows
         self.content = content
         self.hints = hints
+        self.looked = 0  # rows that were looked at to price gaps
         self.marks = hints.marks or [""] * len(rows)
         self.tails = _price_tails(rows, self.marks, hints)
         self.heads = _price_heads(self.marks)
 
     def price_gap(self, joint: Joint, first: int) -> int:
         """Return what the rows cost between a joint and the next stretch's first, or before all."""
-        outside = self.rows[joint.row : first]
-        if not outside:
+        if first <= joint.row:
             return 0
-        marks = self.marks[joint.row : first]
-        near = self._list_near(joint.row, first)
+        ahead = self._next_mark(joint.row, first)
+        near = self._list_near(max(joint.row, first - NEAR), first)
+        self.looked += len(near)
         space = self._is_space(near, first)
         blank = space or all(is_space(row) or is_blank(row) for row in near)
         head = self.heads[first]
@@ -67,18 +88,18 @@ class Costs:
             head += shown
         elif self._is_better(joint, first):
             head += SHOWN
-        elif joint.at and next(filter(None, marks), "") == "closes":
+        elif joint.at and ahead == "closes":
             head += MARKED
         # Inside of a content nobody strips white space.
         inside = self.hints.own < 0 and not all(map(is_blank, near))
-        if joint.at or (self.hints.inner and (inside or not blank or any(marks))):
-            lost = any(marks) and self._has_content(joint.row, first)
-            return GAP + head + (PARTS if lost else 0 if any(marks) else UNMARKED)
+        if joint.at or (self.hints.inner and (inside or not blank or ahead)):
+            lost = ahead != "" and self._has_content(joint.row, first)
+            return GAP + head + (PARTS if lost else 0 if ahead else UNMARKED)
         if self.marks[first - 1]:
             return AFTER + head
         parts = is_part(self.rows[first]) and any(map(is_part, near[:1]))
-        lost = (any(marks) and not blank) or (parts and (any(marks) or self.hints.reasoned))
-        if blank and not any(marks) and not self.hints.reasoned:
+        lost = (ahead != "" and not blank) or (parts and (ahead != "" or self.hints.reasoned))
+        if blank and not ahead and not self.hints.reasoned:
             lost = lost or (is_part(near[0]) and not is_part(self.rows[first]))
         return (SPACE if space else FRONT) + head + (MARKED if lost and not shown else 0)
 
@@ -100,30 +121,21 @@ class Costs:
 
     def _has_content(self, row: int, end: int) -> bool:
         """Say whether some of these rows are no white space, though in no call or reasoning."""
-        inside = False
-        for n in range(end - 1, row - 1, -1):
-            if self.marks[n]:
-                inside = self.marks[n] == "closes"
-            elif not inside and not is_space(self.rows[n]):
-                return True
+        if any(self._count(kind, row, end, behind=True) for kind in ("text", "blank")):
+            return True
         return (self.rows[row][0].data or b"").startswith(CONTINUING)  # of a character before
 
     def _price_shown(self, joint: Joint, first: int) -> int:
         """Return what rows before it cost that are likely content: before a call, not a thought."""
         if not self.hints.last:
             return 0
-        ahead: Mark = "opens" if self.hints.reasoned and not joint.at else ""
-        if not ahead and "opens" not in self.marks[joint.row : first]:
+        behind = self.hints.reasoned and not joint.at
+        if not behind and not self._has_open(joint.row, first):
             return 0
-        parts = spaces = 0
-        for n in range(first - 1, joint.row - 1, -1):
-            ahead = self.marks[n] or ahead
-            if not self.marks[n] and ahead == "opens":
-                row = self.rows[n]
-                parts += is_blank(row)
-                spaces += is_space(row)
-                if not is_space(row) and not is_blank(row):
-                    return SHOWN
+        if self._count("text", joint.row, first, behind=behind):
+            return SHOWN
+        parts = self._count("blank", joint.row, first, behind=behind)
+        spaces = self._count("space", joint.row, first, behind=behind)
         if joint.at or not parts:
             return 0
         return SHOWN if parts >= MOST_BYTES or not spaces else SPACES
@@ -166,7 +178,29 @@ class Costs:
             return False
         before = self._beginnings[: bisect_left(self._beginnings, first)]
         inside = takewhile(lambda n: n >= joint.row, reversed(before))
-        return any(next(filter(None, self.marks[n:first]), "") != "closes" for n in inside)
+        return any(self._next_mark(n, first) != "closes" for n in inside)
+
+    def _next_mark(self, row: int, end: int) -> Mark:
+        """Return the first control token of these rows."""
+        place = self._outside.following[row]
+        return self.marks[place] if place < end else ""
+
+    def _has_open(self, row: int, end: int) -> bool:
+        opens = self._outside.opens
+        return opens[end] > opens[row]
+
+    def _count(self, kind: Kind, row: int, end: int, *, behind: bool) -> int:
+        """Return how many of these rows are of a kind and stand before a token that opens.
+
+        `behind`: those behind the last control token count too.
+        """
+        every, ahead = self._outside.every[kind], self._outside.ahead[kind]
+        last = max(self._outside.preceding[end], row)
+        return ahead[last] - ahead[row] + (every[end] - every[last] if behind else 0)
+
+    @cached_property
+    def _outside(self) -> _Outside:
+        return _count_rows(self.rows, self.marks)
 
     @cached_property
     def _beginnings(self) -> list[int]:
@@ -197,6 +231,27 @@ class Costs:
             text += row[0].data or row[0].texts[-1]
         stops = self.hints.stops if text else ()
         return any(text.startswith(stop) or stop.startswith(text) for stop in stops)
+
+
+def _count_rows(rows: Rows, marks: Sequence[Mark]) -> _Outside:
+    following, preceding = [len(rows)], [-1]
+    for n in range(len(rows) - 1, -1, -1):
+        following.append(n if marks[n] else following[-1])
+    following.reverse()
+    kinds: tuple[Kind, ...] = get_args(Kind)
+    every: dict[Kind, list[int]] = {kind: [0] for kind in kinds}
+    ahead: dict[Kind, list[int]] = {kind: [0] for kind in kinds}
+    opens = [0]
+    for n, row in enumerate(rows):
+        of: Kind = "space" if is_space(row) else "blank" if is_blank(row) else "text"
+        before = following[n] < len(rows) and marks[following[n]] == "opens"
+        for kind in kinds:
+            one = kind == of and not marks[n]
+            every[kind].append(every[kind][-1] + one)
+            ahead[kind].append(ahead[kind][-1] + (one and before))
+        opens.append(opens[-1] + (marks[n] == "opens"))
+        preceding.append(n if marks[n] else preceding[-1])
+    return _Outside(every, ahead, opens, following, preceding)
 
 
 def _get_opening(option: Option) -> bytes:

@@ -50,7 +50,8 @@ MOST_GAPS = 6
 NARROW = 24  # states kept after a row where all of them are too many
 FEW = 8  # of the states that may be looked at, one in so many is left for those
 MOST_WORK = 8  # of the states left, one in so many may go into pricing one place's gaps
-ROWS = 16  # rows of a gap that take as long to price as one state does to look at
+ROWS = 16  # rows of a gap that take as long to look at as one state
+GAPS = 2  # gaps that take as long to price as one state does to look at
 PRICED = 8  # states that take as long to look at as one way over the content does to price
 SURE = 6  # a cover below this is not searched for further
 
@@ -298,7 +299,7 @@ class _Search:
         """Return what rows cost with which a way may go on, and those; the cheapest is last."""
         row, at = way.joint.row, way.joint.at
         found = self.walker.find_begins(row, at)
-        work = len(found) * (found[-1] - row) // ROWS if found else 0
+        work = len(found) // GAPS
         if work > self.budget.left // MOST_WORK:  # too many to be priced before they are walked
             return [(0, n) for n in reversed(found)]
         self.budget.spend(work)
@@ -308,6 +309,8 @@ class _Search:
         key = (joint.row, joint.at > 0, first)
         if key not in self.gaps:
             self.gaps[key] = self.costs.price_gap(joint, first)
+            self.budget.spend(self.costs.looked // ROWS)
+            self.costs.looked %= ROWS
         return self.gaps[key]
 
     def _follow(self, way: _Way, begin: int) -> None:

@@ -14,8 +14,10 @@ have a part of what the content shows as U+FFFD.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 
 from wellspoken.adapters.alignment.ends import (
     CONTINUING,
@@ -40,6 +42,7 @@ from wellspoken.adapters.alignment.placement import (
     Stretch,
     find_cut,
     is_blank,
+    measure_space,
 )
 
 GUESS = 1 / 1024  # penalty of text that nothing tells whose it is
@@ -65,6 +68,7 @@ class Parts:
         self.budget = budget
         self.hints = hints
         self.width = width
+        self.begins: dict[int, list[tuple[int, int]]] = {}
         # What came with a first text may be reasoning's, which is priced by itself (LEFT, FAR).
         self.left = LEFT_ROWS if hints.own < 0 else LEFT_FIRST
         self.quiet = len(rows)  # from this one on no row has text that may be content
@@ -144,25 +148,69 @@ class Parts:
 
     def find_begins(self, row: int, at: int) -> list[int]:
         """Return the rows from `row` on with which a stretch may begin at `at`."""
-        rest = self.content[at:]
-        parted = rest[0] >= 0x80
-        found: list[int] = []
-        run = -1  # the first of the blank rows just before
-        for n in range(row, len(self.rows)):
-            options = self.rows[n]
-            if all(option.is_blank for option in options):
-                run = n if run < 0 else run
-                if run == n and (parted or options[0].most == ANY):
-                    found.append(n)
+        parted = self.content[at] >= 0x80
+        found: set[int] = set()
+        for first, end in self._runs:
+            run = max(first, row)
+            if run < end and (parted or self.rows[run][0].most == ANY):
+                found.add(run)
+        texts = self._list_texts(at)
+        for n, run in texts[bisect_left(texts, (row, -1)) :]:
+            found.add(n)
+            if run >= 0 and n > row:
+                found.add(max(run, row))
+        self.budget.spend(1 + len(found))
+        return sorted(found)
+
+    @cached_property
+    def _runs(self) -> list[tuple[int, int]]:
+        """The first of each run of blank rows, and the row behind it."""
+        blank = [n for n, row in enumerate(self.rows) if all(x.is_blank for x in row)]
+        firsts = [n for k, n in enumerate(blank) if not k or blank[k - 1] != n - 1]
+        lasts = [n for k, n in enumerate(blank) if blank[k + 1 : k + 2] != [n + 1]]
+        return [(first, last + 1) for first, last in zip(firsts, lasts, strict=True)]
+
+    def _list_texts(self, at: int) -> list[tuple[int, int]]:
+        """Return the rows whose text may begin at `at`, and the first of the blank ones before it.
+
+        -1 if there is none, or they cannot be parts of its characters.
+        """
+        if at not in self.begins:
+            rest = self.content[at:]
+            parted = rest[0] >= 0x80
+            before = {end: first for first, end in self._runs}
+            self.begins[at] = found = []
+            near = [n for each in (rest[0], -1) for n in self._rows_of.get(each, ())]
+            if rest.startswith(REPLACEMENT):
+                near = [n for n, row in enumerate(self.rows) if not all(x.is_blank for x in row)]
+            for n in sorted(near):
+                options = self.rows[n]
+                if any(_may_begin(option, rest, parted) for option in options):
+                    whole = all((x.data or x.texts[0] or b"").isascii() for x in options)
+                    found.append((n, -1 if whole else before.get(n, -1)))
+            self.budget.spend(len(near))
+        return self.begins[at]
+
+    @cached_property
+    def _rows_of(self) -> dict[int, list[int]]:
+        """The rows by the bytes that they may begin with, -1 for any; none that are blank."""
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for n, options in enumerate(self.rows):
+            if all(x.is_blank for x in options):
                 continue
-            if any(_may_begin(option, rest, parted) for option in options):
-                whole = all((x.data or x.texts[0] or b"").isascii() for x in options)
-                if run >= 0 and not whole and run not in found:
-                    found.append(run)
-                found.append(n)
-            run = -1
-        self.budget.spend(len(self.rows) - row)
+            if all(x.data for x in options):
+                firsts = {byte for x in options for byte in _list_firsts(x.data or b"")}
+            else:
+                firsts = {-1}
+            for first in firsts:
+                found[first].append(n)
+        self.budget.spend(len(self.rows))
         return found
+
+
+def _list_firsts(data: bytes) -> bytes:
+    """Return the bytes that a text may begin with, without some white space too."""
+    return data[: measure_space(data) + 1]
 
 
 def _price_end(

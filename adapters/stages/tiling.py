@@ -37,7 +37,9 @@ from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.tiling_run import Run
 from wellspoken.adapters.tokens.table import NULL
 
-BUDGET = 400_000  # states that all alignments of an answer may look at: some seconds
+BUDGET = 100_000  # states that all alignments of an answer may look at: about half a second
+FLOOR = 16_000  # of those, how many may be looked at however short it is
+EACH = 32  # and how many more for each entry and for each byte of text
 
 
 class EntryCounts(Struct, eq=False):
@@ -54,7 +56,8 @@ class TilingStage:
         self.exchange = exchange
         self.notes = exchange.notes
         self.runs: dict[int, Run] = {}
-        self.budget = Budget(BUDGET)
+        self.budget = Budget(FLOOR)
+        self.granted = FLOOR  # states, spent or not
         self.counts = EntryCounts()
         self.k = exchange.k
 
@@ -144,8 +147,10 @@ class TilingStage:
             self.counts.entries += len(lp.entries)
         alone = lp is not None and not run.waiting and not run.held
         if lp is not None and lp.late:
+            self._grant(len(run.bare.encode()) + len(lp.entries))
             run.add_late(lp, out)
             return
+        self._grant(len(event.text.encode()) + (len(lp.entries) if lp is not None else 0))
         before, size = self.notes.changes, len(out)
         whole = lp is not None and lp.whole
         run.cut = whole and any(
@@ -155,6 +160,12 @@ class TilingStage:
         if alone and self.notes.changes == before and len(out) > size and not run.waiting:
             event.lp = out[-1].lp  # type: ignore[union-attr]
             out[-1] = event  # its bytes may still go out as they are
+
+    def _grant(self, size: int) -> None:
+        """Let the alignments look at so many more states as text and entries of a size may take."""
+        more = min(EACH * size, BUDGET - self.granted)
+        self.granted += more
+        self.budget.left += more
 
     def _reason(self, event: Reasoning, alone: Text | None, out: list[Event]) -> None:
         run = self._run(event.choice)
