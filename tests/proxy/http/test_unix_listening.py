@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,7 +125,8 @@ def test_anothers_file_is_not_removed(place: Path) -> None:
 async def test_a_killed_proxy_is_followed_by_another(upstream: Upstream, place: Path) -> None:
     words = ["--adapter", "openai", "--listen", f"unix:{place}"]
     killed = await asyncio.create_subprocess_exec(
-        "wellspoken", upstream.url, *words, stdout=subprocess.PIPE
+        *(sys.executable, "-m", "wellspoken.proxy.cli", upstream.url, *words),
+        stdout=subprocess.PIPE,
     )
     await until(place.exists)
     killed.kill()
