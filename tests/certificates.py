@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Final
 
 DAYS: Final = 30
+_LEAF: Final = (
+    "basicConstraints=CA:FALSE\nsubjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
+)
+"""Extensions without which Python 3.13 trusts no certificate."""
 _EC: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
@@ -32,7 +36,8 @@ class Authority:
         folder.mkdir()
         pair = Pair(folder / "ca.crt", folder / "ca.key")
         _run("req", "-x509", *_EC, "-keyout", pair.key, "-out", pair.certificate,
-             "-days", DAYS, "-subj", f"/CN=authority {folder.name}")  # fmt: skip
+             "-days", DAYS, "-subj", f"/CN=authority {folder.name}",
+             "-addext", "keyUsage=critical,keyCertSign,cRLSign")  # fmt: skip
         return cls(folder, pair)
 
     @property
@@ -45,7 +50,7 @@ class Authority:
         pair = Pair(self.folder / f"{name}.crt", self.folder / f"{name}.key")
         request, extensions = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
         _run("req", "-new", *_EC, "-keyout", pair.key, "-out", request, "-subj", f"/CN={name}")
-        extensions.write_text(f"subjectAltName={names}\n")
+        extensions.write_text(_LEAF + f"subjectAltName={names}\n")
         _run("x509", "-req", "-in", request, "-CA", self.pair.certificate, "-CAkey", self.pair.key,
              "-set_serial", abs(hash(name)) + 2, "-days", days, "-extfile", extensions,
              "-out", pair.certificate)  # fmt: skip
