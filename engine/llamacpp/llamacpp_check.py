@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
+from wellspoken.engine.cgroups import find_limits
 from wellspoken.engine.failure import lasting_error
 
 MAGIC = b"GGUF"
@@ -114,7 +114,7 @@ def check_memory(size: int, gpu_layers: int, root: Path = Path("/")) -> list[str
     Raises EngineError if the model is larger than the memory and no GPU can take some of it.
     `root`: where /proc, /sys and /dev are.
     """
-    known = list(_limits(root))
+    known = list(find_limits(root))
     if not known:
         return []
     limit, whose = min(known)
@@ -157,41 +157,9 @@ def _instead(begin: bytes) -> str:
     )
 
 
-def _limits(root: Path) -> Iterator[tuple[int, str]]:
-    """Yield each limit of this process's memory in bytes, with the words that introduce it."""
-    meminfo = _text(root / "proc/meminfo")
-    total = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
-    if total is not None:
-        yield int(total[1]) * 1024, "this machine has"
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers:  # version 2
-            mount, name = root / "sys/fs/cgroup", "memory.max"
-        elif "memory" in controllers.split(","):
-            mount, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
-        else:
-            continue
-        inner = mount / path.lstrip("/")
-        # A container may see the host's path and only its own group there, as the mount's root.
-        for group in (inner, *inner.parents):
-            value = _text(group / name).strip()
-            if value.isdigit() and int(value) < 1 << 60:  # version 1 has a huge number for none
-                yield int(value), f"{group / name} allows"
-            if group == mount:
-                break
-
-
 def has_device(root: Path, *names: str) -> bool:
     """Say whether there is a device, one of these patterns of names below /dev."""
     return any(True for name in names for _ in (root / "dev").glob(name))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _gigabytes(size: int) -> str:

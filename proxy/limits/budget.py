@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Final
 
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.engine.cgroups import find_limits
 
 BODY: Final = 2
 ANSWER: Final = 4
 PATIENCE: Final = 1.0
 """Seconds for which one waits for room, in order of arrival."""
-
-_CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class MemoryBudget:
@@ -112,34 +111,7 @@ def default_limit(workers: int) -> int:
     return max(available() // 2 // workers, 1)
 
 
-def available(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
-    """Return how many bytes of memory this process may use: the machine's, or its cgroup's limit.
-
-    Both versions of cgroups; a limit of any group above counts as well.
-    """
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:  # no Linux
-        lines = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            base, name = root, "memory.max"
-        elif "memory" in controllers.split(","):
-            base, name = root / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        group = base / path.strip("/")
-        for one in (group, *group.parents):
-            found += _read(one / name)
-            if one == base:
-                break
-    return min(found)
-
-
-def _read(file: Path) -> list[int]:
-    try:
-        return [int(file.read_text())]
-    except (OSError, ValueError):  # "max", or no such group as seen from within a container
-        return []
+def available(root: Path = Path("/")) -> int:
+    """Return how many bytes this process may use: the machine's memory, or its cgroup's limit."""
+    found = [size for size, _ in find_limits(root)]
+    return min(found) if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -85,20 +85,23 @@ async def test_what_finds_no_room_in_time_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_the_memory_is_that_of_the_narrowest_group(tmp_path: Path) -> None:
     """The paths are as the kernel has them: cgroups(7), "/proc/pid/cgroup"."""
-    own = tmp_path / "own"
+    own, groups = tmp_path / "proc" / "self" / "cgroup", tmp_path / "sys" / "fs" / "cgroup"
+    own.parent.mkdir(parents=True)
     own.write_text("0::/pods/one\n")
-    assert available(tmp_path, own) == available(tmp_path, tmp_path / "missing")
-    group = tmp_path / "pods" / "one"
+    assert available(tmp_path) == available(tmp_path / "missing") > 5000
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal:  100 kB\n")
+    assert available(tmp_path) == 102_400
+    group = groups / "pods" / "one"
     group.mkdir(parents=True)
     (group / "memory.max").write_text("max\n")
-    (tmp_path / "pods" / "memory.max").write_text("5000\n")
-    assert available(tmp_path, own) == 5000
+    (groups / "pods" / "memory.max").write_text("5000\n")
+    assert available(tmp_path) == 5000
     (group / "memory.max").write_text("4000\n")
-    assert available(tmp_path, own) == 4000
+    assert available(tmp_path) == 4000
     own.write_text("5:cpu,memory:/pods/one\n3:freezer:/\n")
-    (tmp_path / "memory").mkdir()
-    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("3000\n")  # as in a container
-    assert available(tmp_path, own) == 3000
+    (groups / "memory").mkdir()
+    (groups / "memory" / "memory.limit_in_bytes").write_text("3000\n")  # as in a container
+    assert available(tmp_path) == 3000
 
 
 async def refuse(answer: ClientResponse, status: int) -> None:
