@@ -45,14 +45,18 @@ async def test_one_signal_to_all_processes_lets_streams_finish(
         assert await running.ended() == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("count", [1, 2])
-async def test_signals_without_end_change_no_orderly_end(upstream: Upstream, count: int) -> None:
+async def test_signals_without_end_change_no_orderly_end(
+    upstream: Upstream, count: int, number: signal.Signals
+) -> None:
     upstream.script("/health", whole({}))
     async with workers(upstream, count=count) as running:
+        running.process.terminate()
         while running.process.returncode is None:
             # Not by the process object, which would wait for it in place of the event loop.
             with contextlib.suppress(ProcessLookupError):
-                os.kill(running.process.pid, signal.SIGTERM)
+                os.kill(running.process.pid, number)
             await asyncio.sleep(0.001)
         assert await running.ended() == 0
 
