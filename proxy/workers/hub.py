@@ -38,6 +38,8 @@ RELOAD_SECONDS: Final = 20.0
 """How long a worker may take to read what a configuration needs."""
 LAST_SECONDS: Final = 2.0
 """How long what an ended worker has said last may take to be read."""
+WORKER: Final = ("-m", "wellspoken.proxy.workers.worker")
+"""What Python is to run as a worker."""
 
 
 class Worker:
@@ -258,8 +260,7 @@ async def spawn_worker(index: int, hub: Hub) -> Worker:
         with theirs:
             passed = [each.fileno() for each in (theirs, *hub.sockets)]
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "wellspoken.proxy.workers.worker"),
-                *map(str, passed),
+                *(sys.executable, "-P", *WORKER, *map(str, passed)),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=passed,
                 start_new_session=True,

@@ -26,12 +26,19 @@ ASKED = {"model": MODEL, "messages": MESSAGES}
 STREAMED = {**ASKED, "stream": True}
 
 # A parent that waits for a slow worker's counts and rows as long as its workers wait for it; they
-# do so for 5 s.
+# do so for 5 s. What counts for a quota may be slow too.
 _PATIENT = """
 import sys
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.workers import hub
 hub.ASK_SECONDS = hub.SETTLE_SECONDS = 4.5
+hub.WORKER = ("-c", '''
+import sys
+from wellspoken.proxy.limits import redis_counters
+from wellspoken.proxy.workers import quotas, worker
+quotas.SECONDS = redis_counters.WAIT = 3.0
+sys.exit(worker.main())
+''')
 sys.exit(main())
 """
 
