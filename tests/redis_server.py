@@ -1,4 +1,4 @@
-"""A real Redis, or Valkey, on a port of 127.0.0.1, which can be stopped, frozen and started again.
+"""A real Redis, or Valkey, of a test's own, which can be stopped, frozen and started again.
 
 Without a redis-server or a valkey-server the tests are skipped, unless WELLSPOKEN_REQUIRE_REDIS is
 set.
@@ -11,11 +11,13 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.certificates import Pair
 from tests.ports import free_port
 from tests.waiting import block_until
 
@@ -26,13 +28,18 @@ PASSWORD = "canary-r3dis"
 
 
 class RedisServer:
-    """One server that keeps nothing on disk; what it holds is gone when it was stopped."""
+    """One server that keeps nothing on disk; what it holds is gone when it was stopped.
 
-    def __init__(self, program: str) -> None:
+    It listens on a port of 127.0.0.1, on `socket`, and with a certificate on `tls_port`.
+    """
+
+    def __init__(self, program: str, certificate: Pair | None = None) -> None:
         self._program = program
         self._folder = Path(tempfile.mkdtemp(prefix="wellspoken-redis-"))
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = free_port()
+        self._certificate = certificate
+        self.port, self.tls_port = free_port(), free_port()
+        self.socket = self._folder / "redis.sock"
 
     @property
     def url(self) -> str:
@@ -42,7 +49,12 @@ class RedisServer:
         """Start it, unless it runs, and wait until it answers."""
         if self._process is not None:
             return
-        options = {"port": self.port, "bind": "127.0.0.1", "requirepass": PASSWORD, "save": ""}
+        options: dict[str, object] = {"port": self.port, "bind": "127.0.0.1 127.0.0.2", "save": ""}
+        options |= {"requirepass": PASSWORD, "unixsocket": self.socket}
+        if self._certificate is not None:
+            options |= {"tls-port": self.tls_port, "tls-auth-clients": "no"}
+            options["tls-cert-file"] = self._certificate.certificate
+            options["tls-key-file"] = self._certificate.key
         arguments = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         self._process = subprocess.Popen(
             [self._program, *arguments],
@@ -84,16 +96,28 @@ class RedisServer:
             return client.recv(1) == b"-"  # it wants the password
 
 
-@pytest.fixture
-def redis_server(environment_as_given: dict[str, str]) -> Iterator[RedisServer]:
-    """A server of the test's own, empty."""
+def find_program(environment: Mapping[str, str]) -> str:
+    """Return the program's path, or skip the test where it may be missing."""
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
-        assert not environment_as_given.get(REQUIRE), f"none of {PROGRAMS} is here"
+        assert not environment.get(REQUIRE), f"none of {PROGRAMS} is here"
         pytest.skip("no Redis: apt-get install redis-server")
-    server = RedisServer(program)
+    return program
+
+
+@contextmanager
+def run_redis(program: str, certificate: Pair | None = None) -> Iterator[RedisServer]:
+    """Yield a server that answers, empty."""
+    server = RedisServer(program, certificate)
     try:
         server.start()
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture
+def redis_server(environment_as_given: dict[str, str]) -> Iterator[RedisServer]:
+    """A server of the test's own, empty."""
+    with run_redis(find_program(environment_as_given)) as server:
+        yield server

@@ -137,7 +137,7 @@ class RedisCounters:
             _known_scheme(url),
             socket_timeout=CONNECT,
             socket_connect_timeout=CONNECT,
-            socket_keepalive=True,
+            **({} if url.startswith("unix") else {"socket_keepalive": True}),
             retry=Retry(NoBackoff(), 0),
             client_name="wellspoken",
         )
