@@ -13,7 +13,7 @@ import pytest
 
 from tests.deploy.prometheus import RULES, Promtool, prometheus, promtool
 from tests.deploy.promql import problems, samples_of
-from tests.deploy.traffic import installation, scrape, workers
+from tests.deploy.traffic import installation, pass_uncounted, scrape, workers
 from wellspoken.proxy.endpoints.backend_metrics import SECONDS
 from wellspoken.proxy.metrics.service import PHASES
 from wellspoken.proxy.relay.call import Call
@@ -32,6 +32,7 @@ MUTANTS = (
     ),
     ("WellspokenErrors", "> 0.05", "> 0.5"),
     ("WellspokenOverloaded", 'code="429"', 'code="200"'),
+    ("WellspokenQuotasUncounted", '="uncounted"', '="tokens"'),
     ("WellspokenClientsLeave", 'phase="waiting"', 'phase="streaming"'),
     ("WellspokenSlowFirstToken", "> 10\n", "> 30\n"),
     ("WellspokenConfigRefused", "success == 0\n        for: 5m", "success == 0"),
@@ -100,8 +101,9 @@ async def test_what_they_name_is_there(
     environment_as_given: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Prometheus tells the rules as it reads them; a healthy proxy has none that fires."""
-    async with installation(monkeypatch, tmp_path) as running, workers() as second:
+    async with installation(monkeypatch, tmp_path) as running, workers(tmp_path) as second:
         await running.traffic()
+        await pass_uncounted(running.proxy.session, second)
         text = await running.text() + await scrape(running.proxy.session, second)
         targets = [running.address, second]
         async with prometheus(environment_as_given, targets, rules=RULES) as server:

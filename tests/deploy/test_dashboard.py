@@ -20,7 +20,7 @@ import pytest
 from tests.conforming import MODEL
 from tests.deploy.prometheus import BOARD, Prometheus, Promtool, prometheus, promtool
 from tests.deploy.promql import problems, samples_of
-from tests.deploy.traffic import Installation, installation, scrape, workers
+from tests.deploy.traffic import Installation, installation, pass_uncounted, scrape, workers
 from tests.fakes.upstream import Upstream
 from tests.proxy.conftest import StartProxy, start_proxy, upstream
 
@@ -213,11 +213,13 @@ def _has(series: list[tuple[dict[str, str], float]], label: str) -> bool:
     return all(label in labels for labels, _ in series)
 
 
-async def busy(running: Installation, server: Prometheus) -> None:
+async def busy(running: Installation, second: str, server: Prometheus) -> None:
     """Let things happen before a scrape and after it, so that there are increases."""
     await running.traffic()
+    await pass_uncounted(running.proxy.session, second)
     await server.scraped()
     await running.traffic()
+    await pass_uncounted(running.proxy.session, second)
     await running.restart()
     await server.scraped()
 
@@ -225,10 +227,10 @@ async def busy(running: Installation, server: Prometheus) -> None:
 async def test_every_query_has_data(
     environment_as_given: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async with installation(monkeypatch, tmp_path) as running, workers() as second:
+    async with installation(monkeypatch, tmp_path) as running, workers(tmp_path) as second:
         targets = [running.address, second]
         async with prometheus(environment_as_given, targets) as server:
-            await busy(running, server)
+            await busy(running, second, server)
             text = await running.text() + await scrape(running.proxy.session, second)
             assert await answered(server, board()) == []
             await choices(server)

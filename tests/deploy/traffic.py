@@ -26,6 +26,9 @@ from tests.ports import free_port
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy
 from tests.waiting import until
 
+KEY = "a-client"
+"""The key of the one client of `workers`."""
+
 USED = {
     **USAGE,
     "prompt_tokens_details": {"cached_tokens": 8},
@@ -170,12 +173,20 @@ async def installation(
 
 
 @asynccontextmanager
-async def workers(number: int = 2) -> AsyncIterator[str]:
-    """Run a proxy of several processes, which has no engine; yield its host:port."""
+async def workers(folder: Path) -> AsyncIterator[str]:
+    """Run a proxy of several processes, with a client and no engine; yield its host:port."""
     address = f"127.0.0.1:{free_port()}"
     program = Path(sys.executable).with_name("wellspoken")
+    (folder / "key").write_text(KEY)
+    file = folder / "workers.toml"
+    file.write_text(
+        f'[server]\nlisten = "{address}"\nworkers = 2\n[[backend]]\nname = "plain"\n'
+        f'url = "http://127.0.0.1:9"\nadapter = "openai"\nmodels = ["{MODEL}"]\n'
+        f'[auth]\ncounters = "redis://127.0.0.1:9"\n'
+        f'[[auth.client]]\nname = "a"\nkeys = ["file:{folder}/key"]\nconcurrent = 9\n'
+    )
     process = subprocess.Popen(
-        [program, "http://127.0.0.1:9", "--listen", address, "--workers", str(number)],
+        [program, "serve", "--config", file],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=(said := tempfile.TemporaryFile()),
@@ -192,6 +203,14 @@ async def workers(number: int = 2) -> AsyncIterator[str]:
         process.terminate()
         await asyncio.to_thread(process.wait, 120)
         said.close()
+
+
+async def pass_uncounted(session: ClientSession, address: str) -> None:
+    """Let the client of `workers` ask a backend that is not there, while nothing counts for it."""
+    ask = {"model": MODEL, "messages": MESSAGES}
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with session.post(f"http://{address}{CHAT}", json=ask, headers=headers) as response:
+        assert response.status == 502, await response.text()
 
 
 async def scrape(session: ClientSession, address: str) -> str:
