@@ -21,7 +21,7 @@ from tests.conforming import MODEL
 from tests.fakes.upstream import Upstream
 from wellspoken.proxy.config import load
 from wellspoken.proxy.lifecycle.build import build
-from wellspoken.proxy.lifecycle.signals import ENDS
+from wellspoken.proxy.lifecycle.signals import ALL
 from wellspoken.proxy.server import Service
 from wellspoken.proxy.store import completions, failover, queue
 
@@ -64,7 +64,7 @@ def patient_store() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def signals_as_before() -> Iterator[None]:
     """Undo what a service leaves that was ended by a signal: it ignores more of them."""
-    before = {number: signal.getsignal(number) for number in ENDS}
+    before = {number: signal.getsignal(number) for number in ALL}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
