@@ -85,7 +85,8 @@ class Lane:
         event: Text | None = None
         if not self.is_open:
             return begin, event
-        read, fits, write, keep = self.read, self.fits, self.write, self.usage.texts[0].append
+        read, fits, write = self.read, self.fits, self.write
+        keep = self.usage.texts[0].pieces.append
         tokens = 0
         for place in range(begin, len(values)):
             event = read(values[place])

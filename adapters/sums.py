@@ -70,6 +70,23 @@ def _split(told: Iterable[Usage], n: int) -> tuple[Usage | None, dict[int, Usage
     return whole, choices
 
 
+def keep_told(told: list[Usage], usage: Usage, n: int) -> None:
+    """Add a usage to those that an answer told before: of the same choices, the later one alone.
+
+    A stream may tell its counts with each chunk.
+    """
+
+    def is_alike(other: Usage) -> bool:
+        alike = n == 1 or other.slot == usage.slot != UNNUMBERED
+        return alike and other.timed == usage.timed
+
+    for place, known in enumerate(told):
+        if is_alike(known):
+            told[place] = later(known, usage)
+            return
+    told.append(usage)
+
+
 def is_full(usage: Usage) -> bool:
     """Say whether both counts are told."""
     return usage.prompt is not None and usage.completion is not None

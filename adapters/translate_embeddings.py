@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from msgspec import DecodeError, json
 
+from wellspoken.adapters.backend_answer import error_of
 from wellspoken.adapters.events import Fault, Usage
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs import counts, faults
@@ -27,7 +28,7 @@ from wellspoken.adapters.repairs.envelope import model_not_requested
 from wellspoken.adapters.repairs.loose_json import parse
 from wellspoken.adapters.requests.embeddings import EmbeddingRequest, inputs
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
-from wellspoken.adapters.translate import BodyAnswer, error_of, fault_answer
+from wellspoken.adapters.translate import BodyAnswer, fault_answer
 
 _UNUSED: Final = ("completion_tokens", "prompt_tokens_details", "completion_tokens_details")
 """Counts of a completion's usage that an embedding's does not have."""

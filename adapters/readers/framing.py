@@ -37,6 +37,10 @@ class Framed(ABC):
         events, pieces.out = pieces.out, []  # as `Pieces.take`, without a call for each read
         return events
 
+    def fold(self) -> None:
+        """Keep of what was said so far what has to be kept."""
+        self.pieces.fold()
+
     def take(self, events: list[ServerEvent]) -> None:
         """Read each server event until the answer has ended.
 

@@ -267,6 +267,11 @@ class TextOrNative:
         self.reader: NearOpenAI | LlamaCppNative | None = None
         self.begun = b""
 
+    def fold(self) -> None:
+        """Keep of what was said so far what has to be kept."""
+        if self.reader is not None:
+            self.reader.fold()
+
     def feed(self, data: bytes) -> list[Event]:
         """Return the events of all server events that `data` completes."""
         if self.reader is not None:

@@ -64,7 +64,7 @@ class NearOpenAI(Framed):
         self.emit: Callable[[Any, bytes | None], None] = (
             partial(text_choice, self.pieces) if text else self.pieces.delta
         )
-        self.said = self.pieces.written[0].texts  # of the first choice
+        self.said = self.pieces.written[0].texts.pieces  # of the first choice
         self.opening = Opening(self.pieces)
         self.begin = self.opening.begin
         self.usual = None if exchange.include_usage else UNSET  # a chunk's usage

@@ -68,6 +68,11 @@ class Pieces:
         out, self.out = self.out, []
         return out
 
+    def fold(self) -> None:
+        """Keep of what was said so far what has to be kept: a stream may have no end."""
+        for written in self.written.values():
+            written.fold()
+
     def end(self, event: End | Fault) -> None:
         """End the answer, cleanly or not."""
         self.ended = True
@@ -135,7 +140,7 @@ class Pieces:
         lp = self.logprobs(choice.logprobs, text)
         if raw is not None and self.notes.changes != before:
             raw = None
-        self.written[choice.index].texts.append(text)
+        self.written[choice.index].texts.pieces.append(text)
         self.out.append(Text(choice.index, text, lp, raw))
 
     def _full(

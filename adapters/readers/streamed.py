@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from wellspoken.adapters.alignment.candidates import CONTROL
 from wellspoken.adapters.alignment.spelling import join_tokens
@@ -63,53 +63,96 @@ def mark(entry: Entry) -> Mark:
 Said = tuple[str, str, str, list[Row]]
 """Reasoning, text, refusal and calls of one delta or message."""
 
+FRONT = 65_536
+"""Characters of a text that are kept: what begins with as many of them says that text again."""
+
+
+class Growing(Struct, eq=False):
+    """A text that comes in `pieces`, of which its front and its size are kept: it may have no end.
+
+    `count` is how many came before `pieces`, `size` their characters, `solid` those of them that
+    are no white space.
+    """
+
+    pieces: list[str] = []
+    front: str = ""
+    count: int = 0
+    size: int = 0
+    solid: int = 0
+
+    def fold(self) -> None:
+        """Keep of the pieces what has to be kept."""
+        text = "".join(self.pieces)
+        self.count += len(self.pieces)
+        self.pieces.clear()  # and not another list: a reader holds this one
+        self.front += text[: FRONT - len(self.front)]
+        self.size += len(text)
+        self.solid += len(_squeeze(text))
+
+    def begins(self, given: str) -> bool:
+        """Say whether a text begins with this one."""
+        self.fold()
+        return len(given) >= self.size and given.startswith(self.front)
+
+    def is_same(self, given: str) -> bool:
+        """Say whether a text is this one, but for white space."""
+        self.fold()
+        given = _squeeze(given)
+        return len(given) == self.solid and given.startswith(_squeeze(self.front))
+
+    def holds(self, given: str) -> bool:
+        """Say whether a text is within this one's front, but for white space."""
+        self.fold()
+        return _squeeze(given)[: FRONT // 2] in _squeeze(self.front)
+
+    def take_new(self, given: str, *, whole: bool) -> str:
+        """Return what a text adds to this one.
+
+        That is all of it where none came, and where it is another text and may be one more piece,
+        since some servers call a delta a message.
+        """
+        if self.begins(given):
+            return given[self.size :]
+        return "" if whole or self.is_same(given) else given
+
 
 class Written(Struct, eq=False):
     """The pieces of one choice that came as deltas, by what they are."""
 
-    thoughts: list[str] = []
-    texts: list[str] = []
-    refusals: list[str] = []
+    thoughts: Growing = field(default_factory=Growing)
+    texts: Growing = field(default_factory=Growing)
+    refusals: Growing = field(default_factory=Growing)
     called: bool = False
 
     def add(self, said: Said) -> None:
         """Take note of what one delta held."""
         reasoning, text, refusal, rows = said
         if text:
-            self.texts.append(text)
+            self.texts.pieces.append(text)
         if reasoning:
-            self.thoughts.append(reasoning)
+            self.thoughts.pieces.append(reasoning)
         if refusal:
-            self.refusals.append(refusal)
+            self.refusals.pieces.append(refusal)
         self.called = self.called or bool(rows)
+
+    def fold(self) -> None:
+        """Keep of all that came what has to be kept."""
+        for text in (self.thoughts, self.texts, self.refusals):
+            text.fold()
 
     def take_new(self, said: Said, *, whole: bool) -> Said:
         """Return what a message adds to the deltas; `whole`: it is known to be all of an answer."""
         reasoning, text, refusal, rows = said
-        if whole and reasoning and not self.thoughts:
-            told = _squeeze("".join(self.texts))
-            if _squeeze(reasoning) in told and told != _squeeze(text):
+        self.fold()
+        if whole and reasoning and not self.thoughts.size:
+            if self.texts.holds(reasoning) and not self.texts.is_same(text):
                 reasoning = ""  # which the deltas told within their text
         return (
-            _new(self.thoughts, reasoning, whole=whole),
-            _new(self.texts, text, whole=whole),
-            _new(self.refusals, refusal, whole=whole),
+            self.thoughts.take_new(reasoning, whole=whole),
+            self.texts.take_new(text, whole=whole),
+            self.refusals.take_new(refusal, whole=whole),
             rows,
         )
-
-
-def _new(pieces: list[str], given: str, *, whole: bool) -> str:
-    """Return what a text adds to the pieces that came before it.
-
-    That is all of it where none came, and where it is another text and may be one more piece, since
-    some servers call a delta a message.
-    """
-    said = "".join(pieces)
-    if not said or not given:
-        return given
-    if given.startswith(said):
-        return given[len(said) :]
-    return "" if whole or _squeeze(given) == _squeeze(said) else given
 
 
 def _is_one_of(text: str, told: Iterable[str]) -> bool:

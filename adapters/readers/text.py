@@ -29,7 +29,7 @@ def text_choice(pieces: Pieces, choice: strict.WireTextChoice, raw: bytes | None
         text = ""
     lp = drop_repeated(pieces, index, text, lp)
     if text:
-        pieces.written[index].texts.append(text)
+        pieces.written[index].texts.pieces.append(text)
     if raw is None or lp is not None or before != notes.changes:
         pieces.piece(index, "", text, lp, "", [], finish)
     elif text and finish is None:
@@ -90,11 +90,12 @@ def is_all_again(pieces: Pieces, index: int, text: str, lp: Logprobs, offset: An
     Its offsets, where it has any, begin where those of the text do.
     """
     written, streamed = pieces.written[index].texts, pieces.streamed.get(index)
-    if pieces.whole or len(written) < 2 or (streamed is not None and streamed.size):
+    written.fold()
+    if pieces.whole or written.count < 2 or (streamed is not None and streamed.size):
         return False
     prompt = pieces.exchange.prompt_of(index) or ""
     begins = not (isinstance(offset, list) and offset) or offset[0] in (0, len(prompt))
-    if len(lp.entries) < 2 or not begins or "".join(written) != text:
+    if len(lp.entries) < 2 or not begins or not written.begins(text) or len(text) > written.size:
         return False
     pieces.notes.add("message_repeated")
     lp.late = True

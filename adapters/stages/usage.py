@@ -17,10 +17,10 @@ the reasoning alone, or by a count of its text; they are never estimated.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from msgspec import Raw, json, structs
+from msgspec import Raw, Struct, json, structs
 
 from wellspoken.adapters.events import (
     End,
@@ -34,13 +34,44 @@ from wellspoken.adapters.events import (
 )
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.stages.tiling import EntryCounts
-from wellspoken.adapters.sums import choices_of_each, counted_choices, hold, of_timings
+from wellspoken.adapters.sums import (
+    choices_of_each,
+    counted_choices,
+    hold,
+    keep_told,
+    of_timings,
+)
 from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Wanted
 
 BYTES_PER_TOKEN = 4
 
 SOURCES: Final = ("", "backend", "tokenize", "tokenizer", "tokens", "estimate")
 """Where a usage comes from, the best first; one of several counts is as good as its worst."""
+
+
+class Spoken(Struct, eq=False):
+    """What one choice said: its `pieces`, of which the first are `joined` ones.
+
+    `dropped` is how many bytes those took that are no longer among them.
+    """
+
+    pieces: list[str] = []
+    joined: int = 0
+    dropped: int = 0
+
+    def fold(self, *, keeps: bool) -> None:
+        """Join the latest pieces; where the text is not kept, drop them."""
+        text = "".join(self.pieces[self.joined :])
+        if keeps:
+            self.pieces[self.joined :] = [text] if text else []
+            self.joined = len(self.pieces)
+        else:
+            self.pieces.clear()  # and not another list: the hot lane holds this one
+            self.dropped += len(text.encode())
+
+    def size(self) -> int:
+        """Return how many bytes were said."""
+        return self.dropped + sum(len(text.encode()) for text in self.pieces)
 
 
 class UsageStage:
@@ -56,8 +87,10 @@ class UsageStage:
         self.notes = exchange.notes
         self.usage: Usage | None = None  # the last told; of all, once the answer has ended
         self.earlier: list[Usage] = []  # which nearly always is the only one
-        self.texts: defaultdict[int, list[str]] = defaultdict(list)
-        self.reasoning: defaultdict[int, list[str]] = defaultdict(list)
+        self.texts: defaultdict[int, Spoken] = defaultdict(Spoken)
+        self.reasoning: defaultdict[int, Spoken] = defaultdict(Spoken)
+        vocabulary = exchange.tokens.vocabulary
+        self.vocabulary = vocabulary if vocabulary is not None and vocabulary.counts else None
         self._seen = 0  # of the first choice's
         self.counts = counts
         self.ends = 0  # choices that a token ended which is in no text
@@ -70,16 +103,16 @@ class UsageStage:
         if len(events) == 1:
             event = events[0]
             if type(event) is Text:
-                self.texts[event.choice].append(event.text)
+                self.texts[event.choice].pieces.append(event.text)
                 return events
         out: list[Event] = []
         for event in events:
             if type(event) is Text or type(event) is Refusal:
-                self.texts[event.choice].append(event.text)
+                self.texts[event.choice].pieces.append(event.text)
             elif type(event) is Reasoning:
-                self.reasoning[event.choice].append(event.text)
+                self.reasoning[event.choice].pieces.append(event.text)
             elif type(event) is ToolDelta:
-                self.texts[event.choice].append((event.name or "") + event.arguments)
+                self.texts[event.choice].pieces.append((event.name or "") + event.arguments)
             elif type(event) is Finish:
                 self.ends += event.reason != "length"
             elif type(event) is Usage:
@@ -96,9 +129,23 @@ class UsageStage:
 
     def has_moved(self) -> bool:
         """Say whether text of the first choice has come since this was last asked."""
-        texts, seen = self.texts[0], self._seen
+        texts, seen = self.texts[0].pieces, self._seen
         self._seen = len(texts)
         return any(texts[seen:])
+
+    def fold(self) -> None:
+        """Keep of the texts what has to be kept until the end: a stream may have none.
+
+        That is all of them where their tokens may have to be counted, by the backend or by a
+        vocabulary, since tokens are not the same where a text is cut; with a prompt in front, which
+        does not count; and else how long they are.
+        """
+        exchange = self.exchange
+        counts = self.vocabulary is not None or (exchange.tokenize is not None and self.asked)
+        keeps = counts or (exchange.echo and not exchange.echoed)
+        for spoken in (*self.texts.values(), *self.reasoning.values()):
+            spoken.fold(keeps=keeps)
+        self._seen = len(self.texts[0].pieces)
 
     def is_plain(self) -> bool:
         """Say whether text passes, and is only kept in `texts`: it always does."""
@@ -114,7 +161,7 @@ class UsageStage:
             if not all(each.timed for each in (*self.earlier[:1], self.usage) if each is not None):
                 self.notes.add("usage_repeated")
         if self.usage is not None:
-            self.earlier.append(self.usage)
+            keep_told(self.earlier, self.usage, self.exchange.n)
 
     def _told(self) -> list[Usage]:
         return self.earlier if self.usage is None else [*self.earlier, self.usage]
@@ -180,9 +227,9 @@ class UsageStage:
     def _sizes(self) -> dict[int, int]:
         """Return the bytes of each choice that said something."""
         sizes: defaultdict[int, int] = defaultdict(int)
-        for pieces in (self.texts, self.reasoning):
-            for choice, texts in pieces.items():
-                if size := sum(len(text.encode()) for text in texts):
+        for each in (self.texts, self.reasoning):
+            for choice, spoken in each.items():
+                if size := spoken.size():
                     sizes[choice] += size
         return sizes
 
@@ -207,8 +254,8 @@ class UsageStage:
         """Return what each choice said besides reasoning, an echoed prompt left out."""
         exchange = self.exchange
         found = []
-        for choice, pieces in sorted(self.texts.items()):
-            text = "".join(pieces)
+        for choice, spoken in sorted(self.texts.items()):
+            text = "".join(spoken.pieces)
             if exchange.echo and not exchange.echoed:
                 text = text.removeprefix(exchange.prompt_of(choice) or "")
             found.append(text)
@@ -216,12 +263,13 @@ class UsageStage:
 
     def _thoughts(self) -> list[str]:
         """Return the reasoning of each choice that had any."""
-        return [text for text in map("".join, self.reasoning.values()) if text]
+        texts = ("".join(spoken.pieces) for spoken in self.reasoning.values())
+        return [text for text in texts if text]
 
     def _count_texts(self, texts: Iterable[str]) -> int | None:
         """Return how many tokens the texts are; None without a vocabulary that can count."""
-        vocabulary = self.exchange.tokens.vocabulary
-        if vocabulary is None or not vocabulary.counts:
+        vocabulary = self.vocabulary
+        if vocabulary is None:
             return None
         return sum(vocabulary.count(text) or 0 for text in texts)
 
@@ -237,7 +285,7 @@ class UsageStage:
                 self.notes.add("usage_from_timings")
             elif not (self.asked or usage.timed or exchange.asks_usage):
                 self.notes.add("usage_unasked")
-        if self.asked and self._thoughts() and not self._tells_reasoning():
+        if self.asked and _is_any(self.reasoning) and not self._tells_reasoning():
             usage = self._with_reasoning(usage, found)
         exchange.result.usage = usage
         return usage
@@ -275,7 +323,8 @@ class UsageStage:
             return self.counts.entries, "tokens"
         if self.scaled is not None:
             return self.scaled, "estimate"
-        return _estimate(sum(len(text.encode()) for text in texts)), "estimate"
+        dropped = sum(each.dropped for each in (*self.texts.values(), *self.reasoning.values()))
+        return _estimate(dropped + sum(len(text.encode()) for text in texts)), "estimate"
 
     def _tells_reasoning(self) -> bool:
         details = b"" if self.usage is None else bytes(self.usage.completion_details)
@@ -287,7 +336,8 @@ class UsageStage:
         if count is None:
             count = self._count_texts(self._thoughts())
         made = usage.completion or 0
-        if count is None or (count >= made and not self.counts.reasoned and any(self._contents())):
+        says = any(self._contents()) or any(spoken.dropped for spoken in self.texts.values())
+        if count is None or (count >= made and not self.counts.reasoned and says):
             return usage  # a text that the model wrote in longer tokens leaves none for the rest
         self.notes.add("reasoning_tokens_counted")
         told = bytes(usage.completion_details)
@@ -304,9 +354,8 @@ class UsageStage:
         """
         if usage.prompt == 0 and self.exchange.prompt_size:
             return True
-        pieces = [*self.texts.values(), *self.reasoning.values()]
         if usage.completion == 0:
-            return any(map(any, pieces)) and not self.exchange.echo
+            return (_is_any(self.texts) or _is_any(self.reasoning)) and not self.exchange.echo
         if (
             (usage.prompt, usage.completion) != (100, 100)
             or self.reasoning
@@ -316,7 +365,12 @@ class UsageStage:
         details = bytes(usage.prompt_details) or bytes(usage.completion_details)
         if details or "reasoning_content" in self.notes.fields:
             return False
-        return sum(len(piece.encode()) for texts in pieces for piece in texts) < 100
+        return sum(self._sizes().values()) < 100
+
+
+def _is_any(said: Mapping[int, Spoken]) -> bool:
+    """Say whether a choice said anything."""
+    return any(spoken.dropped or any(spoken.pieces) for spoken in said.values())
 
 
 def _estimate(size: int) -> int:

@@ -12,8 +12,8 @@ import re
 from typing import Final
 from urllib.parse import parse_qsl
 
+from wellspoken.adapters.backend_answer import error_of
 from wellspoken.adapters.requests.errors import RequestError, missing, short
-from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.http.responses import Reply
 from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.relay.admission import error_exchange

@@ -22,12 +22,12 @@ from typing import Any, Final
 
 from msgspec import Raw, structs
 
+from wellspoken.adapters.backend_answer import error_of
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.adapters.requests.errors import RequestError, missing
 from wellspoken.adapters.requests.renaming import asks_stream, decode_named, with_values
 from wellspoken.adapters.servers import registry
-from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.config.checks import counts_tokens
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay.admission import (

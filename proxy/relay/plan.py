@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
+from wellspoken.adapters.backend_answer import BackendAnswer
 from wellspoken.adapters.events import Event
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.servers.backend import Dialect
-from wellspoken.adapters.translate import BackendAnswer
 
 Outcome = Literal["amended", "as it was", "in vain"]
 

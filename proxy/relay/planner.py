@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from msgspec import structs
 
 from wellspoken.adapters import prompt_scores
+from wellspoken.adapters.backend_answer import BackendAnswer
 from wellspoken.adapters.events import Event
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.merge import Best, Merge, entries_in
@@ -21,7 +22,6 @@ from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.servers.backend import Endpoint
 from wellspoken.adapters.servers.prepare import lacks_in_streams
 from wellspoken.adapters.servers.stream_usage import asks_usage, refuses_usage
-from wellspoken.adapters.translate import BackendAnswer
 from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.plan import Amendment, BackendRequest, Outcome, Plan

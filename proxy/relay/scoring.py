@@ -14,6 +14,7 @@ from msgspec import Meta, Raw, ValidationError, json
 from msgspec.structs import replace
 
 from wellspoken.adapters import prompt_scores
+from wellspoken.adapters.backend_answer import error_of
 from wellspoken.adapters.events import UNKNOWN, Entry, Event, Extra, Finish, Logprobs, Text
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.repairs.context import Context
@@ -22,7 +23,6 @@ from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.shapes import Prompt
 from wellspoken.adapters.stages.tiling import TilingStage
 from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
-from wellspoken.adapters.translate import error_of
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import delays
 from wellspoken.proxy.relay.plan import BackendRequest

@@ -9,6 +9,7 @@ from msgspec import Raw, json
 from msgspec.structs import replace
 
 from tests.adapters.text_events import START, asked, entry, lp
+from wellspoken.adapters.backend_answer import BackendAnswer
 from wellspoken.adapters.events import (
     UNKNOWN,
     End,
@@ -23,7 +24,7 @@ from wellspoken.adapters.events import (
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.merge import Best, Merge, entries_in
 from wellspoken.adapters.tokens.table import NULL
-from wellspoken.adapters.translate import BackendAnswer, StreamTranslator
+from wellspoken.adapters.translate import StreamTranslator
 
 
 def parts_of(exchange: Exchange, source: str = "backend") -> list[Exchange]:

@@ -15,9 +15,10 @@ from tests.corpus import checked_request
 from tests.examples import examples
 from tests.fold import comparable, fold, payloads
 from tests.replay import exchange
+from wellspoken.adapters.backend_answer import BackendAnswer
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.merge import Merge
-from wellspoken.adapters.translate import BackendAnswer, StreamTranslator
+from wellspoken.adapters.translate import StreamTranslator
 
 DONE = b"data: [DONE]\n\n"
 PROMPT = 7

@@ -13,8 +13,9 @@ from tests.examples import examples
 from tests.fakes.upstream import DONE, event
 from tests.fold import fold
 from tests.replay import exchange
+from wellspoken.adapters.backend_answer import BackendAnswer
 from wellspoken.adapters.rest import Rest
-from wellspoken.adapters.translate import BackendAnswer, StreamTranslator
+from wellspoken.adapters.translate import StreamTranslator
 
 Json = dict[str, Any]
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}

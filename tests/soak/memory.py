@@ -94,8 +94,8 @@ async def crowd(requests: int, limit: int) -> list[Line]:
 async def slow_readers(clients: int) -> list[Line]:
     """Ask for streams of 4 MB, so many, and read none of them; then leave.
 
-    Their logprobs are large and their text is small, since a stream's own text is kept to its end
-    (tokens are counted of it where the backend does not).
+    Their logprobs are large and their text is small: text is held besides what is on its way, up to
+    64 KB of it, and all where tokens may have to be counted of it.
     """
     top = [{"token": chr(97 + n), "logprob": -1.0 - n, "bytes": [97 + n]} for n in range(20)]
     entry = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": top}

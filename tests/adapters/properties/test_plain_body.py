@@ -24,10 +24,11 @@ from tests.corpus import Fixture, fixtures
 from tests.examples import examples
 from tests.replay import NOW, exchange, surroundings
 from wellspoken.adapters import plain_body
+from wellspoken.adapters.backend_answer import BackendAnswer
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.adapters.tokens.tokenize import NOTHING
-from wellspoken.adapters.translate import BackendAnswer, StreamTranslator, translate_body
+from wellspoken.adapters.translate import StreamTranslator, translate_body
 
 SOURCE = Source()
 JSON = "application/json"

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.replay import exchange
-from wellspoken.adapters.translate import error_of
+from wellspoken.adapters.backend_answer import error_of
 
 
 @pytest.mark.parametrize(

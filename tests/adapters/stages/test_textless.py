@@ -31,8 +31,9 @@ from tests.answers import (
 from tests.replay import body as replay_body
 from tests.replay import exchange, stream_of_body
 from tests.replay import stream as replay_stream
+from wellspoken.adapters.backend_answer import BackendAnswer
 from wellspoken.adapters.merge import Merge
-from wellspoken.adapters.translate import BackendAnswer, StreamTranslator
+from wellspoken.adapters.translate import StreamTranslator
 
 EMPTY: Json = {"content": [], "refusal": None}
 EMPTY_ARRAYS: Json = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
