@@ -6,11 +6,12 @@ import asyncio
 
 from tests.clock import skip
 from tests.waiting import until
-from wellspoken.proxy.upstream.link.connections import TRIAL, Connections
+from wellspoken.proxy.upstream.link import connections as module
+from wellspoken.proxy.upstream.link.connections import Connections
 
 
 async def pass_trial(connections: Connections) -> None:
     """Let the connection that is on trial outlast it."""
     await asyncio.sleep(0)
-    skip(TRIAL)
+    skip(module.TRIAL)
     await until(lambda: connections.idle)
