@@ -34,6 +34,7 @@ def sections(short: bool) -> dict[str, Section]:
         "workers": lambda: kills.workers(some(2, 20)),
         "memory": lambda: memory.prefill(some(60, 200)),
         "crowd": lambda: memory.crowd(some(80, 200), some(2**27, 2**28)),
+        "large answers": lambda: memory.large_answers(8),
         "slow readers": lambda: memory.slow_readers(some(30, 200)),
         "store": lambda: stored.stored(*((20, 60_000) if short else (1000, 60_000))),
         "unread": lambda: held.unread(some(20, 200)),
