@@ -8,11 +8,12 @@ the prompt.
 from __future__ import annotations
 
 from codecs import utf_8_decode
+from collections.abc import Sequence
 from operator import itemgetter
 
 from msgspec import Raw, Struct, json
 
-from wellspoken.adapters.events import UNKNOWN, Alternative, Entry
+from wellspoken.adapters.events import UNKNOWN, Alternative, Entry, Logprobs
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.tokens.table import NULL, token_id
 
@@ -31,17 +32,60 @@ class LogprobArrays(Struct, gc=False):
 
 
 class ArrayWriter:
-    """The arrays of one choice, made piece by piece: a call goes on where the last one ended."""
+    """The arrays of one choice, made piece by piece: a call goes on where the last one ended.
 
-    __slots__ = ("k", "leading", "notes", "offset", "pending", "table")
+    `offset`: where the last entry's text ended; `said`: where the last text did, which is the same
+    if the entries are the text.
+    """
+
+    __slots__ = ("k", "leading", "notes", "offset", "pending", "said", "table")
 
     def __init__(self, exchange: Exchange, choice: int) -> None:
         self.table = exchange.tokens
         self.notes = exchange.notes
         self.k = exchange.k
         self.leading = exchange.echo  # the next token is a prompt's first: nothing precedes it
-        self.offset = 0 if exchange.echo else len(exchange.prompt_of(choice) or "")
+        self.offset = self.said = 0 if exchange.echo else len(exchange.prompt_of(choice) or "")
         self.pending = b""  # the beginning of a character, which `offset` does not count yet
+
+    def write(self, text: str, lp: Logprobs | None) -> LogprobArrays | None:
+        """Return the arrays of the choice's next text, None if it came without entries."""
+        before, begin, self.said = self.offset, self.said, self.said + len(text)
+        if lp is None:
+            return None
+        arrays = self(lp.entries)
+        if before != begin or self.offset > self.said:
+            self._move(arrays, lp.entries, before, begin)
+        return arrays
+
+    def _move(self, arrays: LogprobArrays, entries: list[Entry], before: int, begin: int) -> None:
+        """Let the offsets be in a text that begins there, though the last entry ended `before`.
+
+        What stands between came without entries. If these are longer than their text, they are of
+        that, too, and end where it does; if they are no part of it at all, none is behind its end.
+        """
+        end, shift = self.said, 0
+        if not any(each.bytes == NULL and token_id(each.token) is not None for each in entries):
+            shift = max(min(begin, end - (self.offset - before)) - before, 0)
+        arrays.text_offset = [min(offset + shift, end) for offset in arrays.text_offset]
+        self.offset += shift
+        if self.offset > end:
+            self.offset, self.pending = end, b""
+
+    def write_all(
+        self, texts: Sequence[str], scores: Sequence[Logprobs | None]
+    ) -> LogprobArrays | None:
+        """Return the arrays of all of a choice's texts, None if none had entries."""
+        parts = [part for part in map(self.write, texts, scores) if part is not None]
+        if not parts:
+            return None
+        whole = parts[0]
+        for part in parts[1:]:
+            whole.tokens += part.tokens
+            whole.token_logprobs += part.token_logprobs
+            whole.top_logprobs += part.top_logprobs
+            whole.text_offset += part.text_offset
+        return whole
 
     def __call__(self, entries: list[Entry]) -> LogprobArrays:
         """Return the arrays of the choice's next entries. Hot: plain tokens cost a look-up."""

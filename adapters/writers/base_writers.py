@@ -15,6 +15,7 @@ from wellspoken.adapters.events import (
     Extra,
     Fault,
     Finish,
+    Logprobs,
     Open,
     Reason,
     Reasoning,
@@ -68,11 +69,14 @@ class ToolCallObject(Struct, gc=False):
 
 
 class ChoiceFold(Struct, eq=False):
-    """What came of one choice; `opened_by_call` is None until something came that is no role."""
+    """What came of one choice; `scores` has the entries of each piece of `text`.
+
+    `opened_by_call` is None until something came that is no role.
+    """
 
     text: list[str] = []
     reasoning: list[str] = []
-    entries: list[Entry] | None = None
+    scores: list[Logprobs | None] = []
     refusal: str | None = None
     refused: list[Entry] | None = None
     calls: list[ToolCallObject] = []
@@ -116,10 +120,7 @@ class BodyWriter(ABC):
             folded.opened_by_call = type(event) is ToolDelta
         if type(event) is Text:
             folded.text.append(event.text)
-            if event.lp is not None:
-                if folded.entries is None:
-                    folded.entries = []
-                folded.entries += event.lp.entries
+            folded.scores.append(event.lp)
         elif type(event) is Finish:
             folded.reason = event.reason or "stop"
         elif isinstance(event, Piece):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -72,8 +73,10 @@ class ChatBody(BodyWriter):
         elif folded.calls:
             message.tool_calls = folded.calls
         logprobs = None
-        if folded.entries is not None or folded.refused is not None:
-            logprobs = ChatLogprobs(folded.entries, folded.refused)
+        scored = [lp.entries for lp in folded.scores if lp is not None]
+        if scored or folded.refused is not None:
+            entries = list(chain.from_iterable(scored)) if scored else None
+            logprobs = ChatLogprobs(entries, folded.refused)
         choice = ChatBodyChoice(index, message, logprobs, folded.reason)
         if not folded.extras:
             return choice

@@ -31,8 +31,7 @@ class CompletionBody(BodyWriter):
         drop(event, self.exchange)
 
     def _write_choice(self, index: int, folded: ChoiceFold) -> CompletionChoice | Raw:
-        entries = folded.entries
-        logprobs = None if entries is None else ArrayWriter(self.exchange, index)(entries)
+        logprobs = ArrayWriter(self.exchange, index).write_all(folded.text, folded.scores)
         reason = None if folded.reason is None else text_reason(folded.reason)
         choice = CompletionChoice("".join(folded.text), index, logprobs, reason)
         return Raw(with_extras(encode(choice), folded.extras)) if folded.extras else choice

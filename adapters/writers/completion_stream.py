@@ -32,11 +32,11 @@ class CompletionStream(StreamWriter):
 
     def text(self, event: Text, out: bytearray) -> None:
         logprobs = b"null"
-        if event.lp is not None:
+        if self.exchange.logprobs:
             arrays = self.arrays.get(event.choice)
             if arrays is None:
                 arrays = self.arrays[event.choice] = ArrayWriter(self.exchange, event.choice)
-            logprobs = encode(arrays(event.lp.entries))  # for a raw one too: offsets go on
+            logprobs = encode(arrays.write(event.text, event.lp))  # for a raw one: offsets go on
         if not self._pass_raw(event.raw, out):
             self._chunk(event.choice, encode(event.text), out, logprobs)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -189,6 +189,13 @@ def test_an_alternative_that_nothing_is_known_of_has_an_empty_key() -> None:
 # Properties
 
 
+def characters(pieces: Sequence[bytes]) -> list[int]:
+    """Return which character of the text each token begins in."""
+    ends = accumulate(pieces, initial=b"")
+    starts = [before + data[:1] for before, data in zip(ends, pieces, strict=False)]
+    return [len(start.decode("utf-8", "replace")) - 1 for start in starts]
+
+
 def wrong(found: dict[str, list[Any]], prompt: str, pieces: Sequence[bytes], k: int) -> list[str]:
     """Return what is wrong with the arrays of tokens of these bytes, none of them empty."""
     problems = []
@@ -196,12 +203,9 @@ def wrong(found: dict[str, list[Any]], prompt: str, pieces: Sequence[bytes], k: 
         problems.append("length")
     if found["text_offset"] != sorted(found["text_offset"]):
         problems.append("order of offsets")
-    before = b""
-    for data, offset in zip(pieces, found["text_offset"], strict=False):
-        character = len((before + data[:1]).decode("utf-8", "replace")) - 1
+    for character, offset in zip(characters(pieces), found["text_offset"], strict=False):
         if offset != len(prompt) + character:
             problems.append("offset")
-        before += data
     for token, number, top in zip(*(found[name] for name in NAMES[:3]), strict=False):
         values = list(top.values())
         if values != sorted(values, reverse=True) or len(values) > k + 1:
@@ -255,11 +259,12 @@ def test_a_streams_arrays_are_the_bodys(data: st.DataObject) -> None:
     prompt = data.draw(st.sampled_from(["", "Say", "né\U0001f600"]))
     entries = data.draw(entries_of(pieces, k))
     events: list[Event] = []
-    rest = entries
-    while rest:
-        size = data.draw(st.integers(1, len(rest)))
-        events.append(Text(0, "x", lp(*rest[:size])))
-        rest = rest[size:]
+    text = b"".join(pieces).decode("utf-8", "replace")
+    starts, at = [*characters(pieces), len(text)], 0
+    while at < len(entries):
+        end = data.draw(st.integers(at + 1, len(entries)))
+        events.append(Text(0, text[starts[at] : starts[end]], lp(*entries[at:end])))
+        at = end
     joined: dict[str, list[Any]] = {name: [] for name in NAMES}
     for chunk in written(scored(k, prompt), *events):
         for name, values in json.loads(chunk)["choices"][0]["logprobs"].items():

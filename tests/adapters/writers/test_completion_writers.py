@@ -11,7 +11,18 @@ import pytest
 from msgspec import Raw
 from openai.types import Completion
 
-from tests.adapters.text_events import HEAD, START, asked, body, entry, lp, row, scored, written
+from tests.adapters.text_events import (
+    HEAD,
+    START,
+    asked,
+    body,
+    entry,
+    lp,
+    row,
+    scored,
+    silent,
+    written,
+)
 from tests.fold import payloads
 from wellspoken.adapters.events import (
     End,
@@ -135,6 +146,46 @@ def test_a_stream_with_logprobs_goes_on_counting() -> None:
         logprobs='{"tokens":[" you"],"token_logprobs":[-1.25],"top_logprobs":[{" you":-1.25}],'
         '"text_offset":[4]}',
     )
+
+
+UNEVEN = {
+    "text without entries before": ([Text(0, "ab"), Text(0, "cd", lp(entry("cd")))], [[4]]),
+    "text without entries between": (
+        [Text(0, "ab", lp(entry("ab"))), Text(0, "é"), Text(0, "c", lp(entry("c")))],
+        [[2], [5]],
+    ),
+    "entries that are more than the text": (
+        [Text(0, "ab", lp(entry("abcd"), entry("e"))), Text(0, "c", lp(entry("c")))],
+        [[2, 4], [4]],
+    ),
+    "entries that are less than the text": (
+        [Text(0, "abc", lp(entry("a"))), Text(0, "d", lp(entry("d")))],
+        [[2], [5]],
+    ),
+    "a character that never came": (
+        [Text(0, "\ufffd", lp(entry(b"\xf0\x9f"))), Text(0, "ab", lp(entry("a"), entry("b")))],
+        [[2], [3, 4]],
+    ),
+    "entries behind all of the text": (
+        [Text(0, "ab"), Text(0, "c"), Text(0, "", lp(entry("ab"), entry("c")))],
+        [[2, 4]],
+    ),
+    "an entry of text before, too": ([Text(0, "Hel"), Text(0, "lo", lp(entry("Hello")))], [[2]]),
+    "a text that nobody tells": (
+        [Text(0, "ab"), Text(0, "c", lp(silent("token_id:7"))), Text(0, "d", lp(entry("d")))],
+        [[2], [5]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_an_offset_is_where_its_text_stands_whatever_has_entries(name: str) -> None:
+    """The mutant that counts what has entries alone is behind the text (L.offset)."""
+    events, offsets = UNEVEN[name]
+    found = [json.loads(x)["choices"][0]["logprobs"] for x in written(scored(0, "né"), *events)]
+    assert [x["text_offset"] for x in found if x] == offsets
+    whole = json.loads(body(scored(0, "né"), *events))["choices"][0]["logprobs"]
+    assert whole == {key: [v for x in found if x for v in x[key]] for key in whole}
 
 
 def test_nothing_is_written_after_the_end_or_a_fault() -> None:
