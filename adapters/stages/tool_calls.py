@@ -27,8 +27,8 @@ far as it is known: `tool_call_name_in_pieces`. The offered tools tell: two name
 one is no tool's are one if a tool's name begins with both. So a call whose name more may follow is
 not open before another piece came.
 
-What stands behind whole arguments and is no value, such as one more brace, is left out
-(`tool_arguments_trailing`).
+What stands behind whole arguments and is no value, such as one more brace, is left out, as is all
+that comes of a whole call behind the next one's begin (`tool_arguments_trailing`).
 
 Arguments that begin with all that came before them say that once more (Baidu Qianfan; Hermes Agent
 PR #35718, Vercel AI PR #15888; vLLM's last chunk, with other white space), and only the rest of
@@ -396,6 +396,9 @@ class ToolCallStage:
         if event.id or event.name:
             self.notes.add("tool_call_head_repeated")
         if not added:
+            return
+        if call.n < next(iter(known.unready), known.opened - 1):  # one behind it was written
+            self.notes.add("tool_arguments_trailing")
             return
         if event.id or event.name or event.n != call.n or event.arguments != added:
             event = ToolDelta(event.choice, call.n, None, None, added)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.adapters.stages.test_calls_pieces import WHOLE, streamed
+from tests.adapters.stages.test_calls_pieces import WHOLE, piece, streamed
 from tests.answers import TWO, Json, body, call, choice, chunk, completion, end, message, stream
 
 
@@ -74,3 +74,16 @@ def test_a_limit_within_what_may_be_a_call_again_leaves_that_as_it_is() -> None:
     parts = [chunk({"tool_calls": [x]}) for x in (at(0, WHOLE), at(1, '{"b"'))]
     said = stream([chunk(message(None)), *parts, end("length")], TWO)
     assert [x[2] for x in said.calls] == [WHOLE, '{"b"']
+
+
+@pytest.mark.parametrize(
+    ("first", "late"), [(WHOLE, "\n"), (WHOLE + WHOLE, " "), ('city="Bern"', ", n=1")]
+)
+def test_what_comes_of_a_whole_call_behind_the_next_ones_begin_is_left_out(
+    first: str, late: str
+) -> None:
+    """The mutant that lets it pass breaks rule 4.index: a client has closed that call."""
+    one, two = at(0, first), at(1, WHOLE[:5], "g", "y")
+    said = streamed([one], [two], [piece(late)], [piece(WHOLE[5:], 1)])
+    assert [x[1:] for x in said.calls] == [("f", first), ("g", WHOLE)]
+    assert said.repairs == {"tool_arguments_trailing": 1}
