@@ -59,6 +59,7 @@ class LlamaCppNative(Framed):
         self.choices: defaultdict[int, _NativeChoice] = defaultdict(_NativeChoice)
         self.counts: dict[int, tuple[int | None, int | None]] = {}
         self.begun = False
+        self.start: Start | None = None
         self.hybrid: Hybrid | None = None
 
     def close(self) -> list[Event]:
@@ -143,7 +144,7 @@ class LlamaCppNative(Framed):
 
     def _hybrid(self, payload: dict[str, Any]) -> None:
         if self.hybrid is None:
-            self.hybrid = Hybrid(self.exchange, self.pieces.whole)
+            self.hybrid = Hybrid(self.exchange, self.pieces.whole, self.start)
             self.begun = True
         events = self.hybrid.answer(payload)
         self.pieces.out += events
@@ -159,7 +160,8 @@ class LlamaCppNative(Framed):
             self.notes.add("native_answer")
             prefix = PREFIXES[self.exchange.kind]
             name = prefix + self.exchange.new_id()
-            self.pieces.out.append(Start(name, self.exchange.now, self.exchange.model))
+            self.start = Start(name, self.exchange.now, self.exchange.model)
+            self.pieces.out.append(self.start)
         index = event.index or 0
         opened = index in self.choices
         choice = self.choices[index]

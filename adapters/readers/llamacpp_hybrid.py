@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wellspoken.adapters.events import Event
+from wellspoken.adapters.events import Event, Start
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.readers.llamacpp_wire import FLAGS, KEYS
 from wellspoken.adapters.readers.opening import Opening
@@ -31,11 +31,15 @@ _REASONS = frozenset((*FLAGS, "stop_type"))
 
 
 class Hybrid:
-    """The reader of one such answer, a body (`whole`) or a stream; `ended`: it failed."""
+    """The reader of one such answer, a body (`whole`) or a stream; `ended`: it failed.
 
-    def __init__(self, exchange: Exchange, whole: bool) -> None:
+    `start`: its envelope, if native events told that before.
+    """
+
+    def __init__(self, exchange: Exchange, whole: bool, start: Start | None) -> None:
         self.exchange = exchange
         self.whole = whole
+        self.start = start
         self.opening: Opening | None = None
         self.native = False
 
@@ -51,6 +55,7 @@ class Hybrid:
         if self.opening is None:
             text = any(isinstance(x, dict) and "text" in x for x in choices)
             self.opening = Opening(Pieces(Context(self.exchange, text=text)))
+            self.opening.start = self.start
             self.opening.pieces.whole = self.whole
         pieces = self.opening.pieces
         if not KEYS.isdisjoint(payload):

@@ -20,7 +20,7 @@ from tests.native import (
     texts,
     tokens,
 )
-from wellspoken.adapters.events import UNKNOWN, End
+from wellspoken.adapters.events import UNKNOWN, End, Start
 from wellspoken.adapters.readers.llamacpp_answer import LlamaCppNative
 
 
@@ -100,6 +100,17 @@ def test_a_plain_completion_is_read_without_calling_it_native() -> None:
     found = body(asked, {"choices": [choice], "object": "text_completion"})
     assert "native_answer" not in asked.notes.counts
     assert (texts(found), reasons(found)) == ("Ha", {0: "stop"})
+
+
+def test_native_events_among_hybrid_ones_are_one_answer() -> None:
+    """The mutant with an envelope for each dialect changes the id within a stream (6.constant)."""
+    other = {"id": "cmpl-other0123456789", "created": 1733150000, "model": "other"}
+    for events in ([piece("Ha"), hybrid({}, **other)], [hybrid({}, **other), piece("Ha")]):
+        asked = exchange(logprobs=False)
+        found = LlamaCppNative(asked).feed(sse(*events))
+        assert [type(event) for event in found].count(Start) == 1
+        changed = {f"{key}_changes": 1 for key in other} if events[0] != hybrid({}, **other) else {}
+        assert changed.items() <= asked.notes.counts.items()
 
 
 def test_an_openai_like_end_is_one_too() -> None:
