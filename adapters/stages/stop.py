@@ -3,6 +3,8 @@
 Most backends cut there already; some leave the stop string in, some honour only the first few.
 Text is held back only while it may be the beginning of a stop string, so a stream waits for less
 than the longest one. Entries run ahead of held text; the tiling stage cuts them to what is written.
+A reason beside text waits with it, since servers that put one there may put it on every chunk, and
+a stop string may go on behind it.
 
 With vLLM's and SGLang's `include_stop_str_in_output` the text ends behind the stop string instead.
 Then nothing is held back: all that a stop string may begin with is the client's anyway.
@@ -22,6 +24,7 @@ class StopStage:
         self.stops = tuple(stop for stop in exchange.stops if stop)
         self.n = exchange.n
         self.held: dict[int, str] = {}
+        self.waiting: dict[int, Finish] = {}  # reasons that came beside what is held
         self.prompts = Prompts(exchange) if exchange.echo and not exchange.echoed else None
         self.stopped: set[int] = set()
         self.keeps = exchange.keeps_stop
@@ -50,6 +53,9 @@ class StopStage:
             if self.keeps:
                 out.append(event)
                 continue
+            if type(event) is Finish and not event.alone and choice in self.held:
+                self.waiting[event.choice] = event
+                continue
             if type(event) is Finish or type(event) is ToolDelta:
                 self._release(event.choice, out)
             elif type(event) is End or type(event) is Fault:  # a chunk's counts end nothing
@@ -69,6 +75,7 @@ class StopStage:
         if found is not None:
             self.notes.add("stop_enforced")
             self.stopped.add(event.choice)
+            self.waiting.pop(event.choice, None)
             out.append(Text(event.choice, text[: found[1]], event.lp))
             out.append(Finish(event.choice, "stop", False))
             return
@@ -80,6 +87,8 @@ class StopStage:
         if size:
             self.held[event.choice] = text[len(text) - size :]
         out.append(Text(event.choice, text[: len(text) - size], event.lp))
+        if not size:
+            self._release(event.choice, out)
 
     def _keep(self, event: Text, out: list[Event]) -> None:
         """Write the text up to the end of the first stop string; `held` is what was written."""
@@ -129,9 +138,11 @@ class StopStage:
         return min(((at + len(stop), at) for at, stop in places if at >= 0), default=None)
 
     def _release(self, choice: int, out: list[Event]) -> None:
-        held = self.held.pop(choice, "")
+        held, reason = self.held.pop(choice, ""), self.waiting.pop(choice, None)
         if held:
             out.append(Text(choice, held))
+        if reason is not None:
+            out.append(reason)
 
 
 def _goes_on(event: Event) -> bool:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tests.answers import (
     TOOL,
+    Json,
     ask,
     body,
     call,
@@ -91,6 +92,23 @@ def test_nothing_comes_after_the_stop_string() -> None:
     said = stream([role(), say("Hi###"), say("more"), delta, end("length")], ASKED)
     assert (said.message["content"], said.choice["finish_reason"]) == ("Hi", "stop")
     assert "tool_calls" not in said.message
+
+
+@pytest.mark.parametrize("asked", [ASKED, {**ASKED, "logprobs": True}], ids=["text", "scored"])
+def test_a_reason_on_every_chunk_ends_no_stop_string(asked: Json) -> None:
+    """The mutant that writes what is held for any reason lets the stop string through."""
+    parts = [say(text, finish_reason="length") for text in ("Hi", "E", "N", "D", "!")]
+    if "logprobs" in asked:
+        for part in parts:
+            shown = part["choices"][0]
+            shown["logprobs"] = {"content": [entry(shown["delta"]["content"])], "refusal": None}
+    for size, content in ((5, "Hi"), (3, "HiEN")):
+        for done in (True, False):
+            said = stream([role(), *parts[:size]], asked, done=done)
+            assert said.message["content"] == content
+            assert said.choice["finish_reason"] == ("stop" if size == 5 else "length")
+            if "logprobs" in asked:
+                assert "".join(row["token"] for row in said.entries) == content
 
 
 def test_choices_stop_each_for_itself() -> None:
