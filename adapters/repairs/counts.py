@@ -221,7 +221,11 @@ def _details(
         number = count(item)
         if name in known and number is not None:
             kept[name] = number
-        elif item is not None:
+            if type(item) is not int:
+                context.note("shape_unusual")
+        elif item is None:
+            context.note("null_key_omitted")
+        else:
             context.notes.drop(f"usage.{key}.{name}")
     return kept
 

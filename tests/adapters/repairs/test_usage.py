@@ -146,6 +146,18 @@ def test_a_detail_that_no_number_holds_takes_nothing_with_it(name: str, number: 
     assert usage(stream([*parts, sent[1]], ASKED)) == (5, 2)
 
 
+@pytest.mark.parametrize(("given", "wanted"), [("1", 1), (2.0, 2), (None, None)])
+def test_a_detail_of_another_type_does_not_pass_as_it_came(given: Any, wanted: int | None) -> None:
+    """The mutant that notes nothing sends a stream's usage on with a text or null as a count."""
+    told = {**USAGE, "prompt_tokens_details": {"audio_tokens": 3, "cached_tokens": given}}
+    last = {**chunk({}), "choices": [], "usage": told}
+    parts = [{**part, "usage": None} for part in (role(), say("Hi"), end())]
+    for said in (stream([*parts, last], ASKED), body(completion(usage=told))):
+        details = said.answer["usage"]["prompt_tokens_details"]
+        assert details == {"audio_tokens": 3} | ({"cached_tokens": wanted} if wanted else {})
+        assert all(type(count) is int for count in details.values())
+
+
 def test_details_under_their_newer_names() -> None:
     given = {
         "input_tokens": 5,

@@ -91,7 +91,7 @@ CASES: dict[str, tuple[Json, Json, dict[str, int]]] = {
     "details that are none": (
         {**USAGE, "prompt_tokens_details": "x", "completion_tokens_details": {"x": 1, "y": None}},
         USAGE,
-        {"extra_field_dropped": 2},
+        {"extra_field_dropped": 2, "null_key_omitted": 1},
     ),
     "deepseek: cache hits": (
         {**USAGE, "prompt_cache_hit_tokens": 3, "prompt_cache_miss_tokens": 2},
