@@ -296,7 +296,9 @@ def is_part(entry: Entry, undo: Undo | None = None) -> bool:
 
 
 def blank(entry: Entry, notes: Notes) -> None:
-    """Leave no U+FFFD in an alternative whose bytes are unknown: it is a part of a character."""
+    """Leave no U+FFFD in tokens whose bytes are unknown: they are parts of a character."""
+    if entry.bytes == NULL and "\ufffd" in entry.token:
+        own_nothing(entry, notes)
     for row in entry.top_logprobs:
         if row.bytes == NULL and "\ufffd" in row.token:
             notes.add("logprobs_alternative_blank")

@@ -307,3 +307,11 @@ def test_of_two_positions_without_their_own_tokens_neither_is_all_of_the_text() 
     tops = {"top_logprobs": [{"ab": -2.0, "a": -1.0}, {"b": -3.0, "c": -4.0}]}
     said = stream([role(), say("ab", logprobs=tops), end()], scored(k=2))
     assert said.rows == [("a", -1.0, [97]), ("b", -3.0, [98])]
+
+
+def test_a_part_among_texts_that_nobody_tells_shows_no_u_fffd() -> None:
+    """The mutant that writes such entries as they came breaks rule 7.null."""
+    assert [row["token"] for row in tile("a" + PART, "token_id:7", PART).entries] == [
+        "token_id:7",
+        "",
+    ]
