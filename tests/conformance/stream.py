@@ -82,6 +82,8 @@ def _choice(choice: dict[str, Any], event: str, state: State) -> None:
     seen = state.choices[index]
     report.check(seen.finish is None, "1.once", at, "after the choice's end")
     _delta(delta, seen, f"{at} delta", state)
+    if "content" in delta and "role" not in delta and choice.get("logprobs"):
+        seen.opened = True  # an empty content, which is there for its entries
     _reason(choice, delta, seen, at, state)
     texts = {key: delta.get(key) for key in ("content", "refusal")}
     if all(text is None or isinstance(text, str) for text in texts.values()):

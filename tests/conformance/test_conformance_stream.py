@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -250,3 +251,24 @@ def test_openai_s_own_first_chunk_of_a_call_passes() -> None:
     request = STREAMS["tools"].request
     assert request.model == MODEL
     assert check_stream(sse(chunks), request) == []
+
+
+@pytest.mark.parametrize(
+    ("last", "rules"), [("assistant", {"json"}), ("user", {"json", "3.first"})]
+)
+def test_a_chunk_with_a_key_twice_is_read_with_its_last_value(last: str, rules: set[str]) -> None:
+    role = b'"role":"assistant"'
+    data = sse(STREAMS["plain"].answer).replace(role, role + b',"role":"%b"' % last.encode(), 1)
+    assert {v.rule for v in check_stream(data, STREAMS["plain"].request)} == rules
+
+
+@pytest.mark.parametrize(("scored", "rules"), [(True, set()), (False, {"3.null"})])
+def test_an_empty_content_opens_a_choice_where_it_has_entries(
+    scored: bool, rules: set[str]
+) -> None:
+    own = {"token": "", "logprob": -0.5, "bytes": None, "top_logprobs": []}
+    given = {"content": [own], "refusal": None} if scored else None
+    first = call(0, "{}", id="call_1", name="f")
+    chunks = [role(), chunk({"content": ""}, logprobs=given), first, finish("tool_calls")]
+    request = replace(STREAMS["tools"].request, logprobs=True)
+    assert {v.rule for v in check_stream(sse(chunks), request)} == rules

@@ -12,23 +12,27 @@ def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    twice = {key for key in keys if keys.count(key) > 1}
-    if twice:
-        raise ValueError(f"duplicate keys {sorted(twice)}")
-    return dict(pairs)
-
-
 def load_object(data: bytes, report: Report, where: str) -> dict[str, Any] | None:
-    """Return the JSON object in `data`, None (and a violation) if it is not one."""
+    """Return the JSON object in `data`, None (and a violation) if it is not one.
+
+    Of a key that stands twice, which is one too, the last value counts, as for all clients.
+    """
+    twice: set[str] = set()
+
+    def read_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice.update(key for key in found if keys.count(key) > 1)
+        return found
+
     try:
-        value = json.loads(
-            data.decode(), parse_constant=_no_constant, object_pairs_hook=_no_duplicates
-        )
+        value = json.loads(data.decode(), parse_constant=_no_constant, object_pairs_hook=read_pairs)
     except ValueError as error:  # both decode errors are
         report.add("json", where, error)
         return None
+    if twice:
+        report.add("json", where, f"duplicate keys {sorted(twice)}")
     if not isinstance(value, dict):
         report.add("json", where, "not an object")
         return None

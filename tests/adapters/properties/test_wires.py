@@ -26,12 +26,6 @@ def is_json(fixture: Fixture) -> bool:
         return False
 
 
-DISORDER = {"L.offset", "4.index", "6.constant"}
-"""What an answer in disorder is known not to hold: text without logprobs before text with them is
-not in the offsets of what follows, pieces of a call behind the next one pass as such, and another
-server's events in between may bring another envelope.
-"""
-
 RECORDED = [fixture for fixture in ALL if is_json(fixture)]
 TOLD = [x for x in RECORDED if x.name not in WAIVED and facts_of(x) is not None]
 
@@ -49,9 +43,11 @@ def broken_rules(original: Fixture, changed: Fixture, seed: int = 0) -> set[str]
 def test_a_disturbed_answer_is_still_one(fixture: Fixture, seed: int) -> None:
     outcome = replay(fixture, lambda raw: at_random(raw, seed))
     found = violations(fixture, outcome, None)
-    # An extension's value passes as it came, with keys that its server doubled.
+    # What needs no repair passes as it came, with keys that its server doubled.
     rules = {x.rule for x in found if not x.detail.startswith("duplicate keys")}
-    assert rules <= UNKNOWN | DISORDER
+    if b'"tool_calls":' in outcome.body:
+        rules.discard("stop")  # a call between two texts is of what the model wrote between them
+    assert rules <= UNKNOWN
     as_other(fixture)
 
 
