@@ -180,6 +180,7 @@ class Child:
         # What could not be killed may hold the log open for long.
         await asyncio.wait([self._relaying], timeout=LAST_WORDS_SECONDS)
         self._relaying.cancel()
+        await asyncio.wait([self._relaying])  # for the line that says what was left out
         self._printed.close()
         return code
 

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from tests.clock import own_time
 from tests.engine.processes import FAMILY, family, lives, living, runtime
-from tests.waiting import SECONDS, block_until
+from tests.waiting import SECONDS, block_until, until
 from wellspoken.engine import child as children
 from wellspoken.engine import shim
 from wellspoken.engine.child import Child
@@ -289,23 +288,47 @@ async def test_no_file_descriptors_for_it_is_an_engine_error(
         await spawn("", [])
 
 
+async def test_what_was_left_out_is_said_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is still open, or its relay still rests, when nobody waits for it any longer."""
+    monkeypatch.setattr(children, "LAST_WORDS_SECONDS", 0.1)
+    monkeypatch.setattr(children, "REST", 1e9)
+    log: list[str] = []
+    code = f"import os; os.write(2, b'x\\n' * {LINES_A_SECOND + 7})"
+    child = await spawn(code, log)
+    await until(lambda: log)
+    await child.wait()
+    assert log[LINES_A_SECOND:] == ["kid: [7 more lines in a second, left out]"]
+
+
 @pytest.mark.parametrize("flood", ["\\n", "x\\n", "x\\r"])
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_a_flood_of_log_leaves_time_for_the_rest(
-    run: Callable[[Coroutine[None, None, None]], None], flood: str
+    run: Callable[[Coroutine[None, None, None]], None],
+    flood: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Its work takes a quarter of the time, however seldom this process gets a processor."""
+    taken: list[tuple[float, float]] = []
+    feed = children.LogRelay.feed
+
+    def note(relay: children.LogRelay, data: bytes) -> None:
+        began = time.monotonic()
+        feed(relay, data)
+        taken.append((began, time.monotonic()))
+
+    monkeypatch.setattr(children.LogRelay, "feed", note)
+
     async def main() -> None:
         code = f"import os\nwhile True: os.write(2, b'{flood}' * 30_000)"
         child = await spawn(code, [])
-        await asyncio.sleep(0.5)
-        turns, end = 0, own_time() + 0.5
-        while own_time() < end:
-            await asyncio.sleep(0)
-            turns += 1
-        assert turns > 50  # without the pauses some 5, or none
-        await child.kill()
+        try:
+            await until(lambda: len(taken) > 20)
+        finally:
+            await child.kill()
 
     run(main())
+    worked = sum(ended - began for began, ended in taken[:-1])
+    assert taken[-1][0] - taken[0][0] > 3 * worked  # without the pauses little more than `worked`
 
 
 def opened() -> list[str]:
