@@ -33,6 +33,7 @@ from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, envelope, ra
 from tests.proxy.endpoints.test_chat_body import BROKEN
 from tests.proxy.upstream.trials import pass_trial
 from tests.waiting import until
+from wellspoken.proxy.upstream.link import response as link
 
 WORDS = ["Hello", " wide", " world"]
 CHUNKS = [role(), *(part({"content": word}) for word in WORDS), finish()]
@@ -126,7 +127,10 @@ async def test_events_of_one_read_leave_in_one_write(
     writer.close()
 
 
-async def test_a_stream_keeps_both_connections(upstream: Upstream, start_proxy: StartProxy) -> None:
+async def test_a_stream_keeps_both_connections(
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "LINGER", 60.0)  # a busy machine is late with the end
     upstream.scripts = [stream(PLAIN), stream(PLAIN, Pause(0.02)), stream(PLAIN)]
     proxy = await start_proxy(upstream)
     (target,) = proxy.service.state.router.targets

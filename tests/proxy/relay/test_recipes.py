@@ -18,6 +18,7 @@ from wellspoken.proxy.relay import generate, recipes
 from wellspoken.proxy.relay.plan import Plan
 from wellspoken.proxy.state import Recipe, RecipeKey
 from wellspoken.proxy.tls.certificates import ServerContexts
+from wellspoken.proxy.upstream import memory
 
 TEXT = "/v1/completions"
 SYSTEM, USER = {"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi"}
@@ -131,6 +132,8 @@ async def test_a_request_by_a_recipe_is_the_planned_one(
         return recipes.follow_recipe(*given)
 
     monkeypatch.setattr(generate, "follow_recipe", follow)
+    for name in ("AGAIN", "SOON"):  # however long this takes, the backend is asked once
+        monkeypatch.setattr(memory, name, 3600.0)
     quick, slow = [await start_proxy(upstream, adapter=adapter) for _ in range(2)]
     slow.service.state.recipes = Forgetful()
     for proxy in (quick, slow):

@@ -11,6 +11,7 @@ from tests.corpus import FIXTURES
 from tests.fakes.upstream import DONE, Gate, Upstream, event, stream
 from tests.fold import chunks_of
 from tests.proxy.conftest import StartProxy
+from tests.waiting import SECONDS
 
 Json = dict[str, Any]
 COUNTED = (FIXTURES / "chat/vllm/0.32.0-chat_stream_continuous_usage.sse").read_bytes()
@@ -96,7 +97,7 @@ async def test_progress_comes_before_the_first_word(
     async with await proxy.chat(headers, stream=True, return_progress=asked) as response:
         data = b""
         if comes:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SECONDS):
                 while data.count(b"prompt_progress") < len(told(PROGRESS, "prompt_progress")):
                     data += await response.content.readany()
         end.open()
