@@ -24,7 +24,7 @@ from wellspoken.engine import shim
 from wellspoken.engine.child import Child
 from wellspoken.engine.failure import EngineError
 from wellspoken.engine.kind import Command
-from wellspoken.engine.log_relay import LINE_BYTES, LINES_A_SECOND, TAIL_LINES
+from wellspoken.engine.log_relay import LINE_BYTES, LINES_A_SECOND, TAIL_LINES, LogRelay
 from wellspoken.engine.run_folder import RunFolder
 
 IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -309,14 +309,14 @@ def test_a_flood_of_log_leaves_time_for_the_rest(
 ) -> None:
     """Its work takes a quarter of the time, however seldom this process gets a processor."""
     taken: list[tuple[float, float]] = []
-    feed = children.LogRelay.feed
+    feed = LogRelay.feed
 
-    def note(relay: children.LogRelay, data: bytes) -> None:
+    def note(relay: LogRelay, data: bytes) -> None:
         began = time.monotonic()
         feed(relay, data)
         taken.append((began, time.monotonic()))
 
-    monkeypatch.setattr(children.LogRelay, "feed", note)
+    monkeypatch.setattr(LogRelay, "feed", note)
 
     async def main() -> None:
         code = f"import os\nwhile True: os.write(2, b'{flood}' * 30_000)"
