@@ -21,7 +21,7 @@ from wellspoken.adapters.lane import Lane, lane_of
 from wellspoken.adapters.merge import Best, Merge, weakest
 from wellspoken.adapters.pipeline import through
 from wellspoken.adapters.plain_body import asks_plainly
-from wellspoken.adapters.readers.near_openai import strict_body
+from wellspoken.adapters.readers.near_openai import strict_body, strict_body_in_blocks
 from wellspoken.adapters.rest import demand_all
 from wellspoken.adapters.servers.backend import Dialect
 from wellspoken.adapters.stages.order import OrderStage
@@ -193,11 +193,22 @@ class StreamTranslator:
             self.given = yield from plain_body.translate_in_blocks(data, self.exchange)
             self.done = self.given is not None
 
-    def whole(self, status: int, content_type: str, data: bytes, place: int = 0) -> bytes:
-        """Return what the client gets for a whole answer."""
+    def whole(
+        self,
+        status: int,
+        content_type: str,
+        data: bytes,
+        place: int = 0,
+        *,
+        large: bool = False,
+    ) -> bytes:
+        """Return what the client gets for a whole answer; `large`: for which a thread has time."""
         given: Given = UNSET
+        if large and status < 300 and self.dialect == "chat":
+            given = strict_body_in_blocks(data)
         if self._may_be_plain(status, content_type):
-            given = strict_body(data)
+            if given is UNSET:
+                given = strict_body(data)
             if given is not None:
                 self.given = plain_body.translate(data, given, self.exchange)
                 if self.given is not None:

@@ -198,6 +198,21 @@ class WireLongBody(WireBody):
     choices: list[WireLongChoice]  # type: ignore[assignment]
 
 
+class WireSplit(Struct, gc=False, forbid_unknown_fields=True):
+    """The entries of a long answer, which are yet to be read."""
+
+    content: list[Raw]
+    refusal: list[Entry] | UnsetType | None = UNSET
+
+
+class WireSplitChoice(WireMessageChoice):
+    logprobs: WireSplit | UnsetType | None = UNSET  # type: ignore[assignment]
+
+
+class WireSplitBody(WireBody):
+    choices: list[WireSplitChoice]  # type: ignore[assignment]
+
+
 class WireTextChunk(WireAnswer[WireTextChoice]):
     object: Literal["text_completion"]
     service_tier: str | UnsetType = UNSET

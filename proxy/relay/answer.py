@@ -262,11 +262,11 @@ class Relay(Struct, eq=False):
             return b""
         # A thread gives the interpreter back every few milliseconds, so the loop stays answerable.
         if self.lock is None:
-            return await asyncio.to_thread(translate, *arguments)
+            return await asyncio.to_thread(translate, *arguments, large=True)
         async with self.lock:
             self.in_thread = True
             try:
-                return await asyncio.to_thread(translate, *arguments)
+                return await asyncio.to_thread(translate, *arguments, large=True)
             finally:
                 self.in_thread = False
 

@@ -70,11 +70,11 @@ def untiled() -> bytes:
     return json.dumps({**ANSWER, "choices": [choice]}).encode()
 
 
-def long() -> bytes:
+def long(tokens: int = 20_000) -> bytes:
     """Return an answer of many tokens."""
     rows = [
         {"token": "word ", "logprob": -1.0, "bytes": list(b"word "), "top_logprobs": []}
-    ] * 20_000
+    ] * tokens
     message = {"role": "assistant", "content": "word " * len(rows)}
     logprobs = {"content": rows}
     choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": "stop"}
@@ -94,6 +94,7 @@ KINDS: dict[str, tuple[str, bytes, bytes]] = {
     "image": (CHAT, chat([IMAGE]), b""),
     "a body for a stream": (CHAT, chat(stream=True, logprobs=True), long()),
     "untiled": (CHAT, chat(logprobs=True), untiled()),
+    "an answer of 10 MB": (CHAT, chat(logprobs=True), long(95_000)),
     "stored": (CHAT, chat(store=True, logprobs=True), long()),
 }
 
