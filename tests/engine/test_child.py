@@ -105,8 +105,11 @@ async def test_a_line_without_end_does_not_pile_up() -> None:
 
 
 @pytest.mark.parametrize("end", ["", "\\n", "\\r"])
-async def test_a_flood_of_log_is_bounded_and_ends(end: str) -> None:
+async def test_a_flood_of_log_is_bounded_and_ends(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """15 MB in lines of 1000 bytes, or in one; the program is never held up for good."""
+    monkeypatch.setattr(children, "LAST_WORDS_SECONDS", SECONDS)
     log: list[str] = []
     seen = 0
 
