@@ -118,7 +118,7 @@ async def test_a_flood_of_log_is_bounded_and_ends(
         seen += 1
 
     block = f"b'x' * {999 if end else 1000} + b'{end}'"
-    code = f"import os\nblock = ({block}) * 1000\nfor _ in range(15): os.write(1, block)"
+    code = f"import sys\nfor _ in range(15): sys.stdout.buffer.write(({block}) * 1000)"
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.monotonic()
     child = await spawn(code, log, on_line=count)
