@@ -118,8 +118,8 @@ def serve(status: int, options: argparse.Namespace) -> int:
     note(LOADING)
     try:
         server = xllamacpp.Server(params)
-    except (RuntimeError, ValueError) as error:
-        say(status, error="load", detail=str(error))
+    except (RuntimeError, ValueError, MemoryError) as error:  # the last is C++'s bad_alloc
+        say(status, error="load", detail=str(error) or "out of memory")
         return 1
     say(status, ready=str(server.listening_address))
     serve_until_killed()

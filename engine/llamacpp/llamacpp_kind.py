@@ -165,7 +165,7 @@ class LlamaCpp:
         kind, said = report.get("error", "load"), quote_log(tail)
         detail = _sentence(report.get("detail", ""))
         if kind == "load":
-            kind, detail = _cause(tail) or kind, said or detail
+            kind, detail = _cause([*tail, detail]) or kind, said or detail
             what = f"llama.cpp could not load {self.model}"
         else:
             what, detail = "llama.cpp can't run", detail or said

@@ -67,6 +67,13 @@ def small(model: Path, **settings: Any) -> LlamaCpp:
     return LlamaCpp(model, **(SMALL | settings))
 
 
+PARAMS = """
+class CommonParams:
+    def __init__(self):
+        self.model = self.mmproj = self.cpuparams = type("Part", (), {})()
+"""
+
+
 def refusal(kind: LlamaCpp, folder: Path, *prefix: str) -> EngineError:
     run = Run(kind, folder, *prefix)
     log = run.end(0)  # it ends by itself
@@ -238,6 +245,17 @@ def test_too_little_memory_may_pass(tiny_model: Path, short: Path) -> None:
     assert "too little memory" in str(error) and "smaller context" in str(error)
 
 
+@pytest.mark.parametrize("raised", ["MemoryError()", "RuntimeError('std::bad_alloc')"])
+def test_what_an_exception_says_of_memory_may_pass(
+    raised: str, tiny_model: Path, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = f"class Server:\n    def __init__(self, params): raise {raised}"
+    (tmp_path / "xllamacpp.py").write_text(PARAMS + server)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    error = refusal(small(tiny_model), short)
+    assert "too little memory" in str(error) and not error.lasting
+
+
 def test_a_socket_that_cannot_be_made_may_pass(tiny_model: Path, short: Path) -> None:
     (short / "api.sock").mkdir()
     kind = small(tiny_model)
@@ -245,13 +263,6 @@ def test_a_socket_that_cannot_be_made_may_pass(tiny_model: Path, short: Path) ->
     done = subprocess.run(command.argv, env=dict(command.environment), capture_output=True)
     error = kind.explain_report(json.loads(done.stdout), done.stderr.decode().splitlines())
     assert not error.lasting and "Its socket could not be made" in str(error)
-
-
-PARAMS = """
-class CommonParams:
-    def __init__(self):
-        self.model = self.mmproj = self.cpuparams = type("Part", (), {})()
-"""
 
 
 @pytest.mark.parametrize(
