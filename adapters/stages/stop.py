@@ -65,6 +65,10 @@ class StopStage:
         return out
 
     def _text(self, event: Text, out: list[Event]) -> None:
+        if event.lp is not None and event.lp.late:  # they are of what is held too, and came behind
+            self._release(event.choice, out)
+            out.append(event)
+            return
         begin = self.prompts.take(event) if self.prompts is not None else 0
         if begin is None or 0 < begin == len(event.text):
             out.append(event)

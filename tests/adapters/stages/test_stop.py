@@ -18,6 +18,7 @@ from tests.answers import (
     completion,
     data,
     end,
+    entries,
     entry,
     message,
     role,
@@ -31,6 +32,7 @@ from tests.replay import exchange
 from wellspoken.adapters.translate import StreamTranslator
 
 ASKED = ask(stop=["###", "END"])
+LATE = scored(stop="s.The")
 
 
 @pytest.mark.parametrize(
@@ -109,6 +111,18 @@ def test_a_reason_on_every_chunk_ends_no_stop_string(asked: Json) -> None:
             assert said.choice["finish_reason"] == ("stop" if size == 5 else "length")
             if "logprobs" in asked:
                 assert "".join(row["token"] for row in said.entries) == content
+
+
+@pytest.mark.parametrize("reason", ["stop", None])
+def test_entries_of_a_closing_message_find_what_is_held(reason: str | None) -> None:
+    """The mutant that holds "s." back from them writes the tokens " Pari" and "s."."""
+    tokens = ["The", " city", ":", " Paris", "."]
+    text = "".join(tokens)
+    closing = completion(choice(text, logprobs=entries(*tokens)))
+    parts = [role(), say(text[:9]), say(text[9:], finish_reason=reason), closing]
+    said = stream(parts, LATE, waived=["7.chunk"])
+    assert said.message["content"] == text
+    assert [row["token"] for row in said.entries] == tokens
 
 
 def test_choices_stop_each_for_itself() -> None:
