@@ -25,6 +25,7 @@ class StopStage:
         self.n = exchange.n
         self.held: dict[int, str] = {}
         self.waiting: dict[int, Finish] = {}  # reasons that came beside what is held
+        self.bare: set[int] = set()  # choices of which what is held came without entries
         self.prompts = Prompts(exchange) if exchange.echo and not exchange.echoed else None
         self.stopped: set[int] = set()
         self.keeps = exchange.keeps_stop
@@ -80,7 +81,7 @@ class StopStage:
             self.notes.add("stop_enforced")
             self.stopped.add(event.choice)
             self.waiting.pop(event.choice, None)
-            out.append(Text(event.choice, text[: found[1]], event.lp))
+            self._write(event, before, text[: found[1]], out)
             out.append(Finish(event.choice, "stop", False))
             return
         whole = event.lp is not None and event.lp.whole  # a body's: no more text is to come
@@ -88,11 +89,22 @@ class StopStage:
         if not before and not size:
             out.append(event)
             return
+        self._write(event, before, text[: len(text) - size], out)
         if size:
             self.held[event.choice] = text[len(text) - size :]
-        out.append(Text(event.choice, text[: len(text) - size], event.lp))
-        if not size:
+            if event.lp is None or not event.lp.entries:
+                self.bare.add(event.choice)
+        else:
             self._release(event.choice, out)
+
+    def _write(self, event: Text, before: str, text: str, out: list[Event]) -> None:
+        """Write a piece behind what was held, alone where that is bare: its entries are its own."""
+        if event.choice in self.bare:
+            self.bare.remove(event.choice)
+            if event.lp is not None and len(text) > len(before):
+                out.append(Text(event.choice, before))
+                text = text[len(before) :]
+        out.append(Text(event.choice, text, event.lp))
 
     def _keep(self, event: Text, out: list[Event]) -> None:
         """Write the text up to the end of the first stop string; `held` is what was written."""
@@ -143,6 +155,7 @@ class StopStage:
 
     def _release(self, choice: int, out: list[Event]) -> None:
         held, reason = self.held.pop(choice, ""), self.waiting.pop(choice, None)
+        self.bare.discard(choice)
         if held:
             out.append(Text(choice, held))
         if reason is not None:

@@ -113,6 +113,17 @@ def test_a_reason_on_every_chunk_ends_no_stop_string(asked: Json) -> None:
                 assert "".join(row["token"] for row in said.entries) == content
 
 
+@pytest.mark.parametrize("content", ["Hi #!", "Hi #!#### more"])
+def test_what_was_held_without_entries_takes_none_of_the_next_text(content: str) -> None:
+    """The mutant that joins them writes the token "#!"."""
+    bare = say(" #")
+    bare["choices"][0]["logprobs"] = None
+    first, last = (say(text, logprobs=entries(text)) for text in ("Hi", content[4:]))
+    said = stream([role(), first, bare, last, end()], scored(stop="###"), waived=["7.tiling"])
+    assert said.message["content"] == "Hi #!"
+    assert [row["token"] for row in said.entries] == ["Hi", "!"]
+
+
 @pytest.mark.parametrize("reason", ["stop", None])
 def test_entries_of_a_closing_message_find_what_is_held(reason: str | None) -> None:
     """The mutant that holds "s." back from them writes the tokens " Pari" and "s."."""
