@@ -33,6 +33,8 @@ class Signals:
         self._own = 0
         self._wakes = self._wake_loop()
         self._before = {number: signal.signal(number, self._handle) for number in ALL}
+        for number in ALL:
+            signal.siginterrupt(number, False)  # what C code waits for in a thread goes on
 
     def came(self) -> None:
         """Take note that the end is asked for, once more or for the first time."""

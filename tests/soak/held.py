@@ -16,7 +16,7 @@ from tests.bench.store_check import Line
 from tests.bench.store_proxy import Proxy, proxy
 from tests.clock import own_time
 from tests.conforming import chunk
-from tests.fakes.upstream import Gate, Pause, Request, Script, Step, Upstream, event, head, stream
+from tests.fakes.upstream import Gate, Pause, Script, Step, Upstream, event, head, stream
 from tests.fakes.upstream import chunk as http_chunk
 from tests.soak.proxies import (
     EVENTS,
@@ -24,6 +24,7 @@ from tests.soak.proxies import (
     ask,
     at_most,
     backend,
+    chats_of,
     exactly,
     inflight,
     is_listening,
@@ -53,11 +54,6 @@ async def running(server: Upstream, **tables: Mapping[str, object]) -> AsyncIter
         yield made
 
 
-def asked_of(server: Upstream) -> list[Request]:
-    """Return the requests for answers that have come to the backend."""
-    return [one for one in server.requests if one.method == "POST"]
-
-
 async def wait_free(url: str, began: float) -> float:
     """Wait until no request counts as open; return the milliseconds since `began`."""
 
@@ -74,9 +70,9 @@ async def unread(clients: int) -> list[Line]:
         async with running(server, timeouts={"client_write": LIMIT}) as made:
             began = own_time()
             opened = [await send(made.url, request(True), 4096) for _ in range(clients)]
-            await until(lambda: len(asked_of(server)) == clients, "all are at the backend")
+            await until(lambda: len(chats_of(server)) == clients, "all are at the backend")
             free = await wait_free(made.url, began)
-            for one in asked_of(server):
+            for one in chats_of(server):
                 await one.closed.wait()
             got = await asyncio.gather(*map(read_all, opened))
     of = f"of {clients} that read nothing"
@@ -105,7 +101,7 @@ async def drips(clients: int) -> list[Line]:
             got = await asyncio.gather(*map(read_all, opened))
             took = (own_time() - began) * 1e3
             task.cancel()
-            there = len(asked_of(server))
+            there = len(chats_of(server))
     late = sum(one.startswith(b"HTTP/1.1 408 ") for one in got)
     return [
         exactly("drips", f"408s of {clients} bodies that drip", late, clients),
@@ -144,7 +140,7 @@ async def silent(each: int) -> list[Line]:
             server.scripts, began = [script], own_time()
             data = request("body" not in name)
             got = await asyncio.gather(*(ask(made.url, data) for _ in range(each)))
-            for one in asked_of(server):
+            for one in chats_of(server):
                 await one.closed.wait()
             free = await wait_free(made.url, began)
             told = sum(f"timeouts.{key}".encode() in one and b"[DONE]" not in one for one in got)
@@ -167,7 +163,7 @@ async def one_client(requests: int) -> list[Line]:
                 lambda: sum(one.done() for one in asked) == requests - share, "the others are told"
             )
             others = [asyncio.create_task(ask(made.url, data, "127.0.0.2")) for _ in range(2)]
-            await until(lambda: len(asked_of(server)) == share + 2, "the other client is served")
+            await until(lambda: len(chats_of(server)) == share + 2, "the other client is served")
             gate.open()
             got = await asyncio.gather(*asked)
             good = sum(map(is_whole, await asyncio.gather(*others)))
@@ -196,11 +192,11 @@ async def budget(requests: int) -> list[Line]:
             async def is_refused() -> bool:
                 nonlocal dead
                 dead += not await is_listening(made.url)
-                return sum(one.done() for one in asked) + len(asked_of(server)) == requests
+                return sum(one.done() for one in asked) + len(chats_of(server)) == requests
 
             await until(is_refused, "each is at the backend or refused")
             grown = memory(made.pid).peak - first
-            held = len(asked_of(server))
+            held = len(chats_of(server))
             gate.open()
             got = await asyncio.gather(*asked)
             free = await inflight(made.url)

@@ -20,6 +20,7 @@ from tests.soak.proxies import (
     ask,
     at_most,
     backend,
+    chat,
     descriptors,
     exactly,
     inflight,
@@ -106,7 +107,7 @@ async def disconnects(count: int) -> list[Line]:
                 for number in range(count):
                     streams = number % 2 == 0
                     reader, writer = await send(running.url, request(streams))
-                    there = await server.request(number)
+                    there = await chat(server, number)
                     if streams:
                         await reader.readuntil(b"data: ")
                     left = own_time()

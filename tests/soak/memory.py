@@ -20,6 +20,8 @@ from tests.soak.proxies import (
     ask,
     at_most,
     backend,
+    chat,
+    chats_of,
     exactly,
     inflight,
     is_whole,
@@ -55,9 +57,9 @@ async def prefill(requests: int) -> list[Line]:
                 server.scripts = [[gate, *answers()]]
                 first = memory(running.pid).now
                 forget_peak(running.pid)
-                there = len(server.requests)
+                there = len(chats_of(server))
                 opened = [await send(running.url, request(True, MEGABYTE)) for _ in range(requests)]
-                await server.request(there + requests - 1)
+                await chat(server, there + requests - 1)
                 held = (memory(running.pid).now - first) / requests
                 peak = (memory(running.pid).peak - first) / requests
                 gate.open()
@@ -84,7 +86,7 @@ async def crowd(requests: int, limit: int) -> list[Line]:
                 sent = [asyncio.create_task(ask(running.url, asked)) for _ in range(requests)]
 
                 def are_told() -> bool:
-                    return len(server.requests) + sum(each.done() for each in sent) >= requests
+                    return len(chats_of(server)) + sum(each.done() for each in sent) >= requests
 
                 await until(are_told, "each waits for its answer or is refused", 300)
                 gate.open()
@@ -115,7 +117,7 @@ async def slow_readers(clients: int) -> list[Line]:
                 await ask(running.url, asked)
                 first = memory(running.pid).now
                 sent = [await send(running.url, asked, 4096) for _ in range(clients)]
-                await server.request(clients)
+                await chat(server, clients)
                 level = -1
                 while level != server.sent:  # until nobody takes any more
                     level = server.sent
@@ -155,13 +157,13 @@ async def large_answers(requests: int) -> list[Line]:
                 warm = await ask(running.url, request(False, logprobs=True, top_logprobs=20))
                 first = memory(running.pid).now
                 forget_peak(running.pid)
-                there, sent = len(server.requests), []
+                there, sent = len(chats_of(server)), []
                 for place in range(requests):
                     n = place % 2 + 1
                     server.scripts = [[gate, *whole(bodies[n - 1])]]
                     asked = request(False, logprobs=True, top_logprobs=20, n=n)
                     sent.append(await send(running.url, asked))
-                    await server.request(there + place)
+                    await chat(server, there + place)
                 gate.open()
                 got = await asyncio.gather(*map(read_all, sent))
                 peak = memory(running.pid).peak - first

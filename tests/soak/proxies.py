@@ -13,8 +13,9 @@ from typing import Any
 
 from tests.bench.store_check import Line
 from tests.conforming import MODEL, chunk, finish, role
-from tests.fakes.upstream import DONE, Script, Step, Upstream, event, stream, whole
+from tests.fakes.upstream import DONE, Request, Script, Step, Upstream, event, stream, whole
 from tests.proxy.conftest import CHAT
+from tests.waiting import SECONDS
 
 EVENTS = [event(role()), *(event(chunk({"content": f"{n} "})) for n in range(8)), event(finish())]
 
@@ -37,6 +38,20 @@ def backend(*scripts: Script) -> Upstream:
     made.script("/health", whole({}))
     made.script("/v1/models", whole({"object": "list", "data": [{"id": MODEL}]}))
     return made
+
+
+def chats_of(server: Upstream) -> list[Request]:
+    """Return the requests for answers that have come to the backend, which is asked for more."""
+    return [one for one in server.requests if one.method == "POST"]
+
+
+async def chat(server: Upstream, number: int = 0) -> Request:
+    """Wait until request `number` (from 0) for an answer has come, and return it."""
+    async with asyncio.timeout(SECONDS):
+        while len(found := chats_of(server)) <= number:
+            server.arrived.clear()
+            await server.arrived.wait()
+    return found[number]
 
 
 def answers(*steps: Step) -> Script:

@@ -211,6 +211,11 @@ async def test_idle_connections_do_not_hold_the_end_up(upstream: Upstream) -> No
 
 def in_a_terminal(*before: str) -> tuple[subprocess.Popen[str], int]:
     """Start the proxy as the leader of a terminal's session; return it and the terminal's end."""
+
+    def take_terminal() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it may be ignored where the tests run
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
     mine, its = os.openpty()
     command = [*before, *COMMAND, "http://127.0.0.1:9", "--listen", "127.0.0.1:0"]
     process = subprocess.Popen(
@@ -220,7 +225,7 @@ def in_a_terminal(*before: str) -> tuple[subprocess.Popen[str], int]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=take_terminal,
     )
     os.close(its)
     limit = threading.Timer(240, process.kill)  # a test that waits for it must not wait without end

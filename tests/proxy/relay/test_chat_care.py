@@ -32,9 +32,9 @@ async def test_a_large_body_is_translated_beside_the_loop(
     seen: list[bool] = []
     original = translate.StreamTranslator.whole
 
-    def noting(*arguments: Any) -> Any:
+    def noting(*arguments: Any, **named: Any) -> Any:
         seen.append(threading.current_thread() is not threading.main_thread())
-        return original(*arguments)
+        return original(*arguments, **named)
 
     monkeypatch.setattr(translate.StreamTranslator, "whole", noting)
     answer = json.loads(json.dumps(BROKEN))

@@ -36,10 +36,10 @@ async def test_a_stream_waits_while_a_large_body_is_translated_in_a_thread(
     fed: list[bool] = []
     feed, translate = StreamTranslator.feed, StreamTranslator.whole
 
-    def translate_slowly(translator: StreamTranslator, *arguments: Any) -> bytes:
+    def translate_slowly(translator: StreamTranslator, *arguments: Any, **named: Any) -> bytes:
         loop.call_soon_threadsafe(busy.set)
         go_on.wait(60)
-        return translate(translator, *arguments)
+        return translate(translator, *arguments, **named)
 
     def note_feed(translator: StreamTranslator, data: bytes, place: int) -> bytes:
         fed.append(go_on.is_set())
