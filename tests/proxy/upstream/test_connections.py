@@ -192,6 +192,7 @@ async def ask_behind_an_end(
     It has come in truth, but neither the loop nor the look before use has seen it.
     """
     gate = next(step for step in upstream.scripts[0] if isinstance(step, Gate))
+    monkeypatch.setattr(connections, "TRIAL", 0.1)
     await fetch(made)
     await pass_trial(made.connections)
     (wire,) = made.connections.idle
