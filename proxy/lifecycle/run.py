@@ -133,10 +133,12 @@ async def serve(
     try:
         return await life.live(say, progress, sockets)
     finally:
-        await life.end()
-        if traces is not None:
-            await traces.close(signals.second)
-        signals.remove()
+        try:
+            await life.end()
+            if traces is not None:
+                await traces.close(signals.second)
+        finally:
+            signals.remove()
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from tests.proxy.conftest import CHAT, MESSAGES
 from tests.proxy.endpoints.test_chat_stream import EVENTS
 from tests.waiting import until
 from wellspoken.proxy.config import Config, ConfigSource, load
+from wellspoken.proxy.lifecycle import run
 from wellspoken.proxy.lifecycle.banner import STORE_SECONDS
 from wellspoken.proxy.lifecycle.run import serve
 from wellspoken.proxy.store.postgres.pool import CONNECT
@@ -270,6 +271,27 @@ def test_nohup_outlives_its_terminal() -> None:
             assert process.wait(timeout=120) == 0
         finally:
             process.kill()
+
+
+async def test_an_end_that_fails_takes_its_handlers_along(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that stayed would ask a loop that is closed to act."""
+    end = run._Life.end
+
+    async def fail(life: run._Life) -> None:
+        await end(life)
+        raise RuntimeError("no end")
+
+    monkeypatch.setattr(run._Life, "end", fail)
+    upstream.script("/health", whole({}))
+    running = Running(config_for(upstream))
+    await running.url()
+    running.signal()
+    with pytest.raises(RuntimeError, match="no end"):
+        await running.task
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
+    assert not any(hasattr(handler, "__self__") for handler in handlers)
 
 
 async def test_a_second_signal_stops_at_once(
