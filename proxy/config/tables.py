@@ -97,11 +97,26 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     body_rate: SizeOrNone = 500
     response: Size = 64 * 1024 * 1024
     inflight: Count = 1000
+    retries: Annotated[float, Meta(ge=0, le=1)] = 0.2
     per_client: Annotated[int, Meta(ge=0)] = 0
     connections: Annotated[int, Meta(ge=0)] = 0
     memory: Annotated[int, Meta(ge=0, le=1 << 50, extra={"unit": SIZE})] = 0
     scored_tokens: Count = 4096
     scoring: Count = 2
+
+
+class Health(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When one of several servers of a model gets no requests for a while; times in seconds.
+
+    `interval`: between two looks at a server, 0 for none. `failures`: so many in a row, of requests
+    or of looks, and it is out for `pause`, which doubles up to `longest_pause` each time that it
+    fails again soon.
+    """
+
+    interval: Seconds = 5.0
+    failures: Count = 3
+    pause: Positive = 1.0
+    longest_pause: Positive = 60.0
 
 
 Endpoints = Annotated[tuple[Name, ...], Meta(max_length=64)]
@@ -126,11 +141,22 @@ class BackendTls(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     server_name: Name | None = None
 
 
+Urls = str | Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)]
+Weight = Annotated[float, Meta(ge=0, le=1e6)]
+Affinity = Annotated[str, Meta(pattern=r"^(none|prefix|header:[A-Za-z0-9_-]{1,64})$")]
+Retry = Literal["unsent", "unstarted"]
+
+
 class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One upstream server and how to speak with it."""
+    """One upstream server, or several that are alike (`url` a list), and how to speak with it."""
 
     name: Name = "default"
-    url: str
+    url: Urls
+    weight: Weight = 1.0
+    affinity: Affinity = "none"
+    retry: Retry = "unsent"
+    fallback: tuple[Name, ...] = ()
+    health_path: Annotated[str, Meta(pattern=r"^/[!-~]*$", max_length=1000)] = "/health"
     adapter: str = "auto"
     models: tuple[Name, ...] = ()
     aliases: dict[Name, Name] = {}
@@ -153,6 +179,11 @@ class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     caps: Caps = Caps()
     ui: bool = False
     tls: BackendTls = BackendTls()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The addresses of its servers."""
+        return (self.url,) if isinstance(self.url, str) else self.url
 
 
 class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -191,6 +222,10 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     restarts: Count = 5
     on_failure: Literal["retry", "exit"] = "retry"
     # as any backend
+    weight: Weight = 1.0
+    affinity: Affinity = "none"
+    retry: Retry = "unsent"
+    fallback: tuple[Name, ...] = ()
     tokenizer: str | None = None
     tokenizer_download: bool = False
     extensions: Extensions = "known"
@@ -295,6 +330,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tls: Tls = Tls()
     timeouts: Timeouts = Timeouts()
     limits: Limits = Limits()
+    health: Health = Health()
     backend: tuple[Backend, ...] = ()
     engine: Engine | UnsetType = UNSET
     auth: Auth | Literal["none"] = Auth()
