@@ -17,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from wellspoken.adapters.events import Usage
 from wellspoken.adapters.exchange import Exchange
+from wellspoken.proxy.metrics.pool_families import PoolMetrics
 from wellspoken.proxy.metrics.series import Count, SeriesFamily, TextFormat, Times
 
 MOST: Final = 2**53
@@ -123,6 +124,12 @@ class Metrics:
             "upstream_errors{backend,reason}",
             "Backends that could not be asked or broke off, by reason; error_event: streams with "
             "status 200 that ended in another error.",
+        )
+        self.servers = PoolMetrics(self.registry)
+        self.failovers = self._counter(
+            "failovers{backend,reason,to}",
+            "Requests that left this backend for another server or a fallback, by the reason of "
+            "its failure (429, 503: its status; stuck: it answered nothing at all).",
         )
         self.quota = self._counter(
             "quota_events{client,event}",

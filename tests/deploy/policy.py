@@ -168,7 +168,7 @@ def sidecar(given: Manifests) -> Iterator[str]:
 
 def behind(given: Manifests) -> Iterator[str]:
     """The server beside the proxy is where the configuration says, for this pod alone."""
-    urls = [urlsplit(each.url) for each in given.config().backend]
+    urls = [urlsplit(url) for each in given.config().backend for url in each.urls]
     local = {url.port for url in urls if url.hostname in ("127.0.0.1", "localhost")}
     ports = {seconds(each, "--port") for each in given.beside}
     if local != ports:
@@ -324,7 +324,7 @@ def network(given: Manifests) -> Iterator[str]:
             for rule in each.get("egress", [])
             for port in rule["ports"]
         }
-        wanted = {urlsplit(each.url).port for each in given.config().backend}
+        wanted = {urlsplit(url).port for each in given.config().backend for url in each.urls}
         wanted |= {53} | ({5432} if given.config().store.url else set())
         if out != wanted:
             yield f"a policy lets {sorted(out)} out, and {sorted(map(str, wanted))} are used"

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.fakes.upstream import Upstream
 from tests.proxy.conftest import Proxy, StartProxy
 from tests.proxy.metrics.exposed import exposed
+from tests.proxy.metrics.servers import Ejection, Server
 from wellspoken.engine.kind import Facts
 from wellspoken.engine.states import State
 from wellspoken.engine.supervisor import Supervisor
@@ -20,7 +21,7 @@ from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.metrics.store_families import StoreMetrics
 
 STATES = ("stopped", "starting", "ready", "draining", "failed")  # labels of a series
-FAMILIES = 28  # at most, with a store and an engine: some 25 (operations.md)
+FAMILIES = 32  # at most, with a store, an engine and several servers: 4 are of these
 
 
 @dataclass
@@ -126,6 +127,7 @@ def test_the_families_stay_few() -> None:
     metrics = Metrics("1")
     StoreMetrics(metrics.registry)
     engines = EngineMetrics(metrics.registry)
+    metrics.servers.watch(lambda: [Server("one", ejection=Ejection())])
     assert "wellspoken_engine" not in exposed(metrics).decode()  # as none is watched
     without = exposed(metrics).count(b"# TYPE ")
     engines.watch("engine", cast(Supervisor, Engine()))

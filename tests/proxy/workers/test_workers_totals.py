@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from tests.proxy.metrics.exposed import exposed
+from tests.proxy.metrics.exposed import exposed, samples
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.workers.totals import Family, Totals, collect_families, parents, text_of
@@ -32,12 +32,6 @@ def counting(seed: int) -> Metrics:
     return metrics
 
 
-def values(text: bytes) -> dict[str, float]:
-    """Return the samples of a scrape by name and labels."""
-    lines = [line for line in text.decode().splitlines() if not line.startswith("#")]
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
-
-
 def sum_of(*all: list[Family]) -> list[Family]:
     """Return what living workers count together."""
     totals = Totals()
@@ -59,8 +53,8 @@ def test_the_sum_of_one_is_written_as_it_is_without_workers() -> None:
 
 def test_counters_and_histograms_are_added_bucket_by_bucket() -> None:
     some = [counting(seed) for seed in (1, 2, 3)]
-    found = values(text_of(sum_of(*map(sent, some))))
-    each = [values(exposed(metrics)) for metrics in some]
+    found = samples(text_of(sum_of(*map(sent, some))))
+    each = [samples(exposed(metrics)) for metrics in some]
     names = {name for one in each for name in one}
     assert set(found) == names
     for name in names:
@@ -88,7 +82,7 @@ def test_the_series_of_a_family_stand_together() -> None:
 def test_gauges_that_no_sum_stands_for() -> None:
     one, two = counting(1), counting(2)
     two.reloaded.set(0)
-    found = values(text_of(sum_of(sent(one), sent(two))))
+    found = samples(text_of(sum_of(sent(one), sent(two))))
     assert found["wellspoken_config_last_reload_success"] == 0
     assert [value for name, value in found.items() if name.startswith("wellspoken_build")] == [1]
     assert found['wellspoken_store_rows{place="queue"}'] == 30
@@ -102,8 +96,8 @@ def test_of_an_ended_worker_only_its_counts_stay() -> None:
     totals = Totals()
     totals.add(sent(lives))
     totals.add(sent(gone), ended=True)
-    found = values(text_of(totals.families()))
-    both = values(exposed(gone)), values(exposed(lives))
+    found = samples(text_of(totals.families()))
+    both = samples(exposed(gone)), samples(exposed(lives))
     name = 'wellspoken_requests_total{backend="",code="200",model="a \\"quoted\\"\\nname",'
     name += 'route="metrics",stream="false"}'
     assert found[name] == sum(one[name] for one in both) == 2
@@ -113,7 +107,7 @@ def test_of_an_ended_worker_only_its_counts_stay() -> None:
 
 @pytest.mark.parametrize("good", [True, False])
 def test_what_the_parent_counts_itself(good: bool) -> None:
-    found = values(text_of(sum_of(sent(counting(1)), sent(counting(2)), parents(3, good))))
+    found = samples(text_of(sum_of(sent(counting(1)), sent(counting(2)), parents(3, good))))
     assert found["wellspoken_worker_restarts_total"] == 3
     assert found["wellspoken_config_last_reload_success"] == float(good)
 
