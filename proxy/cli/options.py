@@ -191,8 +191,9 @@ def start(file: str | None, flags: dict[str, Any]) -> int:
     from pathlib import Path
 
     from wellspoken.proxy.config import ConfigSource
-    from wellspoken.proxy.config.checks import doubtful_urls
     from wellspoken.proxy.config.layers import doubtful_variables
+    from wellspoken.proxy.config.rules.backend_rules import doubtful_urls
+    from wellspoken.proxy.config.rules.pool_rules import doubtful_pools
     from wellspoken.proxy.config.values import ConfigError
 
     source = ConfigSource(Path(file) if file is not None else None, flags)
@@ -210,7 +211,8 @@ def start(file: str | None, flags: dict[str, Any]) -> int:
             print(f"wellspoken: {source.advice}", file=sys.stderr)
         return 2
     config = examined.config
-    for doubt in (*doubtful_variables(os.environ), *doubtful_urls(config.backend)):
+    doubts = (*doubtful_urls(config.backend), *doubtful_pools(config))
+    for doubt in (*doubtful_variables(os.environ), *doubts):
         print(f"wellspoken: {doubt.text}", file=sys.stderr)
     if config.server.workers > 1:
         from wellspoken.proxy import workers

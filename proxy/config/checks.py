@@ -6,27 +6,18 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
-from urllib.parse import urlsplit
 
 from msgspec import UNSET
 
-from wellspoken.adapters.requests.caps import DANGEROUS, Caps
 from wellspoken.proxy.config.auth_rules import auth_rules
 from wellspoken.proxy.config.backend_headers import header_rules
-from wellspoken.proxy.config.engine_keys import engine_rules, names_of_models
+from wellspoken.proxy.config.engine_keys import engine_rules
 from wellspoken.proxy.config.places import Path
-from wellspoken.proxy.config.problems import Problem, path_text, suggestion
-from wellspoken.proxy.config.tables import Auth, Backend, BackendTls, Config, Server, Store, Tls
-from wellspoken.proxy.config.values import (
-    UNIX,
-    ConfigError,
-    check_reference,
-    find_endpoint,
-    is_unix,
-    normal_url,
-    parse_listen,
-    store_url,
-)
+from wellspoken.proxy.config.problems import Problem
+from wellspoken.proxy.config.rules.backend_rules import backend_rules, caps_rules
+from wellspoken.proxy.config.rules.pool_rules import pool_rules
+from wellspoken.proxy.config.tables import Auth, Config, Server, Store, Tls
+from wellspoken.proxy.config.values import ConfigError, is_unix, parse_listen, store_url
 
 NO_BACKEND = (
     "no backend. Add a [[backend]] table with its url, or an [engine]; "
@@ -63,7 +54,7 @@ def check_rules(config: Config) -> Iterator[Problem]:
     yield from _store(config.store)
     several = len(config.backend) + (config.engine is not UNSET) > 1
     if config.engine is not UNSET:
-        yield from _caps(config.engine.caps, ("engine",))
+        yield from caps_rules(config.engine.caps, ("engine",))
         yield from engine_rules(config.engine)
         yield from header_rules(config.engine, ("engine",))
         if config.server.workers > 1:
@@ -76,47 +67,9 @@ def check_rules(config: Config) -> Iterator[Problem]:
             )
     elif not config.backend:
         yield Problem((), NO_BACKEND)
-    yield from _names(config)
+    yield from pool_rules(config)
     for at, backend in enumerate(config.backend):
-        yield from _backend(backend, at, several, config.server.listen)
-    yield from _models(config)
-
-
-def _names(config: Config) -> Iterator[Problem]:
-    """Give what only one backend may be or be called."""
-    pages = [at for at, backend in enumerate(config.backend) if backend.ui]
-    if len(pages) > 1:
-        text = "backend: two have ui = true, but one page fits at /. Leave one."
-        yield Problem(("backend", pages[1], "ui"), text)
-    taken = {config.engine.name} if config.engine is not UNSET else set()
-    for at, backend in enumerate(config.backend):
-        if backend.name in taken:
-            text = f"backend: two are named {backend.name!r}. Give each its own name."
-            yield Problem(("backend", at, "name"), text)
-        taken.add(backend.name)
-
-
-def _models(config: Config) -> Iterator[Problem]:
-    """Give the models that two backends have."""
-    taken: dict[str, tuple[int, str]] = {}
-    for at, backend in enumerate(config.backend):
-        for key, names in (("models", backend.models), ("aliases", backend.aliases)):
-            for model in names:
-                home, other = taken.setdefault(model, (at, backend.name))
-                if home != at:
-                    yield Problem(
-                        ("backend", at, key),
-                        f"backend[{at}]: {other!r} has the model {model!r} too. "
-                        "Remove one, or add an alias under another name.",
-                    )
-    if config.engine is not UNSET:
-        for model in names_of_models(config.engine):
-            if model in taken:
-                yield Problem(
-                    ("engine", "alias" if config.engine.alias is not None else "model"),
-                    f"engine: {taken[model][1]!r} has the model {model!r} too. "
-                    "Give the engine's another name with alias.",
-                )
+        yield from backend_rules(backend, at, several, config.server.listen)
 
 
 def _admin(server: Server) -> Iterator[Problem]:
@@ -147,19 +100,6 @@ def _tls(tls: Tls, listen: str) -> Iterator[Problem]:
         if tls.certificate is not None and is_unix(listen):
             text = "tls.certificate: a unix socket has no TLS. Take this out, or listen on a port."
             yield Problem(("tls", "certificate"), text, at_key=True)
-
-
-def _backend_tls(backend: Backend, path: Path) -> Iterator[Problem]:
-    """Refuse TLS for a backend that is not asked over it, and half a pair."""
-    where = path_text(path)
-    if backend.tls.key is not None and backend.tls.certificate is None:
-        text = f"{where}.tls.key: it is the key of a certificate. Set certificate, too."
-        yield Problem((*path, "tls", "key"), text, at_key=True)
-    with suppress(ConfigError):
-        if backend.tls != BackendTls() and not normal_url(backend.url).startswith("https:"):
-            text = f"{where}.tls: the url is no https:// one, so this would do nothing. "
-            text += "Write https://, or take it out."
-            yield Problem((*path, "tls"), text, at_key=True)
 
 
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
@@ -222,85 +162,6 @@ def _store(store: Store) -> Iterator[Problem]:
     if store.spool is not None and url is None:
         text = "store.spool: only PostgreSQL (store.url) has a spool. Take it out."
         yield Problem(("store", "spool"), text, at_key=True)
-
-
-def _caps(caps: Caps, path: Path) -> Iterator[Problem]:
-    for at, name in enumerate(caps.allow):
-        if name not in DANGEROUS:
-            yield Problem(
-                (*path, "caps", "allow", at),
-                f"{path_text(path)}.caps.allow: {name!r} is none of the keys that are kept back, "
-                f"so take it out.{suggestion(name, DANGEROUS)}",
-            )
-
-
-def _is_here(url: str, listen: str) -> bool:
-    """Say whether a backend's URL is certainly the address on which clients connect."""
-    try:
-        host, port = parse_listen(listen)
-    except ConfigError:
-        return False
-    if host.startswith(UNIX):
-        return url == host
-    there = urlsplit(url)
-    if there.scheme != "http" or (there.port or 80) != port:
-        return False
-    if host == "0.0.0.0":  # noqa: S104  compared, not bound
-        return there.hostname in ("localhost", "127.0.0.1")
-    own = ("localhost", "127.0.0.1") if host in ("localhost", "127.0.0.1") else (host.lower(),)
-    return there.hostname in own
-
-
-def _backend(backend: Backend, at: int, several: bool, listen: str) -> Iterator[Problem]:
-    path: Path = ("backend", at)
-    where = path_text(path)
-    yield from _caps(backend.caps, path)
-    yield from header_rules(backend, path)
-    if backend.ui and backend.vendor != "pass":
-        yield Problem(
-            (*path, "vendor"),
-            f'{where}: ui = true needs vendor = "pass": llama.cpp\'s page sends keys of its own.',
-        )
-    try:
-        if _is_here(normal_url(backend.url), listen):
-            yield Problem(
-                (*path, "url"),
-                f"{where}: url: this is where the proxy itself listens, so it would ask itself. "
-                "Write the server's address, or give the proxy another one with listen (--listen).",
-            )
-    except ConfigError as error:
-        yield Problem((*path, "url"), f"{where}: {error}")
-    yield from _backend_tls(backend, path)
-    if backend.key is not None:
-        try:
-            check_reference(backend.key)
-        except ConfigError as error:
-            yield Problem((*path, "key"), f"{where}: {error}")
-        if backend.auth == "pass":
-            yield Problem(
-                (*path, "key"),
-                f'{where}: key and auth = "pass" exclude each other. '
-                "Keep the one whose key the backend should see.",
-                at_key=True,
-            )
-    if several and not backend.models and not backend.aliases:
-        yield Problem(
-            (*path, "models"),
-            f"{where}: with several backends each needs models = [...] or aliases, "
-            "since requests find their backend by the model's name.",
-        )
-
-
-def doubtful_urls(backends: Sequence[Backend]) -> Iterator[Problem]:
-    """Give the URLs of which an endpoint is taken off, since they may be meant otherwise."""
-    for at, backend in enumerate(backends):
-        endpoint = find_endpoint(backend.url)
-        if endpoint:
-            yield Problem(
-                ("backend", at, "url"),
-                f"backend[{at}]: url: {endpoint} is an endpoint and was taken off, since a backend "
-                f"is named by its base. Write it like {normal_url(backend.url)}",
-            )
 
 
 def counts_tokens(path: str) -> bool:

@@ -25,12 +25,14 @@ LARGEST: Final = 64 * 1024 * 1024
 """Bytes of a file; what has more, as /dev/zero, is none."""
 
 ENV_PREFIX: Final = "WELLSPOKEN_"
-_SECTIONS: Final = ("server", "tls", "timeouts", "limits", "store", "log", "traces", "engine")
+_SECTIONS: Final = (
+    *("server", "tls", "timeouts", "limits", "health", "store", "log", "traces", "engine"),
+)
 """The tables that variables exist for."""
 
 _TABLES: Final = frozenset({"caps", "environment"})  # keys that no variable can hold
 _WITH_COMMAS: Final = frozenset(
-    {"cors", "hosts", "inherit", "keep", "endpoints", "forward_headers"}
+    {"cors", "hosts", "inherit", "keep", "endpoints", "forward_headers", "fallback"}
 )
 # What Kubernetes sets by itself in every pod for a service of this name.
 _CLUSTERS: Final = re.compile(r"WELLSPOKEN_(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?", re.ASCII)

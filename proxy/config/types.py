@@ -35,6 +35,12 @@ _HOW: Final = {
     "object": "Write a table.",
 }
 """What to do where msgspec expected a type of this name."""
+_FORMS: Final = {
+    "affinity": 'Write "none", "prefix" or "header:NAME", like "header:x-session-id".',
+    "health_path": 'Write a path, like "/health".',
+}
+"""What to write for a key of this name, instead of the pattern that its value has to match."""
+
 _BARE_KEY: Final = (
     'auth: without a table it can only be "none". Keys are named in keys = ["env:NAME"] under '
     "[auth], with --key env:NAME, or in WELLSPOKEN_AUTH_KEYS."
@@ -166,6 +172,9 @@ def _wrong_type(error: msgspec.ValidationError, value: Any, hint: Any, path: Pat
         # Not repeated where it may be somebody's key.
         said = "it" if path[-1] == "auth" else repr(value)
         return Problem(path, f"{path_text(path)}: {said} is none that there is. {found}")
+    if "matching regex" in text and path[-1] in _FORMS:
+        said = f"{value!r} is none that there is. {_FORMS[str(path[-1])]}"
+        return Problem(path, f"{path_text(path)}: {said}")
     how = f" {_HOW[expected]}" if expected in _HOW and "got `" in text else ""
     return Problem(path, f"{path_text(path)}: {text}.{how}")
 

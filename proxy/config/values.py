@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -147,16 +147,21 @@ def find_places(part: Backend | Engine) -> list[str]:
     A host without a domain, and a model by its name on Hugging Face, tell a stranger nothing.
     """
     if isinstance(part, Backend):
-        url = normal_url(part.url)
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        far = ("." in host or ":" in host) and not is_loopback(host)
-        places = [url, url.removeprefix("unix:"), parts.netloc, host if far else ""]
+        places = [place for url in part.urls for place in _places_of(normal_url(url))]
     else:
         files = [part.mmproj, part.chat_template, part.executable, part.model]
         named = [file for file in files if file and len(file) < LONGEST_PATH and _PATH.match(file)]
         places = [*named, *(os.path.abspath(os.path.expanduser(file)) for file in named)]
     return sorted({place for place in places if len(place) > 3}, key=len, reverse=True)
+
+
+def _places_of(url: str) -> Iterator[str]:
+    """Give what a normal URL tells of where a server is, in all forms that a text may have."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    yield from (url, url.removeprefix("unix:"), parts.netloc)
+    if ("." in host or ":" in host) and not is_loopback(host):
+        yield host
 
 
 LONGEST_PATH = 4096

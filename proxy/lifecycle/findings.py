@@ -9,9 +9,11 @@ from typing import Literal, NamedTuple
 from msgspec import UNSET
 
 from wellspoken.proxy.config import Config, ConfigSource, Examined
-from wellspoken.proxy.config.checks import doubtful_urls
 from wellspoken.proxy.config.layers import Layers, doubtful_variables
 from wellspoken.proxy.config.problems import Origin, Problem, is_covered, path_text
+from wellspoken.proxy.config.rules.backend_rules import doubtful_urls
+from wellspoken.proxy.config.rules.pool_rules import doubtful_pools
+from wellspoken.proxy.config.tables import Backend
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.terminal.colour import Colour
 
@@ -38,7 +40,7 @@ def findings(examined: Examined, *, outside: bool) -> list[Finding]:
         found = [*misnamed(config), *(missing(config) if outside else ())]
         errors += [each for each in found if not is_covered(each, known)]
         if not any(problem.path[:1] == ("backend",) for problem in known):
-            warnings += doubtful_urls(config.backend)
+            warnings += (*doubtful_urls(config.backend), *doubtful_pools(config))
     if outside and examined.layers.readable:
         warnings += [each for each in doubts(examined.config) if not is_covered(each, known)]
     listed = [
@@ -101,12 +103,17 @@ def _count(number: int, noun: str) -> str:
 def _meaning(examined: Examined) -> str:
     """Return what would be served, in a sentence."""
     config = examined.config
-    names = [f"{backend.name} ({backend.url})" for backend in config.backend[:4]]
+    names = [f"{backend.name} ({_places_of(backend)})" for backend in config.backend[:4]]
     if config.engine is not UNSET:
         names.append(f"{config.engine.name} ({config.engine.kind}, {config.engine.model})")
     if len(config.backend) > 4:
         names.append(f"{len(config.backend) - 4} more")
     return f"It listens on {config.server.listen}, in front of {', '.join(names)}."
+
+
+def _places_of(backend: Backend) -> str:
+    first, *more = backend.urls
+    return f"{first} and {len(more)} more" if more else first
 
 
 def in_json(examined: Examined, found: list[Finding]) -> str:

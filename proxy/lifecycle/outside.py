@@ -134,7 +134,8 @@ def _of_backend(path: Path, backend: Backend) -> Iterator[Problem]:
         one = {name: value}
         yield from _failing((*path, "headers", name), partial(read_headers, one))
     with suppress(ConfigError):  # of the URL, told already
-        url = normal_url(backend.url)
+        urls = [normal_url(url) for url in backend.urls]
+        url = next((url for url in urls if url.startswith("https:")), urls[0])
         yield from _of_tls((*path, "tls"), partial(client_context, url, backend.tls))
     yield from _of_model(path, backend)
 

@@ -148,11 +148,20 @@ def test_the_models_names_before_it_runs(table: dict[str, Any], names: tuple[str
     assert names_of_models(engine(table)) == names
 
 
-def test_two_with_one_model_are_refused() -> None:
-    backend = [{"url": "x", "models": ["m"]}]
-    with pytest.raises(ConfigError, match=r"engine: 'default' has the model 'm' too"):
+def test_what_servers_of_one_model_share_holds_for_the_engine_too() -> None:
+    backend = [{"url": "x", "models": ["m"], "affinity": "prefix", "weight": 0.5}]
+    with pytest.raises(ConfigError, match=r'engine.affinity: it is "none" here and "prefix" in'):
         load(None, {"engine": GGUF, "backend": backend}, {})
+    load(None, {"engine": {**GGUF, "affinity": "prefix", "weight": 2}, "backend": backend}, {})
     load(None, {"engine": {**GGUF, "alias": "n"}, "backend": backend}, {})
+
+
+def test_a_variable_has_the_engines_fallback() -> None:
+    environ = {"WELLSPOKEN_ENGINE_FALLBACK": "big, default", "WELLSPOKEN_ENGINE_WEIGHT": "0.5"}
+    backend = [{"url": "x", "models": ["big"]}]
+    found = load(None, {"engine": GGUF, "backend": backend}, environ).engine
+    assert found is not msgspec.UNSET
+    assert (found.fallback, found.weight) == (("big", "default"), 0.5)
 
 
 @pytest.mark.parametrize(

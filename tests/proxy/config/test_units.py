@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 
 from wellspoken.proxy.config import load
 from wellspoken.proxy.config.json_schema import schema
-from wellspoken.proxy.config.tables import Config, Engine, Limits, Server, Store, Timeouts
+from wellspoken.proxy.config.tables import Config, Engine, Health, Limits, Server, Store, Timeouts
 from wellspoken.proxy.config.types import hints_of, tables_in
 from wellspoken.proxy.config.units import DURATION, SIZE, Unit, seconds, size, unit_of
 from wellspoken.proxy.config.values import ConfigError
@@ -84,10 +84,11 @@ def read(table: str, key: str, value: Any, environ: dict[str, str] | None = None
 def test_which_keys_are_lengths_of_time_and_sizes() -> None:
     """By their types: floats are times; an int is a size where its table counts bytes."""
     times = set(keys(DURATION))
-    for kind in (Server, Timeouts, Engine, Store, Limits):
+    for kind in (Server, Timeouts, Engine, Store, Limits, Health):
         table = kind.__name__.lower()
         for key, hint in hints_of(kind).items():
-            assert ((table, key) in times) == (get_args(hint)[:1] == (float,)), key
+            is_time = get_args(hint)[:1] == (float,) and key not in ("weight", "retries")
+            assert ((table, key) in times) == is_time, key
     sizes = {("limits", key) for key in ("header", "body", "body_rate", "memory", "response")}
     sizes |= {("store", key) for key in ("queue", "spool_size", "max_size")}
     assert set(keys(SIZE)) == sizes
