@@ -28,6 +28,7 @@ examples:
   wellspoken http://localhost:8000               in front of vLLM
   wellspoken localhost:8080 --adapter llamacpp   in front of llama.cpp
   wellspoken unix:/run/llm/api.sock              a server on a unix socket
+  wellspoken http://gpu1:8000 http://gpu2:8000   two that have the same models
   wellspoken https://llm.example:8443 --upstream-key env:LLM_KEY
   wellspoken localhost:8000 --listen 0.0.0.0:8010 --key env:MY_KEY
                                                  for other machines too
@@ -48,7 +49,8 @@ Makes a self-hosted LLM server speak OpenAI's contract exactly. Each command has
 a --help of its own.
 """
 _URL_OPTIONS: Final = {
-    "URL": "the server's address, with or without /v1, or unix:/path",
+    "URL...": "the server's address, with or without /v1, or unix:/path; several: servers of the "
+    "same models, which share the requests",
     "--adapter ADAPTER": "what server it is: auto (default), openai, vllm, llamacpp, ...",
     "--upstream-key env:NAME": "the key that the server wants: env:NAME or file:PATH, never the "
     "key itself",
@@ -107,7 +109,7 @@ def _leave_stdout() -> None:
 
 
 def _command(arguments: list[str]) -> int:
-    """Run the command that the first argument names, or else serve that URL."""
+    """Run the command that the first argument names, or else serve that URL, or those."""
     command = arguments[0] if arguments else ""
     if command == "help":
         return _command([*arguments[1:2], "--help"])
@@ -122,8 +124,9 @@ def _command(arguments: list[str]) -> int:
     if not command.startswith("-") and (problem := _no_url(command)):
         parser.error(problem)
     options = parser.parse_args(arguments)
-    if problem := _no_url(options.url):
-        parser.error(problem)
+    for url in options.url:
+        if problem := _no_url(url):
+            parser.error(problem)
     return start(None, _url_flags(options))
 
 
@@ -144,6 +147,8 @@ def _no_url(word: str) -> str:
         return f"{word} is a file, no address. Write wellspoken serve {option} {word}"
     if re.search(r"[.:/\[\]]", word) or word == "localhost":
         return ""
+    if word.isascii() and word.isdigit():
+        return f"{word} is no address. Write the port behind its host, as in: localhost:{word}"
     near = nearest_command(word, COMMANDS)
     if not near and not re.search(r"\w", word):
         return f"{word!r} is no address. Write it like http://localhost:8000" if word else ""
@@ -163,7 +168,7 @@ class _Version(argparse.Action):
 
 def url_parser() -> argparse.ArgumentParser:
     """Return the parser of what stands without a command."""
-    usage = "wellspoken URL [options] | wellspoken COMMAND ..."
+    usage = "wellspoken URL... [options] | wellspoken COMMAND ..."
     parser = serving_parser("wellspoken", usage, _URL_HELP)
     add_options(parser, _URL_OPTIONS)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
@@ -172,7 +177,7 @@ def url_parser() -> argparse.ArgumentParser:
 
 def _url_flags(options: argparse.Namespace) -> dict[str, Any]:
     backend = {
-        "url": options.url,
+        "url": options.url[0] if len(options.url) == 1 else options.url,
         "adapter": options.adapter,
         "key": options.upstream_key,
         "tokenizer": options.tokenizer,

@@ -66,7 +66,10 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
         options, unknown = self.parse_known_args(args)
-        if unknown:
+        several = next((each for each in self._actions if each.nargs in ("+", "*")), None)
+        if several is not None and not any(word.startswith("-") for word in unknown):
+            getattr(options, several.dest).extend(unknown)  # those that stand behind an option
+        elif unknown:
             self.error(f"unknown: {' '.join(unknown)}.{self.suggestion(unknown[0])}")
         return options
 
@@ -99,6 +102,9 @@ def bare_parser(prog: str, usage: str, description: str) -> Parser:
     )
 
 
+_NARGS: Final = {"[]": "?", "...": "+", "[...]": "*"}
+
+
 def add_options(
     parser: argparse._ActionsContainer,
     table: Mapping[str, str],
@@ -107,7 +113,8 @@ def add_options(
     """Add the options of a table: how each is written, as `-f, --flag VALUE`, and its help.
 
     A flag alone is a switch, `{a,b}` a choice, `VALUE...` may be repeated, and what has no flag
-    stands for itself, `[VALUE]` if it may be left out. `types`: what reads which VALUE.
+    stands for itself: `[VALUE]` if it may be left out, `VALUE...` one or more, `[VALUE...]` any
+    number. `types`: what reads which VALUE.
     """
     for written, text in table.items():
         names, _, value = written.rpartition(" ")
@@ -118,7 +125,7 @@ def add_options(
         elif value.startswith("{"):
             parser.add_argument(names, choices=value[1:-1].split(","), help=text)
         elif not names:
-            nargs = "?" if value.startswith("[") else None
+            nargs = _NARGS.get(value.replace(shown, ""))
             parser.add_argument(shown.lower(), nargs=nargs, metavar=shown, help=text)
         else:
             action = "append" if value.endswith("...") else "store"

@@ -65,6 +65,12 @@ def test_a_url_is_a_backend(configs: list[Config], monkeypatch: pytest.MonkeyPat
     assert found == ("vllm", "env:K", "t.json")
 
 
+def test_several_urls_are_servers_of_one_backend(configs: list[Config]) -> None:
+    assert main(["gpu1:8000", "--adapter", "vllm", "gpu2:8000"]) == 0
+    (backend,) = configs[0].backend
+    assert (backend.urls, backend.adapter) == (("gpu1:8000", "gpu2:8000"), "vllm")
+
+
 def test_serve_reads_a_file_and_flags(configs: list[Config], tmp_path: Path) -> None:
     file = tmp_path / "w.toml"
     file.write_text("[server]\nlisten = 'localhost:1'\n[[backend]]\nurl = 'x'\n")
@@ -235,7 +241,8 @@ def test_serve_says_everything_that_is_wrong_with_a_file(
         (["-"], "'-' is no address."),
         (["--listen", "1", "serve"], "serve is a command, so it comes first"),
         (["http://x", "--lisen", "1"], "unknown: --lisen 1. Did you mean --listen?"),
-        (["http://x", "http://y"], "unknown: http://y."),
+        (["http://x", "8000"], "8000 is no address. Write the port behind its host, as in: local"),
+        (["http://x", "--workers", "2", "serv"], "serv is no command. Did you mean wellspoken ser"),
         (["convert", "--reject", "x", "--adaptr", "y"], "Did you mean --adapter?"),
         (["http://x", "--workers", "two"], "invalid int value: 'two'."),
     ],
