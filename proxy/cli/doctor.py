@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wellspoken.proxy.cli.options import UPSTREAM_TLS, add_options, bare_parser, upstream_tls
 
 if TYPE_CHECKING:
+    from wellspoken.proxy.config.values import ConfigError
+    from wellspoken.proxy.doctor.configured import ConfiguredServer
     from wellspoken.proxy.doctor.probe import Probe, Report
     from wellspoken.proxy.doctor.reports.comparison import Comparison
 
@@ -19,6 +21,8 @@ examples:
   wellspoken doctor localhost:8080 --model tiny --markdown > report.md
   wellspoken doctor https://llm.example --key env:LLM_KEY --json
   wellspoken doctor unix:/run/llm/api.sock --only 'stream*' --skip stream-n
+  wellspoken doctor http://gpu1:8000 http://gpu2:8000
+  wellspoken doctor --config wellspoken.toml
   wellspoken doctor --compare localhost:8000 localhost:8080
   wellspoken doctor --list
 
@@ -27,11 +31,13 @@ front, and says of each: pass (it does as OpenAI says), repaired (the proxy
 makes it so), fails (the proxy cannot), skipped (the server lacks it and says
 so, or it cannot be told). Costs about a thousand tokens. Exit code: 0, 1 if
 something fails (with --compare: if the results differ), 2 if a server cannot
-be examined, or for wrong usage.
+be examined, or for wrong usage; of several servers the worst.
 """
 _MORE: Final = "; repeat, or separate by commas; stream* is all that begin so"
 _OPTIONS: Final = {
-    "[URL]": "the server's address, with or without /v1, or unix:/path",
+    "[URL...]": "the server's address, with or without /v1, or unix:/path; several: one after "
+    "another",
+    "--config FILE": "examine the servers of a configuration, each as its [[backend]] says",
     "--key, --upstream-key env:NAME": "the key that the server wants: env:NAME or file:PATH, never "
     "the key itself",
     "--model NAME": "what to ask for (default: its first one)",
@@ -48,7 +54,7 @@ _COMPARE: Final = (
     "are for both"
 )
 _FORMS: Final = {
-    "--json": "one JSON object on stdout",
+    "--json": "one JSON object on stdout; a list of them for several URLs and for --config",
     "--markdown": "a Markdown document on stdout",
 }
 
@@ -61,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def parser_of(command: str) -> argparse.ArgumentParser:
     """Return the parser of `doctor`."""
-    parser = bare_parser(f"wellspoken {command}", "wellspoken doctor URL [options]", _HELP)
+    parser = bare_parser(f"wellspoken {command}", "wellspoken doctor URL... [options]", _HELP)
     add_options(parser, _OPTIONS, {"TIME": _parse_seconds})
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help=_COMPARE)
     parser.set_defaults(timeout=30.0, only=[], skip=[])
@@ -99,19 +105,21 @@ def _split_names(given: Sequence[str]) -> list[str]:
 def _run(options: argparse.Namespace) -> int:
     from wellspoken.proxy.config.values import ConfigError
     from wellspoken.proxy.doctor.probes import select_probes
-    from wellspoken.proxy.doctor.reports import printing
 
-    if options.compare and options.url is not None:
-        return _fail("--compare names both servers. Leave the other URL out")
-    if not options.compare and options.url is None:
+    given = {"--compare": options.compare, "--config": options.config, "the URL": options.url}
+    first, *others = [name for name, value in given.items() if value] or [""]
+    if not first:
         return _fail("no URL. Write it like: wellspoken doctor http://localhost:8000")
+    if others:
+        names = "both servers" if first == "--compare" else "the servers"
+        return _fail(f"{first} names {names}. Leave {others[0]} out")
     try:
         probes = select_probes(_split_names(options.only), _split_names(options.skip))
         if options.compare:
             return _compare(options, probes)
-        return _print_found(printing, _diagnose(options, options.url, probes), options)
+        return _examine(options, probes)
     except ConfigError as error:
-        return _fail(str(error).removeprefix("backend[0].").removeprefix("backend[0]: "))
+        return _fail(_reword(error))
     except ValueError as error:
         return _fail(str(error))
 
@@ -121,8 +129,64 @@ def _fail(text: str) -> int:
     return 2
 
 
-def _diagnose(options: argparse.Namespace, url: str, probes: Sequence[Probe]) -> Report:
-    """Run the probes, and return what came of them. Raises ConfigError."""
+def _reword(error: ConfigError) -> str:
+    """Return what is wrong with a server of which no table is known."""
+    return str(error).removeprefix("backend[0].").removeprefix("backend[0]: ")
+
+
+def _examine(options: argparse.Namespace, probes: Sequence[Probe]) -> int:
+    """Examine one server after another; return the worst exit code. Raises ConfigError."""
+    from wellspoken.proxy.doctor.reports import printing
+
+    if options.config is None and len(options.url) == 1:
+        return _print_found(printing, _diagnose(options, options.url[0], probes), options)
+    code, reports = 0, []
+    for at, report in enumerate(_reports(options, probes)):
+        code = max(code, report.code)
+        if options.json:
+            reports.append(report)
+            continue
+        if at:
+            print(flush=True)
+        if report.error and not options.markdown:
+            _fail(f"{report.title}: {report.error}")
+        else:
+            _print_found(printing, report, options)
+    if options.json:
+        print(printing.as_json_list(reports).decode(), end="", flush=True)
+    return code
+
+
+def _reports(options: argparse.Namespace, probes: Sequence[Probe]) -> Iterator[Report]:
+    """Give a report of each server, also of one that is configured so that it cannot be asked."""
+    from pathlib import Path
+
+    from wellspoken.proxy.config.values import ConfigError
+    from wellspoken.proxy.doctor.configured import ConfiguredServer, configured_servers
+    from wellspoken.proxy.doctor.probe import Report
+    from wellspoken.proxy.lifecycle.build import version
+
+    if options.config is not None:
+        servers = configured_servers(Path(options.config))
+    else:
+        servers = [ConfiguredServer("", url, None, {}) for url in options.url]
+    for server in servers:
+        try:
+            yield _diagnose(options, server.url, probes, server)
+        except ConfigError as error:
+            yield Report(server.url, version(), error=_reword(error), name=server.name)
+
+
+def _diagnose(
+    options: argparse.Namespace,
+    url: str,
+    probes: Sequence[Probe],
+    server: ConfiguredServer | None = None,
+) -> Report:
+    """Run the probes, and return what came of them; options win over `server`'s table.
+
+    Raises ConfigError.
+    """
     import asyncio
     import logging
 
@@ -134,10 +198,12 @@ def _diagnose(options: argparse.Namespace, url: str, probes: Sequence[Probe]) ->
         probes=probes,
         adapter=options.adapter,
         key=options.key,
-        model=options.model,
+        model=options.model or (server.model if server is not None else None),
         tokenizer=options.tokenizer,
         limit=options.timeout,
         tls=upstream_tls(options),
+        table=server.table if server is not None else {},
+        name=server.name if server is not None else "",
     )
     log = logging.getLogger("wellspoken")
     level = log.level

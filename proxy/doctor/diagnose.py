@@ -9,11 +9,12 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from wellspoken.proxy.config import Config, load
+from wellspoken.proxy.config.backend_headers import read_headers
 from wellspoken.proxy.config.values import find_endpoint, normal_url, read_key
 from wellspoken.proxy.doctor import probe_requests as requests
 from wellspoken.proxy.doctor.contract import error_words
@@ -48,7 +49,8 @@ _REPAIRS: Final = re.compile(rb"^: repairs (.*)$", re.MULTILINE)
 class DoctorOptions:
     """What server to probe, and how; `limit` in seconds for one answer. `key` is a reference.
 
-    `tls`: as [backend.tls].
+    `tls`: as [backend.tls]. `table`: more of a [[backend]], over which the rest wins. `name`: what
+    a configuration calls the server.
     """
 
     url: str
@@ -59,6 +61,8 @@ class DoctorOptions:
     tokenizer: str | None = None
     limit: float = 30.0
     tls: Mapping[str, str] | None = None
+    table: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
 
 
 class NoServer(Exception):
@@ -82,7 +86,7 @@ async def diagnose(
             context = await _find_model(options, url, backend, proxy, notes)
         except NoServer as error:
             spent = time.perf_counter() - began
-            return Report(url, version(), seconds=spent, error=str(error))
+            return Report(url, version(), seconds=spent, error=str(error), name=options.name)
         results = []
         for done, probe in enumerate(options.probes):
             on_probe(done, len(options.probes), probe.name)
@@ -95,6 +99,7 @@ async def diagnose(
             results=tuple(results),
             seconds=time.perf_counter() - began,
             notes=tuple(notes),
+            name=options.name,
         )
 
 
@@ -109,13 +114,16 @@ async def _open_sides(options: DoctorOptions) -> AsyncIterator[tuple[Service, Se
         guard = folder / "key"
         guard.write_text(secrets.token_hex(16))
         config = _config(options, f"file:{guard}")
-        key = read_key(options.key) if options.key is not None else None
         service = build(config)
+        part = config.backend[0]
+        key = read_key(part.key) if part.key is not None else None
+        headers = read_headers(part.headers)
         stack.push_async_callback(service.stop)
         stack.push_async_callback(stop_detectors, service.state.router.targets)
         host, port = await service.start()
-        tls = client_context(normal_url(options.url), config.backend[0].tls)
-        raw = Upstream(normal_url(options.url), config.timeouts, key=key, tls=tls)
+        url = normal_url(options.url)
+        tls = client_context(url, part.tls)
+        raw = Upstream(url, config.timeouts, key=key, headers=headers, tls=tls)
         stack.push_async_callback(raw.close)
         front = Upstream(f"http://{host}:{port}", config.timeouts, key=guard.read_text())
         stack.push_async_callback(front.close)
@@ -126,6 +134,7 @@ async def _open_sides(options: DoctorOptions) -> AsyncIterator[tuple[Service, Se
 def _config(options: DoctorOptions, guard: str) -> Config:
     """Return the configuration of the proxy; the environment has no say, as it may open a store."""
     given = {name: getattr(options, name) for name in ("url", "adapter", "key", "tokenizer", "tls")}
+    table = {key: value for key, value in given.items() if value is not None}
     limit = options.limit
     return load(
         None,
@@ -138,7 +147,7 @@ def _config(options: DoctorOptions, guard: str) -> Config:
                     ("first_token_body", "first_token_stream", "between_chunks"), limit
                 ),
             },
-            "backend": [{key: value for key, value in given.items() if value is not None}],
+            "backend": [{**options.table, **table}],
         },
         {},
     )
@@ -222,13 +231,12 @@ def _is_answer(response: ProbeResponse) -> bool:
 
 def _explain_refused_key(options: DoctorOptions, url: str, response: ProbeResponse) -> str:
     said = f"status {response.status}: {error_words(response.body)}"
-    if options.key is None:
+    key = options.key or options.table.get("key")
+    if key is None:
         return (
             f"The backend at {url} wants a key ({said}). Name it with --key env:NAME or file:PATH."
         )
-    return (
-        f"The backend at {url} refuses the key of {options.key} ({said}). Check that it is the one."
-    )
+    return f"The backend at {url} refuses the key of {key} ({said}). Check that it is the one."
 
 
 def _explain_no_answer(

@@ -137,7 +137,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """An examination; `backend` is what the proxy takes it for, `error` why there was none."""
+    """An examination; `backend` is what the proxy takes it for, `error` why there was none.
+
+    `name`: what a configuration calls the server, "" where only its URL was given.
+    """
 
     url: str
     version: str
@@ -147,6 +150,12 @@ class Report:
     seconds: float = 0.0
     error: str = ""
     notes: tuple[str, ...] = ()
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        """Which server it is, for people."""
+        return f"{self.name}, {self.url}" if self.name else self.url
 
     def count(self, outcome: Outcome) -> int:
         """Return how many probes came out so."""

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TextIO
 
 from msgspec import json
@@ -23,11 +23,18 @@ def as_json(report: Report) -> bytes:
     return json.format(json.encode(encode_report(report)), indent=2) + b"\n"
 
 
+def as_json_list(reports: Sequence[Report]) -> bytes:
+    """Return several reports as one JSON array, with a final newline."""
+    return json.format(json.encode(list(map(encode_report, reports))), indent=2) + b"\n"
+
+
 def encode_report(report: Report) -> dict[str, Any]:
     """Return the report as the object that `as_json` writes."""
+    named = {"name": report.name} if report.name else {}
     return {
         "schema": SCHEMA,
         "wellspoken": report.version,
+        **named,
         "url": report.url,
         "error": report.error or None,
         "model": report.model or None,
@@ -70,7 +77,7 @@ MEANINGS: Final = (
 
 def as_markdown(report: Report) -> str:
     """Return the report as a document with one table, each row of which says all by itself."""
-    lines = [f"# wellspoken doctor {escape_cell(report.url)}", ""]
+    lines = [f"# wellspoken doctor {escape_cell(report.title)}", ""]
     if report.error:
         return "\n".join([*lines, escape_cell(report.error), ""])
     lines += [
@@ -131,7 +138,7 @@ def as_table(report: Report, width: int, *, colour: bool = False) -> str:
     if report.error:
         return "\n".join(wrap(report.error, width)) + "\n"
     peer = f"model {plain(report.model)}: {plain(report.backend)}"
-    head = f"wellspoken doctor {report.url}, {peer} ({report.seconds:.1f} s)"
+    head = f"wellspoken doctor {report.title}, {peer} ({report.seconds:.1f} s)"
     lines = wrap(head, width)
     for note in report.notes:
         lines += wrap(note, width)

@@ -37,6 +37,7 @@ class _SavedReport(Struct):
     notes: tuple[str, ...]
     seconds: float
     probes: tuple[_SavedResult, ...]
+    name: str | None = None
 
 
 def read_report(path: Path, names: Collection[str]) -> Report:
@@ -62,6 +63,7 @@ def read_report(path: Path, names: Collection[str]) -> Report:
         seconds=saved.seconds,
         error=plain(saved.error or "", 2000),
         notes=tuple(plain(note, 2000) for note in saved.notes),
+        name=plain(saved.name or ""),
     )
 
 

@@ -101,7 +101,7 @@ def test_what_only_one_side_ran_is_no_difference_but_is_said() -> None:
 
 def test_a_saved_report_is_the_report(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
-    noted = replace(ONE, notes=("It lists no model.",), seconds=1.5)
+    noted = replace(ONE, notes=("It lists no model.",), seconds=1.5, name="gpu/2")
     file.write_bytes(printing.as_json(noted))
     assert printing.as_json(read_report(file, NAMES)) == printing.as_json(noted)
     assert [one.probe.name for one in read_report(file, NAMES[1:]).results] == NAMES[1:3]
@@ -141,7 +141,7 @@ def test_a_file_that_is_no_report_is_refused_before_a_server_is_asked(
 
 def test_a_url_beside_compare_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "x", "--compare", "a", "b"]) == 2
-    assert "Leave the other URL out" in capsys.readouterr().err
+    assert "--compare names both servers. Leave the URL out" in capsys.readouterr().err
 
 
 def test_real_servers_and_a_file(

@@ -402,13 +402,13 @@ def test_the_help_has_examples_that_parse(
     assert ended.value.code == 0
     said = capsys.readouterr().out
     examples = re.findall(r"^  wellspoken doctor (.+)$", said, re.MULTILINE)
-    assert len(examples) == 6
+    assert len(examples) == 8
     seen: list[Callable[..., Any]] = []
     monkeypatch.setattr("wellspoken.proxy.cli.doctor._run", lambda options: seen.append(options))
     for example in examples:
         words = example.partition(" > ")[0].replace("'", "").split()
         main(["doctor", *words])
-    assert len(seen) == 5  # --list requests nothing
+    assert len(seen) == 7  # --list requests nothing
 
 
 def test_the_package_is_small_files() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import ssl
 from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.lifecycle.test_reload_watching import watched
 from tests.proxy.upstream.trials import pass_trial
 from tests.waiting import until
+from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config.tables import BackendTls, Timeouts
 from wellspoken.proxy.doctor.diagnose import DoctorOptions, diagnose
 from wellspoken.proxy.tls.certificates import client_context
@@ -224,3 +226,19 @@ async def test_the_doctor(authority: Authority) -> None:
         assert not report.error
         report = await diagnose(DoctorOptions(upstream.url, [], tls={"ca": tls["ca"]}))
         assert "if it wants a certificate of its clients, name one" in report.error
+
+
+async def test_the_doctor_of_a_configuration(
+    authority: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with speaking(authority.sign("server")) as upstream:
+        file = tmp_path / "w.toml"
+        table = f"[[backend]]\nname = 'a'\nurl = ['{upstream.url}', 'http://127.0.0.1:9']\n"
+        for more, words in ((f"tls.ca = '{authority.file}'\n", ""), ("", "does not trust")):
+            file.write_text(table + more)
+            arguments = ["doctor", "--config", str(file), "--json", "--only", "usage"]
+            assert await asyncio.to_thread(main, arguments) == 2  # of the one that is not there
+            first, second = json.loads(capsys.readouterr().out)
+            assert (first["name"], words in (first["error"] or "")) == ("a/1", True)
+            assert bool(first["error"]) == bool(words)
+            assert "refused the connection" in second["error"]
