@@ -12,11 +12,20 @@ from tests.deploy.tools import DEPLOY, Document, kustomized
 from wellspoken.proxy.config import Config, load
 
 KUBERNETES = DEPLOY / "kubernetes"
-OVERLAYS = ("llamacpp-sidecar", "standalone", "vllm-engine", "vllm-sidecar")
+OVERLAYS = (
+    "fleet",
+    "llamacpp-sidecar",
+    "standalone",
+    "vllm-engine",
+    "vllm-replicas",
+    "vllm-sidecar",
+)
 COMPONENTS = {
+    "fleet": ("fleet-metrics", "fleet-keda"),
     "llamacpp-sidecar": ("podmonitor",),
     "standalone": ("podmonitor",),
     "vllm-engine": ("podmonitor", "keda"),
+    "vllm-replicas": ("podmonitor", "keda"),
     "vllm-sidecar": ("podmonitor", "keda"),
 }
 PROXY = "wellspoken"
@@ -107,13 +116,25 @@ class Manifests:
                 yield part.removeprefix("file:")
 
 
-def built(overlay: str, folder: Path) -> str:
-    """Return an overlay's manifests, with every component that is for it."""
+def about(given: list[Document], name: str = PROXY) -> list[Document]:
+    """Return the documents of one part, by their label; what has none is the proxy's."""
+    return [each for each in given if part_of(each) == name]
+
+
+def part_of(document: Document) -> str:
+    """Return the name of the part that a document is of."""
+    labels = document["metadata"].get("labels", {})
+    return str(labels.get("app.kubernetes.io/name", PROXY))
+
+
+def built(overlay: str, folder: Path, components: Sequence[str] | None = None) -> str:
+    """Return an overlay's manifests, with every component that is for it, or with those given."""
     top = folder / overlay
     top.mkdir()
     up = "../" * len(top.parts[1:]) + "/".join(KUBERNETES.parts[1:])
     lines = ["resources:", f"  - {up}/overlays/{overlay}", "components:"]
-    lines += [f"  - {up}/components/{each}" for each in COMPONENTS[overlay]]
+    chosen = COMPONENTS[overlay] if components is None else components
+    lines += [f"  - {up}/components/{each}" for each in chosen]
     (top / "kustomization.yaml").write_text("\n".join(lines))
     return kustomized(top)
 

@@ -343,10 +343,21 @@ def replicas(given: Manifests) -> Iterator[str]:
     for each in given.kind("PodDisruptionBudget"):
         if each["spec"].get("maxUnavailable") not in (1, "50%"):
             yield "a budget that no node can drain under"
-    claims = any("persistentVolumeClaim" in each for each in given.volumes.values())
-    recreated = spec.get("strategy", {}).get("type") == "Recreate"
-    if claims != recreated:
-        yield "a pod with a claim is replaced, others are rolled"
+    strategy = spec.get("strategy", {})
+    alone = any(_is_for_one_pod(given, each) for each in given.volumes.values())
+    if alone != (strategy.get("type") == "Recreate"):
+        yield "a pod with a claim of its own is replaced, others are rolled"
+    limits = [each.get("resources", {}).get("limits", {}) for each in given.containers]
+    surge = strategy.get("rollingUpdate", {}).get("maxSurge", 1)
+    if any("nvidia.com/gpu" in each for each in limits) and not alone and surge != 0:
+        yield "a new pod waits for the GPU of the old one, which waits for the new one"
+
+
+def _is_for_one_pod(given: Manifests, volume: Document) -> bool:
+    """Say whether a volume is a claim that one node's pods alone can have."""
+    name = volume.get("persistentVolumeClaim", {}).get("claimName")
+    claim = given.named("PersistentVolumeClaim", name) if name else None
+    return claim is not None and claim["spec"]["accessModes"] != ["ReadWriteMany"]
 
 
 Rule = Callable[[Manifests], Iterator[str]]

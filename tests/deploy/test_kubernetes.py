@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.manifests import KUBERNETES, OVERLAYS, Manifests, built
+from tests.deploy.manifests import KUBERNETES, OVERLAYS, Manifests, about, built
 from tests.deploy.policy import problems
 from tests.deploy.tools import (
     MODULES,
@@ -54,7 +54,7 @@ def test_no_overlay_is_forgotten() -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_keeps_to_the_rules(read: dict[str, list[Document]], overlay: str) -> None:
-    assert problems(Manifests(read[overlay])) == []
+    assert problems(Manifests(about(read[overlay]))) == []
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -62,7 +62,7 @@ def test_an_overlay_is_whole_without_other_projects_resources(overlay: str) -> N
     """A cluster without the Prometheus operator or KEDA takes it as it is."""
     given = documents(kustomized(KUBERNETES / "overlays" / overlay))
     assert {each["kind"] for each in given} & set(TYPES) == set()
-    assert problems(Manifests(given)) == []
+    assert problems(Manifests(about(given))) == []
 
 
 def native(texts: dict[str, str]) -> str:

@@ -1,7 +1,8 @@
 """The components for a gateway: a route to the Service, and a pool whose picker reads the metrics.
 
 There are no types of InferencePool to compile against, so `POOL` says what its v1 takes
-(gateway-api-inference-extension, api/v1/inferencepool_types.go).
+(gateway-api-inference-extension, api/v1/inferencepool_types.go; the pools built here were also held
+against its CRD of 2026-08, by hand).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.deploy.manifests import KUBERNETES, PROXY, Manifests, matches
+from tests.deploy.manifests import KUBERNETES, PROXY, Manifests, about, matches
 from tests.deploy.policy import problems
 from tests.deploy.test_kubernetes import VERSIONS, compiled
 from tests.deploy.tools import Document, against_schema, documents, kustomized, run, tool
@@ -42,9 +43,17 @@ POOL = table(
     spec=table(
         ["selector", "targetPorts", "endpointPickerRef"],
         selector=table(["matchLabels"], matchLabels={"type": "object", "minProperties": 1}),
-        targetPorts={"type": "array", "minItems": 1, "maxItems": 8, "items": PORT},
+        targetPorts={
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 8,
+            "uniqueItems": True,
+            "items": PORT,
+        },
+        appProtocol={"enum": ["http", "kubernetes.io/h2c"]},
+        # The CRD wants a port where the kind is Service, which it is by default.
         endpointPickerRef=table(
-            ["name"],
+            ["name", "port"],
             group={"type": "string"},
             kind={"type": "string"},
             name=NAME,
@@ -75,10 +84,10 @@ def named(documents: list[Document], *, picker: bool) -> list[Document]:
     return [x for x in documents if x["metadata"]["name"].startswith(PICKER) == picker]
 
 
-@pytest.mark.parametrize("overlay", ["standalone", "vllm-sidecar"])
+@pytest.mark.parametrize("overlay", ["standalone", "vllm-sidecar", "fleet"])
 def test_the_route_goes_to_the_service(overlay: str, tmp_path: Path) -> None:
     given = build(tmp_path, overlay, "httproute")
-    assert problems(Manifests(given)) == []
+    assert problems(Manifests(about(given))) == []
     route, service = one(given, "HTTPRoute"), one(given, "Service")
     (rule,) = route["spec"]["rules"]
     (target,) = rule["backendRefs"]
@@ -101,12 +110,12 @@ def test_the_types_take_the_routes(tmp_path: Path) -> None:
         assert "does not exist" in compiled([route], folder / "wrong")
 
 
-@pytest.mark.parametrize("overlay", ["vllm-engine", "vllm-sidecar"])
+@pytest.mark.parametrize("overlay", ["vllm-engine", "vllm-sidecar", "vllm-replicas"])
 def test_the_picker_reads_the_engines_metrics_through_the_proxy(
     overlay: str, tmp_path: Path
 ) -> None:
     given = build(tmp_path, overlay, "inferencepool")
-    mine = Manifests(named(given, picker=False))
+    mine = Manifests(about(given))
     assert problems(mine) == []
     pool = one(given, "InferencePool")
     assert against_schema(POOL, pool) == []
@@ -163,6 +172,8 @@ def test_kubernetes_takes_the_pickers_own(version: str, tmp_path: Path) -> None:
         lambda spec: spec["selector"].update(spec["selector"].pop("matchLabels")),
         lambda spec: spec.update(extensionRef=spec.pop("endpointPickerRef")),
         lambda spec: spec["endpointPickerRef"].update(failureMode="Open"),
+        lambda spec: spec["endpointPickerRef"].pop("port"),
+        lambda spec: spec["targetPorts"].append(spec["targetPorts"][0]),
     ],
 )
 def test_a_pool_of_another_version_is_found(change: Any, tmp_path: Path) -> None:

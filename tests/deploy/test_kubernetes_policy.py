@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.manifests import OVERLAYS, Manifests, built
+from tests.deploy.manifests import OVERLAYS, Manifests, about, built
 from tests.deploy.policy import RULES, problems
 from tests.deploy.tools import Document, documents
 from wellspoken.proxy.config.values import ConfigError
@@ -19,7 +19,7 @@ Change = Callable[[Manifests], Any]
 @pytest.fixture(scope="module")
 def overlays(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Document]]:
     folder = tmp_path_factory.mktemp("overlays").resolve()
-    return {each: documents(built(each, folder)) for each in OVERLAYS}
+    return {each: about(documents(built(each, folder))) for each in OVERLAYS}
 
 
 def first(given: Manifests, kind: str) -> Document:
@@ -225,6 +225,16 @@ MUTANTS: list[tuple[str, str, Change]] = [
         lambda m: first(m, "PodDisruptionBudget")["spec"].update(maxUnavailable=0),
     ),
     ("replicas", "vllm-engine", lambda m: m.deployment["spec"].pop("strategy")),
+    (
+        "replicas",
+        "vllm-replicas",
+        lambda m: first(m, "PersistentVolumeClaim")["spec"].update(accessModes=["ReadWriteOnce"]),
+    ),
+    (
+        "replicas",
+        "vllm-replicas",
+        lambda m: m.deployment["spec"]["strategy"]["rollingUpdate"].pop("maxSurge"),
+    ),
 ]
 
 

@@ -50,9 +50,9 @@ def test_its_images_are_those_of_every_overlay(overlay: str, tmp_path: Path) -> 
     pods = [
         each["spec"]["template"]["spec"]
         for each in documents(kustomized(folder))
-        if each["kind"] == "Deployment"
+        if each["kind"] in ("Deployment", "StatefulSet")
     ]
-    assert len(pods) == 1 + ("components" in top)
+    assert len(pods) == 1 + ("components" in top or overlay == "fleet")
     every = [c for pod in pods for c in [*pod["containers"], *pod.get("initContainers", [])]]
     assert {each["image"].rpartition("/")[0] for each in every} == {"registry.example.com"}
 
