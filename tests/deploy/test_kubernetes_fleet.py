@@ -13,8 +13,11 @@ import pytest
 
 from tests.deploy.manifests import Manifests, about, built, matches, seconds
 from tests.deploy.policy import ALERTS, RULES
+from tests.deploy.prometheus import Promtool, promtool
 from tests.deploy.tools import DEPLOY, Document, documents
 from wellspoken.proxy.metrics.service import Metrics
+
+__all__ = ["promtool"]  # a fixture
 
 VLLM = "vllm"
 BARE = ("restricted", "no_token", "no_service_links", "images", "gpus")
@@ -136,6 +139,21 @@ def test_the_scaler_scales_the_engines(given: list[Document]) -> None:
     known = {family.name for family in Metrics("1").servers.describe()}
     assert len(ours) == 1 and set(ours) < known
     assert len(queries) == 2 and any("vllm:num_requests_waiting{" in query for query in queries)
+
+
+def test_prometheus_parses_the_scalers_queries(
+    read: list[Document], promtool: Promtool, tmp_path: Path
+) -> None:
+    replicas = documents(built("vllm-replicas", tmp_path.resolve()))
+    queries = [
+        trigger["metadata"]["query"]
+        for each in (*read, *replicas)
+        if each["kind"] == "ScaledObject"
+        for trigger in each["spec"]["triggers"]
+    ]
+    assert len(queries) == 3
+    assert promtool.expressions(queries, tmp_path) == ""
+    assert "parse" in promtool.expressions([queries[0].replace("}", "")], tmp_path)
 
 
 def test_the_engines_are_scraped_as_another_job(given: list[Document]) -> None:
