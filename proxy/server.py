@@ -13,6 +13,8 @@ from aiohttp.web_protocol import RequestPayloadError
 from aiohttp.web_request import BaseRequest
 
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.proxy.balance.looks import Looks
+from wellspoken.proxy.balance.router import Router
 from wellspoken.proxy.config import Config
 from wellspoken.proxy.config.values import is_reached_from_elsewhere, is_unix, parse_listen
 from wellspoken.proxy.http.acceptor import Acceptor
@@ -33,7 +35,7 @@ from wellspoken.proxy.state import State
 from wellspoken.proxy.tls.certificates import ServerContexts, server_contexts
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.readiness import Readiness
-from wellspoken.proxy.upstream.target import Router, Target
+from wellspoken.proxy.upstream.target import Target
 
 if TYPE_CHECKING:
     from wellspoken.proxy.store.completions import CompletionStore
@@ -66,6 +68,7 @@ class Service:
         # Asked at a scrape, rather than set twice by each request.
         metrics.inflight.set_function(lambda: self.state.inflight)
         metrics.held.set_function(lambda: self.state.memory.used)
+        self.looks = Looks()
         self._idle: asyncio.Future[None] | None = None  # of a drain that waits for the last answer
         self._hosts, self._admin_hosts = _hosts(config)
         self._retired: list[Upstream] = []  # of removed backends, with requests on their way
@@ -112,7 +115,7 @@ class Service:
         state.memory.limit = _memory(config)
         state.recipes.clear()
         state.origins = _origins(config)
-        state.router = Router(targets)
+        state.router = Router(targets, config.health, config.limits.retries)
         state.keys = keys
         state.admin = admin
         state.readiness = Readiness(targets)  # what a probe under way finds is no longer asked
@@ -124,6 +127,7 @@ class Service:
         for target in targets:
             if target.upstream is not None:
                 target.upstream.timeouts = config.timeouts
+        self.looks.watch(targets)
         self._retired = [upstream for upstream in self._retired if upstream.busy]
         for upstream in (target.upstream for target in gone):
             if upstream is not None:
@@ -186,6 +190,7 @@ class Service:
     async def stop(self) -> None:
         """Close the socket, every connection of a client and every one to a backend."""
         self.state.draining = self.state.stopping = True
+        await self.looks.close()
         for server in (*self._servers, *self._admin_servers):
             server.close()
         await self.listener.shutdown(0.01)
@@ -223,8 +228,7 @@ class Service:
                 self.state.metrics.disconnects.labels(call.phase).inc()
             raise
         finally:
-            if call.routing.engine is not None:
-                call.routing.engine.leave()
+            call.leave_server()
             if call.results.reservation is not None:
                 settle(call, call.results.reservation, code)
             if holder is not None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.servers.backend import Dialect
+from wellspoken.proxy.balance.router import Router
 from wellspoken.proxy.config import Config
 from wellspoken.proxy.config.values import is_reached_from_elsewhere
 from wellspoken.proxy.http.auth import Keys
@@ -24,7 +25,7 @@ from wellspoken.proxy.limits.quota import Counters
 from wellspoken.proxy.limits.slots import Slots
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.upstream.readiness import Readiness
-from wellspoken.proxy.upstream.target import Router, Target
+from wellspoken.proxy.upstream.target import Target
 
 if TYPE_CHECKING:
     from wellspoken.proxy.store.completions import CompletionStore
@@ -73,7 +74,7 @@ class State:
     """The present state of one service; what a reload replaces is replaced in one step of the loop.
 
     `expose` gives the metrics in Prometheus' text format. `scoring`: a backend's name -> what
-    is known of its scoring of prompts. `recipes`: how requests are asked for that come again.
+    is known of its scoring of prompts. `recipes`: how a server is asked what comes again.
     `memory`: the room for what requests hold. `large`: held by who translates a large body in
     the loop, in steps. `stopping`: what is still open is cut off. `origins`: whose web pages
     may use the service, None where no page's. `admin`: the keys for what is about the proxy
@@ -92,7 +93,7 @@ class State:
     log: logging.Logger
     new_id: Callable[[], str] = new_id
     scoring: dict[str, Scorer] = field(default_factory=dict)
-    recipes: dict[RecipeKey, Recipe] = field(default_factory=dict)
+    recipes: dict[tuple[str, RecipeKey], Recipe] = field(default_factory=dict)
     large: asyncio.Lock = field(default_factory=asyncio.Lock)
     memory: MemoryBudget = field(default_factory=lambda: MemoryBudget(default_limit(1)))
     inflight: int = 0

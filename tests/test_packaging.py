@@ -253,7 +253,7 @@ UPWARD = [
     ("server.py", "lifecycle.build"),
     ("endpoints/chat.py", "server"),
     ("logs/lines.py", "endpoints.chat"),
-    ("relay/plan.py", "logs"),
+    ("relay/planning/plan.py", "logs"),
     ("upstream/client.py", "relay.call"),
     ("store/completions.py", "http.responses"),
     ("metrics/service.py", "upstream.client"),

@@ -32,10 +32,10 @@ async def capabilities(call: Call) -> Reply:
     """
     found = []
     client = call.routing.client
-    for name in await list_models(call.state.router):
+    for name in await list_models(call.state.router.targets):
         if client is not None and not client.may_use(name):
             continue
-        target = call.state.router.find(name)
+        target = call.state.router.find(name).servers[0]
         await target.ready()
         found.append(of_model(name, target))
     return call.reply(200, _encode(Capabilities(data=found)))

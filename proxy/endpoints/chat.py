@@ -30,11 +30,11 @@ from wellspoken.adapters.servers.known.llamacpp_native import (
     template_request,
 )
 from wellspoken.adapters.servers.prepare import prepare
-from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay.call import Call, Handler
 from wellspoken.proxy.relay.generate import Generation, generate
-from wellspoken.proxy.relay.plan import BackendRequest, Plan
-from wellspoken.proxy.relay.planner import Planner, Revision
+from wellspoken.proxy.relay.helping import scoring
+from wellspoken.proxy.relay.planning.plan import BackendRequest, Plan
+from wellspoken.proxy.relay.planning.planner import Planner, Revision
 from wellspoken.proxy.upstream.refusals import ROLE, SYSTEM
 from wellspoken.proxy.upstream.target import Target
 

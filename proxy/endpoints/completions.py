@@ -27,12 +27,12 @@ from wellspoken.adapters.servers.known.llamacpp_native import prepare_native
 from wellspoken.adapters.servers.parameters import find_rows, refuse
 from wellspoken.adapters.servers.prepare import prepare_completion
 from wellspoken.adapters.stages.usage import BYTES_PER_TOKEN
-from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay.call import Call, Handler
-from wellspoken.proxy.relay.counting import Counter
 from wellspoken.proxy.relay.generate import Generation, generate
-from wellspoken.proxy.relay.plan import BackendRequest, Plan
-from wellspoken.proxy.relay.planner import Planner
+from wellspoken.proxy.relay.helping import scoring
+from wellspoken.proxy.relay.helping.counting import Counter
+from wellspoken.proxy.relay.planning.plan import BackendRequest, Plan
+from wellspoken.proxy.relay.planning.planner import Planner
 from wellspoken.proxy.relay.send import in_thread
 from wellspoken.proxy.upstream.listing import name_model
 from wellspoken.proxy.upstream.target import Target

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
@@ -29,14 +31,9 @@ from wellspoken.proxy.relay.admission import (
 )
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import explain_headers
-from wellspoken.proxy.relay.send import (
-    LARGE,
-    STREAMS,
-    in_thread,
-    pass_through,
-    passing_request,
-    send_request,
-)
+from wellspoken.proxy.relay.send import LARGE, in_thread, passing_request, send_request
+from wellspoken.proxy.relay.untouched import STREAMS, pass_through
+from wellspoken.proxy.relay.way import Way
 from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.target import Target, no_endpoint
 
@@ -50,27 +47,19 @@ async def embeddings(call: Call) -> Reply | EventStream:
     wanted = await in_thread(large, decode, body)
     if call.routing.client is not None:
         await admit_client(call, call.routing.client, wanted.model, body, {}, default=0)
-    target = state.router.find(wanted.model, call.routing.client)
-    if target.settings.bounds != state.router.bounds:
-        await in_thread(large, requests.check, wanted, target.settings.bounds == "openai")
-    call.route(target, wanted.model)
-    make = partial(Exchange, model=wanted.model, prompt_size=len(body))
-    del body
-    exchange = make_exchange(call, target, make)
-    await call.prepare(target)
-    if not wanted.model and target.names:
-        exchange = replace(exchange, model=target.names[0])
-    sent = wanted.fields
-    if target.settings.vendor == "strip":
-        sent = {key: value for key, value in sent.items() if key in EMBEDDING_KEYS}
-    await admit_passing(call, target, wanted.model, sent)
-    path = _path(call, target, wanted)
-    await enter_passing(call, target, wanted.model, sent)
-    if large:  # not held while the answer is waited for
-        wanted = wanted.drop_text()
-    answer, data = await _ask_backend(call, target, wanted, exchange, path)
-    if data is None:
+    pool = state.router.find(wanted.model, call.routing.client)
+    way = Way(call, pool, wanted.model, wanted.fields)
+    # Of a large one the text is not held while the answer is waited for.
+    question = _Question(call, wanted.drop_text() if large else wanted, len(body), large)
+    del body, wanted
+    answer = await way.send(question.ask)
+    wanted, exchange = question.wanted, question.exchange
+    if wanted.untouched and answer.status < 300:
         return await pass_through(call, answer, answer.content_type in STREAMS)
+    data = await call.read_whole(answer)
+    if wanted.base64 and refuses_base64(exchange.notes, answer.status, data):
+        answer = await question.send(way.target, way.model, floats=True)
+        data = await call.read_whole(answer)
     began = perf_counter()
     heavy = large or len(data) >= LARGE
     wanted = wanted.read_text()
@@ -81,6 +70,55 @@ async def embeddings(call: Call) -> Reply | EventStream:
     return call.reply(result.status, made, explain_headers(exchange, result.retry, answer))
 
 
+@dataclass(slots=True, eq=False)
+class _Question:
+    """A request for embeddings, as whichever server is asked that has it.
+
+    `exchange` is that of the answer, by the server that was asked last; `size`: the bytes of the
+    client's body.
+    """
+
+    call: Call
+    wanted: EmbeddingRequest
+    size: int
+    large: bool
+    exchange: Exchange = field(init=False)
+
+    async def ask(self, target: Target, model: str) -> UpstreamResponse:
+        """Ask a server, under the model's name there. Raises RequestError, UpstreamError."""
+        call, wanted = self.call, self.wanted
+        if target.settings.bounds != call.state.router.bounds:
+            strict = target.settings.bounds == "openai"
+            await in_thread(self.large, lambda: requests.check(wanted.read_text(), strict))
+        call.route(target, wanted.model)
+        make = partial(Exchange, model=wanted.model, prompt_size=self.size)
+        self.exchange = make_exchange(call, target, make)
+        await call.prepare(target)
+        if not wanted.model and target.names:
+            self.exchange = replace(self.exchange, model=target.names[0])
+        sent = wanted.fields
+        if target.settings.vendor == "strip":
+            sent = {key: value for key, value in sent.items() if key in EMBEDDING_KEYS}
+        await admit_passing(call, target, model, sent)
+        _path(call, target, wanted)  # before an engine is waited for
+        await enter_passing(call, target, model, sent)
+        vendors = tuple(key for key in wanted.fields if key not in EMBEDDING_KEYS | OUR_KEYS)
+        if vendors:
+            count_vendors(call, target, vendors)
+        return await self.send(target, model)
+
+    def send(
+        self, target: Target, model: str, *, floats: bool = False
+    ) -> Awaitable[UpstreamResponse]:
+        """Send the question; `floats`: base64 was refused (`embedding_base64_refused`)."""
+        other = target.model_for(model) or (model if model != self.wanted.model else None)
+        vendor = target.settings.vendor
+        make = partial(prepare_embeddings, self.wanted, model=other, vendor=vendor, floats=floats)
+        path = _path(self.call, target, self.wanted)
+        request = passing_request(self.call, target, path, make)
+        return send_request(self.call, target, request)
+
+
 def _path(call: Call, target: Target, wanted: EmbeddingRequest) -> str:
     """Return where the backend is asked; raise RequestError 404 if it has no embeddings."""
     # A server's two paths may answer in different forms, of which only one is repaired.
@@ -89,27 +127,3 @@ def _path(call: Call, target: Target, wanted: EmbeddingRequest) -> str:
     if path is None:
         raise no_endpoint(target, call.path)
     return path
-
-
-async def _ask_backend(
-    call: Call, target: Target, wanted: EmbeddingRequest, exchange: Exchange, path: str
-) -> tuple[UpstreamResponse, bytes | None]:
-    """Return the backend's answer with its body, None where it leaves as it comes.
-
-    A backend that refuses base64 is asked for floats (`embedding_base64_refused`).
-    """
-    model = target.model_for(wanted.model)
-    vendors = tuple(key for key in wanted.fields if key not in EMBEDDING_KEYS | OUR_KEYS)
-    if vendors:
-        count_vendors(call, target, vendors)
-    vendor = target.settings.vendor
-    make = partial(prepare_embeddings, wanted, model=model, vendor=vendor)
-    answer = await send_request(call, target, passing_request(call, target, path, make))
-    if wanted.untouched and answer.status < 300:
-        return answer, None
-    data = await call.read_whole(answer)
-    if wanted.base64 and refuses_base64(exchange.notes, answer.status, data):
-        make = partial(make, floats=True)
-        answer = await send_request(call, target, passing_request(call, target, path, make))
-        data = await call.read_whole(answer)
-    return answer, data

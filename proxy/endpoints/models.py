@@ -41,7 +41,7 @@ async def _list_models(call: Call) -> dict[str, Model]:
     def tells(target: Target) -> bool:
         return extensions_of(call.request, target.settings.extensions) != "none"
 
-    found = await list_models(call.state.router, tells)
+    found = await list_models(call.state.router.targets, tells)
     if client is None:
         return found
     return {name: model for name, model in found.items() if client.may_use(name)}

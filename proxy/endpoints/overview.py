@@ -81,7 +81,7 @@ async def _describe(call: Call) -> Overview:
         found.reason = reason or state.store_trouble(in_full=state.is_private) or UNSET
     found.servers = [_server(each) for each in state.router.targets if _is_for(client, each)]
     try:
-        models = await list_models(state.router)
+        models = await list_models(state.router.targets)
         found.models = [name for name in models if client is None or client.may_use(name)]
     except (UpstreamError, RequestError) as error:
         found.models, found.reason = [], found.reason or str(error)

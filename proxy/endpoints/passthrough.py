@@ -28,6 +28,7 @@ from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.adapters.requests.errors import RequestError, missing
 from wellspoken.adapters.requests.renaming import asks_stream, decode_named, with_values
 from wellspoken.adapters.servers import registry
+from wellspoken.proxy.balance.router import Router
 from wellspoken.proxy.config.checks import counts_tokens
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay.admission import (
@@ -41,14 +42,14 @@ from wellspoken.proxy.relay.headers import delays, explain_headers
 from wellspoken.proxy.relay.send import (
     ANTHROPIC,
     KEY_REFUSED,
-    STREAMS,
     in_thread,
-    pass_through,
     passing_request,
     send_request,
 )
+from wellspoken.proxy.relay.untouched import STREAMS, pass_through
+from wellspoken.proxy.relay.way import Way
 from wellspoken.proxy.upstream.client import UpstreamResponse
-from wellspoken.proxy.upstream.target import Router, Target, no_endpoint
+from wellspoken.proxy.upstream.target import Target, no_endpoint
 
 _LIMIT: Final = {
     "/v1/responses": "max_output_tokens",
@@ -104,31 +105,36 @@ async def pass_request(call: Call) -> Reply | EventStream:
         model, fields = _named_in_query(call), {}
     else:
         model, fields = await in_thread(call.is_large, decode_named, body)
-    if model is None and len(state.router.targets) > 1:
+    if model is None and state.router.only is None:
         raise missing("model", "It says which of this proxy's backends is asked.")
     if call.routing.client is not None:
         given = (b"", fields, 0) if _only_counts(call.path) else (body, fields, _default(call.path))
         await admit_client(call, call.routing.client, model or "", *given)
-    target = state.router.find(model or "", call.routing.client)
+    way = Way(call, state.router.find(model or "", call.routing.client), model or "", fields)
     stream = asks_stream(fields)
-    call.route(target, model or "", stream)
-    await call.prepare(target)
-    if call.path not in target.passes:
-        raise no_endpoint(target, call.path)
-    await admit_passing(call, target, model or "", fields)
-    await enter_passing(call, target, model or "", fields)
-    changes = _changes(target, call.path, model, fields)
-    make = partial(with_values, body, fields, changes) if changes else lambda: body
-    request = passing_request(call, target, call.path, make, stream)
-    if reads:
-        query = call.request.rel_url.raw_query_string
-        request = structs.replace(
-            request, method="GET", path=f"{call.path}?{query}" if query else call.path
-        )
-    answer = await send_request(call, target, request)
+
+    async def attempt(target: Target, name: str) -> UpstreamResponse:
+        call.route(target, model or "", stream)
+        await call.prepare(target)
+        if call.path not in target.passes:
+            raise no_endpoint(target, call.path)
+        await admit_passing(call, target, name, fields)
+        await enter_passing(call, target, name, fields)
+        changes = _changes(target, call.path, model and name, fields)
+        if name != (model or ""):
+            changes.setdefault("model", name)
+        make = partial(with_values, body, fields, changes) if changes else lambda: body
+        request = passing_request(call, target, call.path, make, stream)
+        if reads:
+            query = call.request.rel_url.raw_query_string
+            path = f"{call.path}?{query}" if query else call.path
+            request = structs.replace(request, method="GET", path=path)
+        return await send_request(call, target, request)
+
+    answer = await way.send(attempt)
     if answer.status < 300:
         return await pass_through(call, answer, answer.content_type in STREAMS)
-    return await _explain_failure(call, answer, error_exchange(call, target.name, model or ""))
+    return await _explain_failure(call, answer, error_exchange(call, way.target.name, model or ""))
 
 
 def _named_in_query(call: Call) -> str | None:

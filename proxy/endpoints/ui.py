@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 
+from wellspoken.proxy.balance.router import Router
 from wellspoken.proxy.http.responses import Reply
 from wellspoken.proxy.relay.call import Call, UnknownUrl
 from wellspoken.proxy.relay.send import begin_pace, enter_engine, reach
-from wellspoken.proxy.upstream.target import Router, Target
+from wellspoken.proxy.upstream.target import Target
 
 KEPT = (
     "cache-control",

@@ -97,7 +97,7 @@ async def _find_out(state: State) -> str:
 async def _list_models(service: Service) -> tuple[Iterable[str], str]:
     """Return the models, and why there are none if it cannot be told."""
     try:
-        return await list_models(service.state.router), ""
+        return await list_models(service.state.router.targets), ""
     except (UpstreamError, RequestError) as error:
         return (), str(error)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+from collections.abc import Sequence
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET, structs
 
 from wellspoken.adapters.servers import registry
 from wellspoken.adapters.servers.backend import Backend as Adapter
+from wellspoken.proxy.balance.router import Router
 from wellspoken.proxy.config.backend_headers import StaticHeaders, client_headers, read_headers
 from wellspoken.proxy.config.checks import refuse_endpoints
 from wellspoken.proxy.config.engine_keys import names_of_models
@@ -28,7 +31,7 @@ from wellspoken.proxy.server import Service
 from wellspoken.proxy.tls.certificates import ClientContext, client_context
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.detector import Detector
-from wellspoken.proxy.upstream.target import Router, Target, TargetSettings
+from wellspoken.proxy.upstream.target import Target, TargetSettings
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -63,9 +66,9 @@ def build(config: Config) -> Service:
     if config.engine is not UNSET:
         parts.append(("engine", config.engine))
     found = [(part, outside(part, where)) for where, part in parts]
-    targets = [target_of(part, each, config) for part, each in found]
+    targets = [target for part, each in found for target in targets_of(part, each, config)]
     metrics = Metrics(version())
-    service = Service(config, Router(targets), metrics, _store(config, metrics))
+    service = Service(config, _router(targets, config), metrics, _store(config, metrics))
     if isinstance(config.auth, Auth) and config.auth.counters is not None:
         service.state.counters = counters = open_counters(config.auth)
         counters.start()
@@ -111,7 +114,9 @@ def outside(part: Backend | Engine, where: str) -> Outside:
         if isinstance(part, Backend):
             key = read_key(part.key) if part.key is not None else None
             headers = read_headers(part.headers)
-            tls = client_context(normal_url(part.url), part.tls)
+            urls = [normal_url(url) for url in part.urls]
+            secure = next((url for url in urls if url.startswith("https:")), urls[0])
+            tls = client_context(secure, part.tls)
         refuse_endpoints(part.endpoints or (), ROUTES)
         adapter = _adapter(part.kind if isinstance(part, Engine) else part.adapter)
         if part.tokenizer is not None:
@@ -128,23 +133,63 @@ def _adapter(name: str) -> Adapter:
         raise ConfigError(f"adapter: {error}.") from error
 
 
-def target_of(part: Backend | Engine, found: Outside, config: Config) -> Target:
-    """Return the target of a backend or an engine, within a running loop."""
+def _router(targets: Sequence[Target], config: Config) -> Router:
+    return Router(targets, config.health, config.limits.retries)
+
+
+def targets_of(
+    part: Backend | Engine, found: Outside, config: Config, present: Sequence[Target] = ()
+) -> list[Target]:
+    """Return the targets of a backend, one a server, or of an engine, within a running loop.
+
+    `present`: those that there were before a reload, of which each is kept whose URL still stands
+    there, under the name that it has. A further one takes the first number that is free.
+    """
     settings = _read_settings(part, found, config)
-    adapter = settings.fit(found.adapter)
     if isinstance(part, Engine):  # its upstream comes when the engine has an address
-        models = names_of_models(part)
-        return Target(part.name, adapter, None, models=models, settings=settings)
+        return [
+            Target(
+                part.name,
+                settings.fit(found.adapter),
+                None,
+                settings=settings,
+                models=names_of_models(part),
+                backend_name=part.name,
+                weight=part.weight,
+            )
+        ]
+    urls = list(dict.fromkeys(normal_url(url) for url in part.urls))
+    kept = {target.upstream.url: target for target in present if target.upstream is not None}
+    if (len(kept) == 1) != (len(urls) == 1):
+        kept = {}  # the name of a sole one has no number
+    taken = {target.name for url, target in kept.items() if url in urls}
+    free = (name for at in count(1) if (name := f"{part.name}/{at}") not in taken)
+    targets = []
+    for url in urls:
+        target = kept.get(url) or _server_of(
+            part, part.name if len(urls) == 1 else next(free), url, settings, found, config
+        )
+        target.weight = part.weight
+        targets.append(target)
+    return targets
+
+
+def _server_of(
+    part: Backend, name: str, url: str, settings: TargetSettings, found: Outside, config: Config
+) -> Target:
     upstream = Upstream(
-        normal_url(part.url),
+        url,
         config.timeouts,
         key=found.key,
         headers=found.headers,
-        tls=found.tls,
-        alias=part.name if settings.places else "",
+        tls=found.tls if url.startswith("https:") else None,
+        alias=name if settings.places else "",
         places=settings.places,
     )
-    target = Target(part.name, adapter, upstream, models=part.models, settings=settings)
+    adapter = settings.fit(found.adapter)
+    target = Target(
+        name, adapter, upstream, settings=settings, models=part.models, backend_name=part.name
+    )
     if part.adapter.strip().lower() == "auto":
         log = logging.getLogger("wellspoken")
         target.detector = Detector(
@@ -170,11 +215,15 @@ def _read_settings(part: Backend | Engine, found: Outside, config: Config) -> Ta
         caps=part.caps,
         places=tuple(find_places(part)) if elsewhere else (),
         elsewhere=elsewhere,
+        affinity=part.affinity,
+        retry=part.retry,
+        fallback=part.fallback,
     )
     if isinstance(part, Engine):
-        return settings
+        return structs.replace(settings, models=tuple(names_of_models(part)))
     return structs.replace(
         settings,
+        models=part.models,
         aliases=part.aliases,
         upstream_model=part.upstream_model,
         auth_pass=part.auth == "pass",
@@ -182,4 +231,5 @@ def _read_settings(part: Backend | Engine, found: Outside, config: Config) -> Ta
         bounds="backend" if part.ui else part.bounds,
         ui=part.ui,
         streams=part.streams,
+        health_path=part.health_path,
     )

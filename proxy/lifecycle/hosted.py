@@ -20,8 +20,7 @@ from wellspoken.proxy.metrics.engine_families import EngineMetrics
 from wellspoken.proxy.metrics.service import Metrics
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
-from wellspoken.proxy.upstream.readiness import PROBE_PATH
-from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.upstream.target import PROBE_PATH, Target
 
 if TYPE_CHECKING:
     from wellspoken.engine.kind import Facts, Kind

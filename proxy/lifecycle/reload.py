@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
+from msgspec import structs
 
 from wellspoken.proxy.config import Config, check
-from wellspoken.proxy.config.tables import Auth
+from wellspoken.proxy.config.tables import Auth, Backend
 from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.http.auth import Keys
-from wellspoken.proxy.lifecycle.build import Outside, outside, target_of
+from wellspoken.proxy.lifecycle.build import Outside, outside, targets_of
 from wellspoken.proxy.lifecycle.watch import aside
 from wellspoken.proxy.server import Service
 from wellspoken.proxy.tls.certificates import ServerContexts, expiries, server_contexts
@@ -81,20 +81,19 @@ class Reloader:
         present = service.state.router.targets
         if service.state.config is not change.basis:
             raise ConfigError("another configuration was taken over meanwhile. Reload again.")
-        before = {
-            backend.name: (backend, target)
-            for backend, target in zip(change.basis.backend, present, strict=False)
-        }
+        before = {backend.name: backend for backend in change.basis.backend}
         targets: list[Target] = []
         renewed = change.contexts.digest != service.contexts.digest
         for backend, found in zip(change.config.backend, change.backends, strict=True):
-            old, target = before.get(backend.name, (None, None))
-            if target is None or old != backend:
-                target = target_of(backend, found, change.config)
-            elif target.upstream is not None:
-                renewed |= target.upstream.use(found.key, found.headers, found.tls)
-            targets.append(target)
-        targets += present[len(before) :]  # the engine's, which stays
+            kept: list[Target] = []
+            if _is_like(before.get(backend.name), backend):
+                kept = [target for target in present if target.backend_name == backend.name]
+            for target in targets_of(backend, found, change.config, kept):
+                if target in kept and (upstream := target.upstream) is not None:
+                    tls = found.tls if upstream.peer.secure else None
+                    renewed |= upstream.use(found.key, found.headers, tls)
+                targets.append(target)
+        targets += [x for x in present if x.backend_name not in before]  # the engine's, which stays
         also = "certificates changed" if renewed else ""
         self.described = "; ".join(filter(None, (_describe(service, change, targets), also)))
         gone = [target for target in present if target not in targets]
@@ -112,6 +111,11 @@ class Reloader:
         """Stop looking at the present backends, and wait until that is so for removed ones."""
         await stop_detectors(self._service.state.router.targets)
         await asyncio.gather(*self._ending)
+
+
+def _is_like(old: Backend | None, new: Backend) -> bool:
+    """Say whether a backend's servers stay what they are, though some may come, go, or get more."""
+    return old is not None and structs.replace(old, url=new.url, weight=new.weight) == new
 
 
 def _read(config: Config, basis: Config) -> Change:
@@ -135,11 +139,11 @@ def _possible(config: Config, basis: Config) -> tuple[Config, list[str]]:
     names += [f"[{name}]" for name in parts if getattr(config, name) != parts[name]]
     if isinstance(config.auth, Auth) and config.auth.counters != _counters(basis):
         names.append("auth.counters")
-        parts["auth"] = msgspec.structs.replace(config.auth, counters=_counters(basis))
+        parts["auth"] = structs.replace(config.auth, counters=_counters(basis))
     if not names:
         return config, []
-    server = msgspec.structs.replace(config.server, **keys)
-    config = msgspec.structs.replace(config, server=server, **parts)
+    server = structs.replace(config.server, **keys)
+    config = structs.replace(config, server=server, **parts)
     listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     try:
         check(config)
@@ -166,7 +170,7 @@ def _describe(service: Service, change: Change, targets: list[Target]) -> str:
     )
     came, went = change.keys.compared(service.state.keys)
     keys = _count(f"client keys: {len(change.keys)}", new=came, gone=went)
-    others = msgspec.structs.replace(change.config, backend=change.basis.backend) != change.basis
+    others = structs.replace(change.config, backend=change.basis.backend) != change.basis
     return "; ".join(filter(None, (said, keys, "settings changed" if others else "")))
 
 

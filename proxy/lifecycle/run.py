@@ -185,6 +185,7 @@ class _Life:
         if state.store is not None:
             state.store.start()  # beside the rest: a database that hangs delays nothing
         start_detectors(state.router.targets)
+        self.service.looks.watch(state.router.targets)
         if self.link is None:
             self.watcher.start()
         if self.hosted is not None:

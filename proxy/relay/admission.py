@@ -93,7 +93,7 @@ async def admit_client(
         return
     prompt = answer = 0
     if quota.tokens:
-        cap = call.state.router.find(model, client).settings.caps.max_tokens
+        cap = call.state.router.find(model, client).servers[0].settings.caps.max_tokens
         prompt = prompt_tokens(body)
         found = answer_tokens(fields, default if default is not None else cap, prompts)
         answer = min(ANSWER, max(quota.tokens - prompt, 0)) if found is None else found

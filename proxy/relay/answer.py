@@ -34,11 +34,12 @@ from wellspoken.adapters.events import Fault
 from wellspoken.adapters.requests.errors import RequestError, error_json
 from wellspoken.adapters.rest import CHOICES_MISSING, Rest
 from wellspoken.adapters.translate import StreamTranslator
+from wellspoken.proxy.balance.server_order import Failure
 from wellspoken.proxy.http.responses import EventStream, Reply
-from wellspoken.proxy.relay import counting
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import explain_headers, with_repairs
-from wellspoken.proxy.relay.plan import BackendRequest, Plan, Planning
+from wellspoken.proxy.relay.helping import counting
+from wellspoken.proxy.relay.planning.plan import BackendRequest, Plan
 from wellspoken.proxy.relay.send import (
     LARGE,
     ClientKeyRefused,
@@ -51,44 +52,6 @@ from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
 from wellspoken.proxy.upstream.target import Target
 
 SLOW = 0.02  # seconds for a small body, after which those of its server are a thread's affair
-
-
-async def respond(call: Call, target: Target, plan: Planning, streams: bool) -> Reply | EventStream:
-    """Answer one request.
-
-    Raises RequestError, UpstreamError, ClientKeyRefused and what is a bug: then nothing was sent,
-    and the service answers with a status. CancelledError and ConnectionError end the connection.
-    """
-    stream = relay = None
-    if streams:  # its heartbeat runs while the plan waits for an engine
-        stream = call.stream(heartbeat=call.state.config.timeouts.heartbeat)
-    try:
-        made = await plan()
-        translator = StreamTranslator(
-            made.exchange, made.dialect, sources=made.sources, merge=made.merge, fold=not streams
-        )
-        relay = Relay(call, target, made, stream, translator)
-        await relay.relay(made.asks, 0)
-        if made.more is not None:
-            await relay.relay_missing()
-        return await relay.finish()
-    except BaseException as error:
-        # The client has gone, or the proxy is ending.
-        gone = isinstance(error, ConnectionError) or not isinstance(error, Exception)
-        if gone and relay is not None:
-            relay.count_so_far()
-        if stream is None:
-            raise
-        if not stream.left:
-            stream.stop()
-            raise
-        if isinstance(error, ConnectionError) or not isinstance(error, Exception):
-            stream.abort()
-            raise
-        fault = note_failure(call, error)
-        call.note_fault(fault)
-        await stream.end(error_event(call, fault))
-        return stream
 
 
 def note_failure(call: Call, error: Exception) -> Fault:
@@ -129,8 +92,20 @@ class Relay(Struct, eq=False):
     lock: asyncio.Lock | None = None  # held by who translates in a thread
     in_thread: bool = False
     size: int = 0  # bytes of whole bodies that came
+    heads: int = 0  # answers of the backend's that were no refusals
+    error: UpstreamError | None = None  # the first that ended a request
     failed: UpstreamResponse | None = None  # the backend's refusal, whose delays are told on
     last: bytes = b""  # what the last event makes, with which the answer ends
+
+    @property
+    def failure(self) -> Failure | None:
+        """What ended the answer before any of it had come; None where it did not."""
+        translator = self.translator
+        if translator.fault is None or translator.started:
+            return None
+        if self.heads and len(translator.sources) > 1:
+            return None  # of several requests some were answered
+        return self.error or translator.fault
 
     def relay(self, requests: Sequence[BackendRequest], first: int) -> Awaitable[None]:
         """Send requests, whose sources begin at `first`, and translate what comes, to its end."""
@@ -190,6 +165,7 @@ class Relay(Struct, eq=False):
         except (UpstreamError, ClientKeyRefused) as error:
             if isinstance(error, UpstreamError):
                 call.note_failure(error)
+                self.error = self.error or error
             if self.in_thread:
                 await self._turn()
             self._give(translator.fail(error.fault, place), 0.0)  # no work on an answer
@@ -236,6 +212,7 @@ class Relay(Struct, eq=False):
             return None, self.translator.nothing(request.nothing, place, request.source), began
         streams = request.stream or self.stream is not None
         response, streamed, data = await send_accepted(call, self.target, request, streams)
+        self.heads += response.status < 300
         if streamed:
             return response, data, 0.0
         began = perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,15 +36,17 @@ from wellspoken.proxy.http.responses import (
 from wellspoken.proxy.limits.budget import ANSWER, BODY, full, too_large
 from wellspoken.proxy.metrics.service import OTHER
 from wellspoken.proxy.relay.headers import NO_RETRY, fault_in, retry_headers
-from wellspoken.proxy.relay.plan import BackendRequest
-from wellspoken.proxy.relay.records import Results, Routing, Timing
+from wellspoken.proxy.relay.planning.plan import BackendRequest
+from wellspoken.proxy.relay.records import BackendSpan, Results, Routing, Tap, Timing
 from wellspoken.proxy.state import State
 from wellspoken.proxy.upstream.client import UpstreamResponse
-from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.failures import HARMLESS, UpstreamError
 from wellspoken.proxy.upstream.target import Target
 
 LARGE: Final = 131_072
 """Bytes of a body whose translation takes more than a millisecond or two."""
+
+_ODD: Final = re.compile(r"[^ -~]")  # a backend's name may hold what a header cannot
 
 Result = TypeVar("Result")
 
@@ -51,34 +54,6 @@ Result = TypeVar("Result")
 async def in_thread(large: bool, act: Callable[..., Result], *arguments: Any) -> Result:
     """Return what `act` makes, in a thread where that is `large`, so that the loop stays free."""
     return await asyncio.to_thread(act, *arguments) if large else act(*arguments)
-
-
-class Tap(Protocol):
-    """Who is told the bodies of one request: the client's, and the answer or its pieces."""
-
-    def request(self, body: bytes) -> None:
-        """Note the client's body."""
-
-    def answer(self, data: bytes) -> None:
-        """Note the answer's body, or a piece of it."""
-
-    def end(self) -> None:
-        """Note the end of the answer."""
-
-
-class BackendSpan(Protocol):
-    """The span of one request to a backend; `lines` are the header lines that name it there."""
-
-    lines: bytes
-
-    def note_answer(self, answer: UpstreamResponse) -> None:
-        """Note an answer whose head has come, and watch the rest."""
-
-    def end(self) -> None:
-        """Note the end, the first time."""
-
-    def note_failure(self, error: UpstreamError) -> None:
-        """Note why the request failed."""
 
 
 class Tracing(Protocol):
@@ -150,11 +125,46 @@ class Call(Struct, frozen=True, eq=False):
         routing = self.routing
         if counts:
             routing.backend = target.name
+            if routing.target is not target:
+                self._give_to(target)
         if target.upstream is not None:
             routing.hide = target.upstream.hide
         routing.model = model
         routing.streams = streams
         self.label_model(model)
+
+    def _give_to(self, target: Target) -> None:
+        """Count the request at the server that has it from now on."""
+        self.leave_server()
+        self.routing.target = target
+        target.outstanding += 1
+        if target.ejection is not None:
+            self.routing.round = target.ejection.take()
+
+    def leave_server(self) -> None:
+        """Count it no more at the server that has it, and at its engine."""
+        routing = self.routing
+        if routing.engine is not None:
+            routing.engine.leave()
+            routing.engine = None
+        target, routing.target = routing.target, None
+        if target is not None:
+            target.outstanding -= 1
+            if target.ejection is not None:
+                target.ejection.leave(routing.round)
+
+    def name_server(self, target: Target, fallback: str) -> None:
+        """Tell the client which of several servers has the request; `fallback`: by which name."""
+        lines = f"x-wellspoken-backend: {_ODD.sub('?', target.name)}\r\n"
+        if fallback:
+            lines += f"x-wellspoken-fallback: {_ODD.sub('?', fallback)}\r\n"
+        self.results.server = lines.encode("ascii")
+
+    def count_move(self, left: Target, reason: str, to: str) -> None:
+        """Note that the request goes from a server to another one, where its answer is all anew."""
+        self.state.metrics.failovers.labels(left.name, reason, to).inc()
+        self.results.failure = ""
+        self.results.fault = None
 
     def label_model(self, model: str) -> None:
         """Note what metrics call the request's model; again once a name may have been learned."""
@@ -268,6 +278,9 @@ class Call(Struct, frozen=True, eq=False):
     def note_failure(self, error: UpstreamError) -> None:
         """Count a backend's failure."""
         self.results.failure = error.reason
+        target = self.routing.target
+        if target is not None and target.ejection is not None and error.reason not in HARMLESS:
+            target.ejection.note_failure(error.reason, self.routing.round)
         self.state.metrics.upstream_errors.labels(self.routing.backend, error.reason).inc()
 
     def note_refusal(self, error: RequestError) -> Fault:
@@ -283,6 +296,7 @@ class Call(Struct, frozen=True, eq=False):
         """Return the header lines of an answer that begins now."""
         results = self.results
         lines = identifying(self.id, perf_counter() - self.began) + results.stripped + results.quota
+        lines += results.server
         if self.state.origins is not None:
             lines += self.state.origins.lines(self.request.headers)
         if results.warning:

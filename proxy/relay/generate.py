@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic
 
+from msgspec import Raw, json, structs
 from msgspec.structs import replace
 
 from wellspoken.adapters.exchange import Exchange
@@ -20,11 +21,10 @@ from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.limits.clients import KnownClient
 from wellspoken.proxy.relay import storing
 from wellspoken.proxy.relay.admission import admit, admit_client, enter, make_exchange
-from wellspoken.proxy.relay.answer import respond
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.plan import Amending, Amendment, BackendRequest, Plan
-from wellspoken.proxy.relay.planner import Planner, Wanted
-from wellspoken.proxy.relay.recipes import (
+from wellspoken.proxy.relay.planning.plan import Amending, Amendment, BackendRequest, Plan, Planning
+from wellspoken.proxy.relay.planning.planner import Planner, Wanted
+from wellspoken.proxy.relay.planning.recipes import (
     Likeness,
     amendments_of,
     find_likeness,
@@ -32,7 +32,10 @@ from wellspoken.proxy.relay.recipes import (
     follow_recipe,
     learn_recipe,
 )
-from wellspoken.proxy.relay.send import LARGE, in_thread, send_untouched
+from wellspoken.proxy.relay.respond import respond
+from wellspoken.proxy.relay.send import LARGE, in_thread
+from wellspoken.proxy.relay.untouched import send_untouched
+from wellspoken.proxy.relay.way import Way
 from wellspoken.proxy.state import Recipe
 from wellspoken.proxy.upstream.listing import name_model
 from wellspoken.proxy.upstream.target import Target
@@ -81,41 +84,127 @@ async def _prepare(call: Call, generation: Generation[Wanted]) -> Answering:
     wanted = await in_thread(large, generation.parse, call, body)
     if call.routing.client is not None:
         await _admit_client(call, call.routing.client, wanted, body)
-    alike = None
+    pool = router.look_up(wanted.model)
+    way = Way(call, pool, wanted.model, wanted.fields) if pool is not None else None
+    alike = plan = None
     if not large and not (call.notable and any(x in call.request.headers for x in WISHES)):
         alike = find_likeness(call, wanted, generation.find_variable(wanted))
-    if alike is not None:
-        recipe = find_recipe(call, alike, wanted.model)
-        if recipe is not None:
-            return partial(_follow, call, generation, wanted, alike, recipe)
-    await in_thread(large, generation.check, wanted, router.bounds == "openai")
-    target = router.find(wanted.model, call.routing.client)
-    bounds = target.settings.bounds
-    if bounds != router.bounds:
-        await in_thread(large, generation.check, wanted, bounds == "openai")
-    call.route(target, wanted.model, bool(wanted.stream))
-    if isinstance(wanted, ChatRequest) and wanted.store:
-        storing.begin(call, wanted, body)
-    await call.prepare(target)
-    condition = target.condition
-    admitted = await admit(call, target, wanted)
-    described = (_describe_answer, call, generation, admitted, target)
+    if way is not None and alike is not None:
+        plan = _find_plan(call, generation, way, wanted, alike)
+    if way is None or plan is None:
+        await in_thread(large, generation.check, wanted, router.bounds == "openai")
+        if way is None:
+            raise router.unknown(wanted.model, call.routing.client)
+        if isinstance(wanted, ChatRequest) and wanted.store:
+            call.route(way.target, wanted.model, bool(wanted.stream))
+            storing.begin(call, wanted, body)
+        if wanted.oai_compat is False:
+            return await _pass_untouched(call, generation, way, wanted, large)
+        plan = await _plan_at(call, generation, way, wanted, alike, large)
+    anew = None
+    if way.order is not None:
+        anew = partial(_plan_anew, call, generation, way, _let_go(wanted, large), alike, large)
+    return partial(respond, call, way, plan, bool(wanted.stream), anew)
+
+
+def _let_go(wanted: Wanted, large: bool) -> Wanted:
+    """Return a request to be held while its answer is waited for."""
+    return wanted.drop_text() if large else wanted
+
+
+async def _plan_anew(
+    call: Call,
+    generation: Generation[Wanted],
+    way: Way,
+    held: Wanted,
+    alike: Likeness | None,
+    large: bool,
+) -> Planning:
+    """Return what plans a request for the server to which its way has led it."""
+    if alike is not None and (plan := _find_plan(call, generation, way, held, alike)):
+        return plan
+    wanted = await in_thread(large, held.read_text)
+    return await _plan_at(call, generation, way, wanted, alike, large)
+
+
+def _find_plan(
+    call: Call, generation: Generation[Wanted], way: Way, wanted: Wanted, alike: Likeness
+) -> Planning | None:
+    """Return what plans a request whose like was planned before for its server."""
+    recipe = find_recipe(call, alike, way.target) if way.model == wanted.model else None
+    return _follow(call, generation, wanted, alike, recipe) if recipe is not None else None
+
+
+async def _plan_at(
+    call: Call,
+    generation: Generation[Wanted],
+    way: Way,
+    given: Wanted,
+    alike: Likeness | None,
+    large: bool,
+) -> Planning:
+    """Return what plans a request for its server. Raises RequestError for what that cannot do."""
+    target, wanted = way.target, _rename(given, way.model)
+    condition, admitted = await _admit_at(call, generation, target, given.model, wanted, large)
+    described = (_describe_answer, call, generation, admitted, target, given.model)
     exchange, endpoint = await in_thread(large, *described)
-    if admitted.oai_compat is False:
-        request = generation.request_untouched(call, target, admitted)
-        await enter(call, target, admitted)
-        return partial(send_untouched, call, target, request)
     if not admitted.model and (target.names or endpoint.dialect == "llamacpp"):
         exchange = replace(exchange, model=await name_model(target))  # no native event tells it
         call.label_model(exchange.model)
     if target.away:
         generation.refuse(target.backend, admitted)
     learn = None
-    if alike is not None and not (vendor_keys(wanted) or names_tokens(wanted)):
+    if alike is not None and wanted is given and not (vendor_keys(given) or names_tokens(given)):
         learn = partial(learn_recipe, call, alike, target, condition)
     planner = Planner(call, target, admitted, exchange, endpoint, large)
-    plan = partial(_plan, generation, planner, learn)
-    return partial(respond, call, target, plan, bool(wanted.stream))
+    return partial(_plan, generation, planner, learn)
+
+
+def _rename(wanted: Wanted, model: str) -> Wanted:
+    """Return the request with what a fallback is asked for in its model's place."""
+    if model == wanted.model:
+        return wanted
+    return structs.replace(
+        wanted, model=model, fields={**wanted.fields, "model": Raw(json.encode(model))}
+    )
+
+
+async def _admit_at(
+    call: Call,
+    generation: Generation[Wanted],
+    target: Target,
+    model: str,
+    wanted: Wanted,
+    large: bool,
+) -> tuple[tuple[object, ...], Wanted]:
+    """Return a server's condition, and the request that it gets; `model`: the client's name.
+
+    Raises RequestError.
+    """
+    bounds = target.settings.bounds
+    if bounds != call.state.router.bounds:
+        await in_thread(large, generation.check, wanted, bounds == "openai")
+    call.route(target, model, bool(wanted.stream))
+    await call.prepare(target)
+    condition = target.condition
+    return condition, await admit(call, target, wanted)
+
+
+async def _pass_untouched(
+    call: Call, generation: Generation[Wanted], way: Way, wanted: Wanted, large: bool
+) -> Answering:
+    """Return what passes a request and its answer on as they are (`"oai_compat": false`)."""
+    held = _let_go(wanted, large)
+
+    async def make_request(target: Target, model: str) -> BackendRequest:
+        wanted = _rename(await in_thread(large, held.read_text), model)
+        _, admitted = await _admit_at(call, generation, target, held.model, wanted, large)
+        await in_thread(large, _describe_answer, call, generation, admitted, target, held.model)
+        request = generation.request_untouched(call, target, admitted)
+        await enter(call, target, admitted)
+        return request
+
+    return partial(send_untouched, call, way, make_request)
 
 
 async def _plan(
@@ -133,12 +222,17 @@ async def _plan(
 
 
 def _describe_answer(
-    call: Call, generation: Generation[Wanted], wanted: Wanted, target: Target
+    call: Call, generation: Generation[Wanted], wanted: Wanted, target: Target, model: str
 ) -> tuple[Exchange, Endpoint]:
-    """Return the exchange of a request's answer, and where the backend gives it."""
+    """Return the exchange of a request's answer, and where the backend gives it.
+
+    `model`: as the answer calls it, which is what the client asked for.
+    """
     exchange = make_exchange(call, target, partial(generation.exchange_for, wanted))
     if call.routing.kept is not None:
         exchange = replace(exchange, stored=True)
+    if model != wanted.model:
+        exchange = replace(exchange, model=model)
     endpoint = generation.endpoint_of(target.backend, exchange)
     if endpoint is None:
         raise RequestError(
@@ -149,16 +243,16 @@ def _describe_answer(
     return exchange, endpoint
 
 
-async def _follow(
+def _follow(
     call: Call, generation: Generation[Wanted], given: Wanted, alike: Likeness, recipe: Recipe
-) -> Reply | EventStream:
-    """Answer a request whose like was planned before."""
+) -> Planning:
+    """Return what plans a request whose like was planned before."""
     target = recipe.target
     call.route(target, given.model, bool(given.stream))
 
     async def plan_anew() -> Plan:
         wanted = await admit(call, target, given)
-        described = _describe_answer(call, generation, wanted, target)
+        described = _describe_answer(call, generation, wanted, target, given.model)
         return await generation.plan(Planner(call, target, wanted, *described))
 
     async def find_amendments(sent: bytes) -> tuple[Amendment, ...]:
@@ -176,7 +270,7 @@ async def _follow(
         note = target.note_seen if recipe.stream else _note_nothing
         return follow_recipe(call, recipe, alike, Amending(find_amendments, note))
 
-    return await respond(call, target, plan, bool(given.stream))
+    return plan
 
 
 async def _admit_client(

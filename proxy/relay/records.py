@@ -22,6 +22,9 @@ from wellspoken.proxy.metrics.service import OTHER, Metrics
 
 if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
+    from wellspoken.proxy.upstream.client import UpstreamResponse
+    from wellspoken.proxy.upstream.failures import UpstreamError
+    from wellspoken.proxy.upstream.target import Target
 
 
 class Trace(Protocol):
@@ -32,6 +35,34 @@ class Trace(Protocol):
         """The trace's id, in hex."""
 
 
+class Tap(Protocol):
+    """Who is told the bodies of one request: the client's, and the answer or its pieces."""
+
+    def request(self, body: bytes) -> None:
+        """Note the client's body."""
+
+    def answer(self, data: bytes) -> None:
+        """Note the answer's body, or a piece of it."""
+
+    def end(self) -> None:
+        """Note the end of the answer."""
+
+
+class BackendSpan(Protocol):
+    """The span of one request to a backend; `lines` are the header lines that name it there."""
+
+    lines: bytes
+
+    def note_answer(self, answer: UpstreamResponse) -> None:
+        """Note an answer whose head has come, and watch the rest."""
+
+    def end(self) -> None:
+        """Note the end, the first time."""
+
+    def note_failure(self, error: UpstreamError) -> None:
+        """Note why the request failed."""
+
+
 class Routing(Struct, eq=False):
     """Where a request goes, and for whom.
 
@@ -39,7 +70,8 @@ class Routing(Struct, eq=False):
     (auth.owner_of); `client`: who that is, where the configuration names it. `hide` takes the
     backend's key out of an error. `model`: as the client calls it; `label`: the same in metrics,
     where clients must not choose names. `kept`: the request's body, where its answer is to be
-    stored. `engine`: what counts the request as open.
+    stored. `engine`: what counts the request as open. `target`: the server that has it now, and
+    `round` that server's when it was given it (upstream/ejection.py).
     """
 
     route: str = "other"
@@ -52,6 +84,8 @@ class Routing(Struct, eq=False):
     streams: bool = False
     kept: bytes | None = None
     engine: Supervisor | None = None
+    target: Target | None = None
+    round: int = 0
 
 
 class Timing(Struct, eq=False):
@@ -122,7 +156,8 @@ class Results(Struct, eq=False):
     that passed through, and the `pieces` of a stream. `failure`: why a backend could not be asked
     or broke off (`UpstreamError.reason`). `fault`: the failure that the client is told of, also in
     a stream. `refusal`: the proxy itself refused the request. `reservation`: what was counted of
-    it, with the header lines (`quota`) that tell the client. `trace`: its spans, once one began.
+    it, with the header lines (`quota`) that tell the client. `server`: those that name the server,
+    where it is one of several. `trace`: its spans, once one began.
     """
 
     held: int = 0
@@ -138,4 +173,5 @@ class Results(Struct, eq=False):
     refusal: bool = False
     reservation: Reservation | None = None
     quota: bytes = b""
+    server: bytes = b""
     trace: Trace | None = None

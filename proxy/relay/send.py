@@ -1,4 +1,4 @@
-"""One request to a backend: the wait for an engine, the answer's head, what passes as it is."""
+"""One request to a backend: the wait for an engine, the answer's head."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from wellspoken.adapters.events import Fault
 from wellspoken.adapters.readers.sse import EventTooLarge, SSEDecoder
 from wellspoken.engine.failure import NotReady
 from wellspoken.proxy.http.requests import TRACE, client_lines
-from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.limits.pace import NEVER, Pace
-from wellspoken.proxy.metrics.passing import PassingUsage
 from wellspoken.proxy.relay.call import LARGE as LARGE
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.call import in_thread as in_thread
-from wellspoken.proxy.relay.plan import Amending, Amendment, BackendRequest
+from wellspoken.proxy.relay.headers import LASTING
+from wellspoken.proxy.relay.planning.plan import Amending, Amendment, BackendRequest
 from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
+from wellspoken.proxy.upstream.ejection import Ejection
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target, not_ready
 
@@ -43,13 +43,6 @@ Send = Callable[["Upstream", bool], Awaitable["UpstreamResponse"]]
 _NOTHING: Final = re.compile(rb"\s*(null|\{\s*\"type\"\s*:\s*\"ping\"\s*\})?\s*")
 """Data of no answer: what Anthropic's servers send to keep a connection open, and the null with
 which llama.cpp begins a stream of several prompts."""
-_IDLE: Final = re.compile(
-    rb"(?>\s+|:[^\n]*\n|event: ?ping\r?\n|"
-    rb"data: ?(?:\{\s*\"type\"\s*:\s*\"ping\"\s*\})?[ \t\r]*\n)*+"
-)
-"""A read of a stream that brought nothing but blanks, comments and pings."""
-STREAMS = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
-"""Content types of answers that pass through as they come."""
 _SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")
 
 
@@ -97,10 +90,19 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> U
         response = await _open(call, target, request, upstream, await body)
     else:
         response = await reach(call, target, partial(_send_traced, call, target, request))
+    if target.ejection is not None and target is call.routing.target:
+        _note_health(call, target.ejection, response.status)
     if target.settings.auth_pass and response.status in KEY_REFUSED and not request.untouched:
         await response.read(call.state.config.limits.response)  # which keeps the connection
         raise ClientKeyRefused(response.status)
     return response
+
+
+def _note_health(call: Call, ejection: Ejection, status: int) -> None:
+    if status >= 500 and status not in LASTING:
+        ejection.note_failure(str(status), call.routing.round)
+    elif status != 429:
+        ejection.note_success(call.routing.round)
 
 
 def _open(
@@ -343,70 +345,3 @@ def suspect_engine(target: Target, fault: Fault) -> None:
     """Have an engine looked at before the next request, if an answer of it ended too early."""
     if fault.code == CUT:
         target.look()
-
-
-async def send_untouched(
-    call: Call, target: Target, request: BackendRequest
-) -> Reply | EventStream:
-    """Return a backend's answer as it is (`"oai_compat": false`)."""
-    response = await send_request(call, target, structs.replace(request, untouched=True))
-    return await pass_through(call, response, request.stream and response.status < 400)
-
-
-async def pass_through(
-    call: Call, response: UpstreamResponse, streams: bool
-) -> Reply | EventStream:
-    """Pass an answer on as it is, with its status and content type: as it comes, or whole.
-
-    An error loses the backend's key. Raises UpstreamError: then nothing was sent.
-    """
-    if streams:
-        return await _pass_stream(call, response)
-    data = await call.read_whole(response)
-    counts = PassingUsage()
-    counts.body(data)
-    call.count_passing(counts.usage)
-    data = call.routing.hide(data) if response.status >= 400 else data
-    kind = response.content_type_header.encode("utf-8", "replace")
-    return call.reply(response.status, data, content_type=kind)
-
-
-async def _pass_stream(call: Call, response: UpstreamResponse) -> EventStream:
-    kind = response.content_type_header.encode("utf-8", "replace")
-    stream = call.stream(response.status, kind)
-    counts, moved = PassingUsage(), False
-
-    def move() -> bool:
-        nonlocal moved
-        before, moved = moved, False
-        return before
-
-    def take(data: bytes) -> bool:
-        nonlocal moved
-        began = perf_counter()
-        moved = moved or not _IDLE.fullmatch(data)
-        counts.feed(data)
-        call.timing.end_work(began, leaves=True)
-        paused = stream.put(data)
-        call.note_first_piece()
-        return paused
-
-    response.measure(move)
-    try:
-        while await response.pump(take):
-            await stream.drain()
-        await stream.end()
-    except BaseException as error:
-        if not stream.left:
-            stream.stop()
-            raise
-        stream.abort()
-        if not isinstance(error, UpstreamError):
-            raise
-        # Nothing of ours may be added to an untouched answer: a cut one is passed on cut.
-        call.note_failure(error)
-        call.note_fault(error.fault)
-    finally:
-        call.count_passing(counts.usage, counts.pieces)
-        response.close()
-    return stream

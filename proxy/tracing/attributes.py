@@ -19,7 +19,7 @@ from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.proxy.metrics.service import OTHER, tokens_of
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.outcome import outcome_of
-from wellspoken.proxy.relay.plan import BackendRequest
+from wellspoken.proxy.relay.planning.plan import BackendRequest
 from wellspoken.proxy.upstream.target import Target
 
 Value = str | bool | int | float | list[str]

@@ -30,7 +30,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from wellspoken.proxy.http.requests import TRACE_STATE, client_lines
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.outcome import QUIET
-from wellspoken.proxy.relay.plan import BackendRequest
+from wellspoken.proxy.relay.planning.plan import BackendRequest
 from wellspoken.proxy.tracing import attributes as tracing_attributes
 from wellspoken.proxy.tracing import exporter as tracing_export
 from wellspoken.proxy.upstream.client import UpstreamResponse

@@ -24,6 +24,7 @@ from wellspoken.proxy.upstream.failures import (
     UNREACHABLE,
     ConnectionCut,
     Peer,
+    Stuck,
     UpstreamError,
     not_connected,
     not_told,
@@ -206,6 +207,12 @@ class Upstream:
         Requests on their way may still open new ones.
         """
         self.connections.retire()
+
+    def drop_waiting(self) -> None:
+        """Close the connections whose requests wait for the first byte of their answers."""
+        for wire in list(self.connections.open):
+            if wire.waits:
+                wire.drop(Stuck())
 
     async def close(self) -> None:
         """Close every connection, also those in use."""

@@ -14,7 +14,7 @@ from wellspoken.proxy.limits.pace import Overdue
 Reason = Literal[
     "dns", "refused", "unreachable", "tls", "connect_timeout", "first_byte_timeout",
     "chunk_timeout", "first_token_timeout", "token_timeout", "total_timeout", "cut", "protocol",
-    "too_large", "encoding", "descriptors",
+    "too_large", "encoding", "descriptors", "stuck",
 ]  # fmt: skip
 
 OUR_FAULT: Final = Fault(500, "The proxy failed; this is a bug in it. Its log has the details.")
@@ -24,6 +24,11 @@ UNREACHABLE: frozenset[Reason] = frozenset(
 )
 """After these another server may stand in the backend's place."""
 
+HARMLESS: frozenset[Reason] = frozenset(
+    {"descriptors", "too_large", "encoding", "total_timeout", "stuck"}
+)
+"""What says nothing of a server's health, or was said already."""
+
 LASTING: frozenset[Reason] = frozenset({"tls", "too_large", "encoding"})
 """What the same request meets again, however often it is sent."""
 
@@ -32,16 +37,24 @@ class ConnectionCut(Exception):
     """A connection ended before the answer on it was complete."""
 
 
+class Stuck(Exception):
+    """A server answers nothing at all any more, not even whether it is well."""
+
+
 class NotHttp(Exception):
     """What came on a connection is no answer in HTTP/1."""
 
 
 class UpstreamError(Exception):
-    """The backend could not be asked, or broke off; `reason` is a metric label."""
+    """The backend could not be asked, or broke off; `reason` is a metric label.
+
+    `unanswered`: the request was sent, and no byte of an answer had come.
+    """
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason: Reason = reason
+        self.unanswered = False
         late = reason.endswith("timeout")
         code = "backend_timeout" if late else "backend_error"
         if reason in ("dns", "refused", "unreachable", "tls"):
@@ -257,6 +270,12 @@ def not_read(peer: Peer, error: Exception, first: bool, seconds: float) -> Upstr
         )
     if isinstance(error.__cause__, ssl.SSLError):
         return _not_secured(peer, error.__cause__)
+    if isinstance(error, Stuck):
+        return UpstreamError(
+            "stuck",
+            f"The {peer.name} does not answer any more, so the proxy gave this request up. Look at "
+            "its log, and send the request again.",
+        )
     if isinstance(error, NotHttp):
         return UpstreamError(
             "protocol",

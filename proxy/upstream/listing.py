@@ -6,7 +6,7 @@ And what to call the model of a request that names none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ from wellspoken.adapters.servers.model_list import NOTHING_LISTED, Listed, holds
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.context_lengths import LARGE
 from wellspoken.proxy.upstream.failures import UpstreamError
-from wellspoken.proxy.upstream.target import Router, Target
+from wellspoken.proxy.upstream.target import Target
 
 LIMIT: Final = 4 * 1024 * 1024  # bytes of a list
 MOST: Final = 32  # loaded models that are asked about by name
@@ -25,7 +25,7 @@ MANY: Final = 1000  # models, which take as long as LARGE bytes
 
 
 async def list_models(
-    router: Router, tells: Callable[[Target], bool] = lambda target: False
+    targets: Sequence[Target], tells: Callable[[Target], bool] = lambda target: False
 ) -> dict[str, Model]:
     """Return the models by name. A backend that does not answer still has its configured names.
 
@@ -33,15 +33,22 @@ async def list_models(
     An engine that is not there has those that it had. Where a sole backend has neither, raises
     UpstreamError, also for an answer that is no list, and RequestError 503 for an engine.
     """
-    targets = router.targets
-    sole = len(targets) == 1
+    sole = len({target.backend_name for target in targets}) == 1
     told = [tells(target) for target in targets]
-    answers = await asyncio.gather(
-        *(_ask_models(target, sole, tell) for target, tell in zip(targets, told, strict=True))
-    )
+    asked = [_ask_models(target, sole, tell) for target, tell in zip(targets, told, strict=True)]
+    answers = await _gather_lists(asked)
     if sum(len(listed.models) for listed in answers) < MANY:
-        return _merge_models(targets, answers, told)
-    return await asyncio.to_thread(_merge_models, targets, answers, told)
+        return _merge_models(targets, answers, told, sole)
+    return await asyncio.to_thread(_merge_models, targets, answers, told, sole)
+
+
+async def _gather_lists(asked: Sequence[Awaitable[Listed]]) -> list[Listed]:
+    """Return what servers list; of several that are asked one that tells is enough."""
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    failures = [answer for answer in answers if isinstance(answer, BaseException)]
+    if len(failures) == len(answers) or not all(isinstance(x, Exception) for x in failures):
+        raise failures[0]
+    return [NOTHING_LISTED if isinstance(x, BaseException) else x for x in answers]
 
 
 async def read_list(body: bytes) -> Listed:
@@ -50,7 +57,7 @@ async def read_list(body: bytes) -> Listed:
 
 
 def _merge_models(
-    targets: Sequence[Target], answers: Sequence[Listed], told: Sequence[bool]
+    targets: Sequence[Target], answers: Sequence[Listed], told: Sequence[bool], sole: bool
 ) -> dict[str, Model]:
     """Return what each target lists, by the names that clients use; the first of a name counts."""
     found: dict[str, Model] = {}
@@ -58,7 +65,7 @@ def _merge_models(
         for name in target.names:
             if name not in found:
                 found[name] = _find(listed, name, target.model_for(name) or name, target, tell)
-        for name in listed.models if len(targets) == 1 else ():
+        for name in listed.models if sole else ():
             if name not in found:
                 found[name] = _find(listed, name, name, target, tell)
     return found

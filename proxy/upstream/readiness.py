@@ -10,7 +10,6 @@ from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target
 
-PROBE_PATH = "/health"  # vLLM, llama.cpp, TGI, SGLang; elsewhere a 404, which is a sign of life too
 PROBE_SECONDS = 2.0  # how long a probe's result holds
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 """One of these is what a server that lists no models is there for."""
@@ -77,12 +76,13 @@ async def _probe(target: Target) -> str:
     away = _away(target)
     if away is not None or target.upstream is None:
         return away or ""
+    path = target.settings.health_path
     try:
-        status = await target.upstream.probe(PROBE_PATH)
+        status = await target.upstream.probe(path)
     except UpstreamError as error:
         return str(error)
     if status >= 500:
-        return f"The {target.upstream.peer.name} answers {status} to GET {PROBE_PATH}."
+        return f"The {target.upstream.peer.name} answers {status} to GET {path}."
     return await _why_strange(target, target.upstream)
 
 

@@ -1,4 +1,4 @@
-"""Which backend a request goes to, and under which model name."""
+"""One server of a backend, with everything that a request to it needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from wellspoken.adapters.exchange import Extensions, Recovered
 from wellspoken.adapters.requests.caps import Caps
-from wellspoken.adapters.requests.errors import RequestError, short
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.shapes import Bounds
 from wellspoken.adapters.requests.system import SystemForm
 from wellspoken.adapters.requests.vendor import Policy
@@ -22,12 +22,11 @@ from wellspoken.adapters.servers.detection import Found
 from wellspoken.adapters.servers.model_list import NOTHING_LISTED, Listed
 from wellspoken.adapters.servers.parameters import PAST_REASONING, PastReasoning
 from wellspoken.adapters.tokens.table import TokenTable
-from wellspoken.proxy.config.tables import Streams, System
-from wellspoken.proxy.limits.clients import KnownClient
-from wellspoken.proxy.metrics.service import OTHER
+from wellspoken.proxy.config.tables import Affinity, Retry, Streams, System
 from wellspoken.proxy.upstream.client import HIDDEN, Upstream
 from wellspoken.proxy.upstream.context_lengths import ContextLengths
 from wellspoken.proxy.upstream.detector import Detector
+from wellspoken.proxy.upstream.ejection import Ejection
 from wellspoken.proxy.upstream.memory import Memory
 from wellspoken.proxy.upstream.refusals import ROLE, SYSTEM, Refusals
 from wellspoken.proxy.upstream.system_probe import probe_system
@@ -39,7 +38,9 @@ if TYPE_CHECKING:
 
 _FILES = re.compile(r"(?<![\w./-])(?!/v\d+/)~?/(?:[\w.@%+~-]+/)+[\w.@%+~-]*")
 """Paths, as in an engine's log; one of a single part, or below /v1, is an endpoint's."""
-_LISTED = 20  # model names that an error message lists at most
+PROBE_PATH: Final = "/health"
+"""Of vLLM, llama.cpp, TGI, SGLang; elsewhere a 404, which is a sign of life too."""
+NOT_READY: Final = "engine_not_ready"
 LABELLED: Final = 256
 """Listed names that metrics tell apart, in a target's life: a list may be another each time."""
 LONGEST: Final = 200
@@ -52,9 +53,11 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
     `endpoints` are the paths that pass through, None for the backend's own list. `forwards` are the
     client's headers that go on; with `auth_pass` its key does, too. `tokenizer` gives a vocabulary
     that the backend does not. `elsewhere`: clients are on other machines, and `places` are the
-    URLs, hosts and paths that they may not read.
+    URLs, hosts and paths that they may not read. `affinity`, `retry` and `fallback`: what holds for
+    its model's servers together (balance/).
     """
 
+    models: tuple[str, ...] = ()
     aliases: Mapping[str, str] = {}
     upstream_model: str | None = None
     auth_pass: bool = False
@@ -73,6 +76,10 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
     caps: Caps = Caps()
     places: tuple[str, ...] = ()
     elsewhere: bool = False
+    affinity: Affinity = "none"
+    retry: Retry = "unsent"
+    fallback: tuple[str, ...] = ()
+    health_path: str = PROBE_PATH
 
     def hide_places(self, text: str) -> str:
         """Return what a client is told without the `places`, and other paths of the machine."""
@@ -91,7 +98,11 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Target:
-    """One backend with everything a request to it needs: `name` and `settings` never change.
+    """One server with everything a request to it needs: `name` and `settings` never change.
+
+    `backend_name` is the configured backend's, which may have several servers; `weight` says how
+    much of their requests it gets, `outstanding` how many it has now. `ejection`: whether it gets
+    any, where others have its models, too.
 
     `backend` and `lone` (it was seen to give one choice whatever `n` says) are what `recognise` was
     told; where `detector` is, they may change while a request waits in `ready`.
@@ -111,6 +122,10 @@ class Target:
     _: KW_ONLY
     settings: TargetSettings
     models: Sequence[str] = ()
+    backend_name: str = ""
+    weight: float = 1.0
+    outstanding: int = 0
+    ejection: Ejection | None = None
     lone: bool = False
     slow: bool = False
     renamed: Callable[[], None] = lambda: None  # whom `rename` tells: the router
@@ -294,7 +309,7 @@ def not_ready(reason: str, retry_after: int | None) -> RequestError:
         f"The engine is not ready: {reason.rstrip('.')}. {hint}",
         status=503,
         type="server_error",
-        code="engine_not_ready",
+        code=NOT_READY,
         headers=headers,
     )
 
@@ -308,57 +323,6 @@ def no_endpoint(target: Target, path: str) -> RequestError:
         status=404,
         code="unknown_url",
     )
-
-
-class Router:
-    """Model name -> target. With one target every name passes, else only known ones."""
-
-    __slots__ = ("_by_name", "bounds", "only", "targets")
-
-    def __init__(self, targets: Sequence[Target]) -> None:
-        self.targets = tuple(targets)
-        self.only = self.targets[0] if len(self.targets) == 1 else None
-        self._by_name: dict[str, Target] = {}
-        self.bounds: Bounds = "openai"  # what every request meets before its backend is known
-        for target in self.targets:
-            target.renamed = self._index
-            if target.settings.bounds != "openai":
-                self.bounds = "backend"
-        self._index()
-
-    def _index(self) -> None:
-        # What an engine calls its models is not configured, so it takes no configured name away.
-        ordered = sorted(self.targets, key=lambda target: target.engine is None)
-        self._by_name = {name: target for target in ordered for name in target.names}
-
-    def find(self, model: str, client: KnownClient | None = None) -> Target:
-        """Return the target of `model`.
-
-        Raises RequestError 404 model_not_found, which lists what the `client` may use.
-        """
-        if self.only is not None:
-            return self.only
-        target = self._by_name.get(model)
-        if target is None:
-            raise self.unknown(model, client)
-        return target
-
-    def unknown(self, model: str, client: KnownClient | None = None) -> RequestError:
-        """Return the error for a model that is not there, listing those that are for `client`."""
-        known = sorted(name for name in self._by_name if client is None or client.may_use(name))
-        listed = ", ".join(known[:_LISTED]) + (", ..." if len(known) > _LISTED else "")
-        hint = f" Known models: {listed}." if listed else " GET /v1/models lists the known ones."
-        return RequestError(
-            f"The model '{short(model)}' does not exist.{hint}",
-            status=404,
-            param="model",
-            code="model_not_found",
-        )
-
-    def label(self, model: str) -> str:
-        """Return the model as a metric label: itself if configured or listed, else `_other`."""
-        listed = self.only is not None and model in self.only.labels
-        return model if listed or model in self._by_name else OTHER
 
 
 def start_detectors(targets: Iterable[Target]) -> None:

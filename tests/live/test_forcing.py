@@ -11,7 +11,7 @@ from aiohttp import ClientSession
 from tests.live.conftest import in_front_of
 from tests.live.tee import Tee
 from tests.models.tiny import CONTEXT, TEXT
-from wellspoken.proxy.relay.scoring import scorer_of
+from wellspoken.proxy.relay.helping.scoring import scorer_of
 
 Json = dict[str, Any]
 NEAR = 1e-6

@@ -152,13 +152,13 @@ StartProxy = Callable[..., Awaitable[Proxy]]
 def start_proxy(aiohttp_client: AiohttpClient) -> StartProxy:
     """Start a proxy: `await start_proxy(upstream, timeouts={...}, adapter="vllm", ...)`.
 
-    Tables named server, timeouts, limits, store and auth (a dict) are the configuration's; other
-    keys are the backend's.
+    Tables named server, timeouts, limits, store, health and auth (a dict) are the configuration's;
+    other keys are the backend's.
     The adapter is openai where none is named: it asks a scripted upstream nothing of itself.
     """
 
     async def start(*upstreams: Upstream | str | dict[str, Any], **more: Any) -> Proxy:
-        names = ["server", "timeouts", "limits", "store"]
+        names = ["server", "timeouts", "limits", "store", "health"]
         names += ["auth"] if isinstance(more.get("auth"), dict) else []  # else the backend's
         tables = {name: more.pop(name, {}) for name in names}
         backends = [

@@ -290,6 +290,11 @@ class UpstreamResponse(Struct, eq=False):
         self._over = True
         self._wake()
 
+    @property
+    def waits(self) -> bool:
+        """Whether nothing of the body has come."""
+        return self._first
+
     def deadline(self) -> float:
         """Return when the present wait is too long, or the answer too slow, or when to look."""
         now = self._loop.time()
@@ -385,4 +390,5 @@ class UpstreamResponse(Struct, eq=False):
             meaning = too_late(self._source.peer, over)
         else:
             meaning = not_read(self._source.peer, failure, self._first, self._limit)
+        meaning.unanswered = self._first
         raise self._note_failure(self._source.note_failure(meaning)) from failure

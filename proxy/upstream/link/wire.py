@@ -48,6 +48,10 @@ class Waiting(Protocol):
     def fail(self, error: Exception) -> None:
         """Take that nothing more will come, though the answer is not complete."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether nothing of the answer's body has come."""
+
     def deadline(self) -> float:
         """Return the loop's time at which the present wait is too long, or when to ask again."""
 
@@ -109,6 +113,11 @@ class Wire(asyncio.Protocol):
     def connected(self) -> bool:
         """Whether it is open, on both sides as far as is known."""
         return self.transport is not None and not self.transport.is_closing()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request was sent of whose answer's body nothing has come."""
+        return self._waiting is not None and self._waiting.waits
 
     def send(
         self, request: bytes, waiting: Waiting, bodiless: bool, body: bytes | None = None

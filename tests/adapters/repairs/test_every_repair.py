@@ -26,8 +26,8 @@ BESIDE = {
     "embedding_base64_refused": "tests/proxy/endpoints/test_embeddings.py",
     "n_ignored": "tests/proxy/relay/test_rest.py",
     "n_refused": "tests/proxy/relay/test_rest.py",
-    "prompt_logprobs_computed": "proxy/relay/scoring.py",
-    "prompt_text_unknown": "proxy/relay/scoring.py",
+    "prompt_logprobs_computed": "proxy/relay/helping/scoring.py",
+    "prompt_text_unknown": "proxy/relay/helping/scoring.py",
     "prompt_token_ids_missing": "adapters/prompt_scores.py",
     "logprobs_own_unknown": "tests/adapters/servers/test_cortex.py",
 }

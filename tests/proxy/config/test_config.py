@@ -45,7 +45,7 @@ async def test_the_example_is_a_configuration() -> None:
     config = load(EXAMPLE, environ={})
     assert [backend.name for backend in config.backend] == ["vllm", "llamacpp"]
     service = build(config)
-    assert service.state.router.find("gpt-4o").model_for("gpt-4o") == "llama-3.1-8b"
+    assert service.state.router.find("gpt-4o").servers[0].model_for("gpt-4o") == "llama-3.1-8b"
 
 
 @pytest.mark.parametrize(("kind", "alien"), [("llamacpp", VLLM), ("vllm", LLAMACPP)])

@@ -83,10 +83,11 @@ async def test_what_it_lists_is_routed_to_it_among_several(make: Make) -> None:
     facts = Facts(models=("listed", "x"))
     async with make(whole(body()), backends=(other,), facts=facts) as running:
         router = running.proxy.service.state.router
-        assert router.find("m") is running.target
+        assert router.find("m").alone is running.target
         await running.ready()
-        assert router.find("listed") is running.target
-        assert router.find("x").name == "other"  # a configured name is not taken away
+        assert router.find("listed").alone is running.target
+        # A configured name is not taken away.
+        assert [each.name for each in router.find("x").servers] == ["other"]
         assert router.label("listed") == "listed" and router.label("m") == "_other"
         async with await running.proxy.chat(model="listed") as response:
             assert response.status == 200

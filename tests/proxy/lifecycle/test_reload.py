@@ -23,7 +23,7 @@ from wellspoken.proxy.config.values import ConfigError
 from wellspoken.proxy.lifecycle.build import build
 from wellspoken.proxy.lifecycle.reload import Reloader
 from wellspoken.proxy.lifecycle.watch import aside
-from wellspoken.proxy.relay.scoring import scorer_of
+from wellspoken.proxy.relay.helping.scoring import scorer_of
 from wellspoken.proxy.server import Service
 from wellspoken.proxy.upstream.target import Target
 

@@ -102,8 +102,8 @@ async def test_a_list_cannot_multiply_series(upstream: Upstream, start_proxy: St
     proxy = await start_proxy(upstream)
     for _ in lists:
         assert (await proxy.get(MODELS))[0] == 200
-    target = proxy.service.state.router.only
-    assert target is not None and target.labels == {*names[0], *names[1]}
+    (target,) = proxy.service.state.router.targets
+    assert target.labels == {*names[0], *names[1]}
     await ask(proxy, "x" * (LONGEST + 1), names[0][0], names[3][0])
     assert counted(await proxy.metrics(), "requests_total") == {"_other": 2, names[0][0]: 1}
 
@@ -126,8 +126,8 @@ async def test_the_bound_counts_the_names_without_a_tag_too(
     serves(upstream, "odd", *(f"m{number}:latest" for number in range(LABELLED)))
     proxy = await start_proxy(upstream)
     assert (await proxy.get(MODELS))[0] == 200
-    target = proxy.service.state.router.only
-    assert target is not None and len(target.labels) == LABELLED
+    (target,) = proxy.service.state.router.targets
+    assert len(target.labels) == LABELLED
 
 
 async def test_of_several_backends_the_configured_names_count(

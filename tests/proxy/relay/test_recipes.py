@@ -14,8 +14,9 @@ from tests.conforming_completions import body as completion
 from tests.fakes.upstream import Gate, Upstream, event, stream, whole
 from tests.proxy.conftest import CHAT, Proxy, StartProxy
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.proxy.relay import generate, recipes
-from wellspoken.proxy.relay.plan import Plan
+from wellspoken.proxy.relay import generate
+from wellspoken.proxy.relay.planning import recipes
+from wellspoken.proxy.relay.planning.plan import Plan
 from wellspoken.proxy.state import Recipe, RecipeKey
 from wellspoken.proxy.tls.certificates import ServerContexts
 from wellspoken.proxy.upstream import memory
@@ -75,10 +76,10 @@ HEADERS: list[dict[str, str]] = [
 ADAPTERS = ("openai", "vllm", "llamacpp", "llama-cpp-python", "ollama", "furiosa", "cortex")
 
 
-class Forgetful(dict[RecipeKey, Recipe]):
+class Forgetful(dict[tuple[str, RecipeKey], Recipe]):
     """What a proxy that plans each request for itself has for recipes."""
 
-    def __setitem__(self, key: RecipeKey, value: Recipe) -> None:
+    def __setitem__(self, key: tuple[str, RecipeKey], value: Recipe) -> None:
         pass
 
 

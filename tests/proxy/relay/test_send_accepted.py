@@ -13,7 +13,7 @@ from tests.fakes.upstream import event
 from wellspoken.adapters.readers.sse import SSEDecoder
 from wellspoken.proxy.relay import send
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.plan import Amendment, BackendRequest, Outcome
+from wellspoken.proxy.relay.planning.plan import Amendment, BackendRequest, Outcome
 from wellspoken.proxy.upstream.target import Target
 
 CALL = SimpleNamespace(

@@ -8,7 +8,7 @@ import pytest
 
 from wellspoken.adapters.events import Usage
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.proxy.relay.plan import BackendRequest
+from wellspoken.proxy.relay.planning.plan import BackendRequest
 from wellspoken.proxy.tracing.attributes import address, of_answer, parameters
 
 

@@ -53,6 +53,8 @@ class Reader:
         self._note()
         self.failure = type(error)
 
+    waits = False
+
     def deadline(self) -> float:
         return float("inf")
 

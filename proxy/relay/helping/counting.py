@@ -17,7 +17,7 @@ from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.tokens import tokenize
 from wellspoken.adapters.tokens.tokenize import NOTHING, Counted, Tokenize, Wanted
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.plan import BackendRequest
+from wellspoken.proxy.relay.planning.plan import BackendRequest
 from wellspoken.proxy.relay.send import ClientKeyRefused, send_request
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target

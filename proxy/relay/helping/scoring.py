@@ -25,7 +25,7 @@ from wellspoken.adapters.stages.tiling import TilingStage
 from wellspoken.adapters.tokens.table import NULL, bytes_json, spell
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import delays
-from wellspoken.proxy.relay.plan import BackendRequest
+from wellspoken.proxy.relay.planning.plan import BackendRequest
 from wellspoken.proxy.relay.send import send_request
 from wellspoken.proxy.state import Scorer, State
 from wellspoken.proxy.upstream.target import Target

@@ -22,9 +22,9 @@ from wellspoken.adapters.rest import Rest
 from wellspoken.adapters.servers.backend import Endpoint
 from wellspoken.adapters.servers.prepare import lacks_in_streams
 from wellspoken.adapters.servers.stream_usage import asks_usage, refuses_usage
-from wellspoken.proxy.relay import scoring
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.plan import Amendment, BackendRequest, Outcome, Plan
+from wellspoken.proxy.relay.helping import scoring
+from wellspoken.proxy.relay.planning.plan import Amendment, BackendRequest, Outcome, Plan
 from wellspoken.proxy.upstream.refusals import TAKEN, USAGE
 from wellspoken.proxy.upstream.target import Target
 

@@ -20,7 +20,7 @@ from wellspoken.adapters.requests.system import refuses_system
 from wellspoken.adapters.servers.stream_usage import refuses_usage
 from wellspoken.proxy.relay.admission import origin_of
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.plan import Amending, Amendment, BackendRequest, Outcome, Plan
+from wellspoken.proxy.relay.planning.plan import Amending, Amendment, BackendRequest, Outcome, Plan
 from wellspoken.proxy.state import Recipe, RecipeKey
 from wellspoken.proxy.upstream.target import Target
 
@@ -47,15 +47,11 @@ def find_likeness(
     return Likeness((call.path, variable.kind, *fields, b"\0".join(rest.values())), variable)
 
 
-def find_recipe(call: Call, alike: Likeness, model: str) -> Recipe | None:
-    """Return the recipe of such a request for a model, if there is one that still holds.
-
-    Raises RequestError 404 where the model is known no longer.
-    """
-    recipe = call.state.recipes.get(alike.key)
+def find_recipe(call: Call, alike: Likeness, target: Target) -> Recipe | None:
+    """Return the recipe of such a request to a server, if there is one that still holds."""
+    recipe = call.state.recipes.get((target.name, alike.key))
     if recipe is None:
         return None
-    target = call.state.router.find(model)
     if recipe.target is not target or recipe.condition != target.condition:
         return None
     if target.detector is not None and not target.detector.settled:
@@ -110,7 +106,7 @@ def learn_recipe(
     recipes = call.state.recipes
     if len(recipes) >= MOST:
         recipes.clear()
-    recipes[alike.key] = recipe
+    recipes[target.name, alike.key] = recipe
 
 
 def _recipe_of(

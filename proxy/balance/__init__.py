@@ -1,0 +1,1 @@
+"""Several servers of one model: which of them gets a request, and where it goes from there."""

@@ -1,0 +1,90 @@
+"""Looks at each server that may be replaced by another, whether it is well."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+from typing import Final
+
+from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.target import Target
+
+SPREAD: Final = 0.1
+"""By how much of itself the time between two looks differs, so that not all are at once."""
+LEAST: Final = 0.05
+"""Seconds between two looks at a server that is out."""
+
+
+class Looks:
+    """Asks servers in the background for their `health_path`, each in a task of its own.
+
+    A look that fails is repeated at once until there are as many as put the server out. Engines are
+    left to their supervisors. `watch` and `close` are for the service's loop.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[Target, asyncio.Task[None]] = {}
+
+    def watch(self, targets: Iterable[Target]) -> None:
+        """Look at these from now on, and at no other."""
+        wanted = {target for target in targets if target.engine is None and target.ejection}
+        for target in self._tasks.keys() - wanted:
+            self._tasks.pop(target).cancel()
+        for target in wanted - self._tasks.keys():
+            self._tasks[target] = asyncio.create_task(_keep_looking(target))
+
+    async def close(self) -> None:
+        """Look no more."""
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _keep_looking(target: Target) -> None:
+    silent = 0  # looks in a row that nothing came of
+    while True:
+        await asyncio.sleep(_delay(target))
+        ejection, upstream = target.ejection, target.upstream
+        if ejection is None or upstream is None or not ejection.rules.interval:
+            continue
+        for _ in range(ejection.rules.failures):
+            reason, silence = await _look(target)
+            silent = silent + 1 if silence else 0
+            ejection.note_look(reason)
+            if not reason or ejection.until:
+                break
+        # What was sent before it fell silent may have begun there, so that is repeated only where
+        # the configuration says so; else the requests wait for it, or for their timeouts.
+        if silent >= ejection.rules.failures and target.settings.retry == "unstarted":
+            upstream.drop_waiting()
+
+
+def _delay(target: Target) -> float:
+    """Return the seconds until the next look."""
+    ejection = target.ejection
+    if ejection is None or not ejection.rules.interval:
+        return 1.0
+    usual = ejection.rules.interval * random.uniform(1 - SPREAD, 1 + SPREAD)  # noqa: S311  no secret
+    pause = ejection.pause_left
+    return max(min(usual, pause), LEAST) if pause else usual
+
+
+async def _look(target: Target) -> tuple[str, bool]:
+    """Return what is wrong with a server, "" for nothing, and whether nothing at all came of it.
+
+    One that goes on with an answer meanwhile is well, however late it is with this one.
+    """
+    upstream = target.upstream
+    assert upstream is not None
+    began = upstream.loop.time()
+    try:
+        status = await upstream.probe(target.settings.health_path)
+    except UpstreamError as error:
+        late = error.reason.endswith("timeout")
+        if late and upstream.heard > began:
+            return "", False
+        return error.reason, late
+    return (str(status) if status >= 500 else ""), False

@@ -1,0 +1,116 @@
+"""Where a request goes on that a server did not take.
+
+    what became of it                                   it goes to another server
+    no connection: refused, unresolved, TLS, too late   yes, as often as there are servers
+    its engine is not there                             yes, as often as there are servers
+    closed before a byte of the answer                  yes, once: it may be what ended the server
+    429 or 503 before any token                         with retry = "unstarted", within its share
+    no byte yet, and the server answers no look         with retry = "unstarted", within its share
+    anything else, or an answer that has begun          no
+
+When the servers of its pool have been tried, the pools that `fallback` names are, one after the
+other; a pool of which no server is well comes after those of which one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from wellspoken.adapters.events import Fault
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.proxy.balance.server_pool import Pool
+from wellspoken.proxy.upstream.failures import Reason, UpstreamError
+from wellspoken.proxy.upstream.target import NOT_READY, Target
+
+UNSENT: Final[frozenset[Reason]] = frozenset(
+    {"dns", "refused", "unreachable", "tls", "connect_timeout"}
+)
+"""Failures before a byte of the request was sent."""
+BUSY: Final = (429, 503)
+"""What a server answers that has begun nothing."""
+
+Failure = UpstreamError | RequestError | Fault
+FindPool = Callable[[str], tuple[Pool, str] | None]
+"""Finds the pool of a fallback's name, and what its servers are asked for."""
+
+
+class _Stage(NamedTuple):
+    pool: Pool
+    model: str
+    fallback: str
+
+
+class ServerOrder:
+    """The way of one request from server to server.
+
+    `model` is what the present server is asked for; `fallback` the name in the configuration that
+    led to it, "" for the request's own pool.
+    """
+
+    __slots__ = ("_cut", "_key", "_left", "_pool", "_stages", "fallback", "model")
+
+    def __init__(self, pool: Pool, model: str, key: bytes | None, find: FindPool) -> None:
+        stages = [_Stage(pool, model, "")]
+        for name in pool.fallback:
+            found = find(name)
+            if found is not None:
+                stages.append(_Stage(*found, name))
+        if len(stages) > 1:
+            stages.sort(key=lambda stage: not stage.pool.is_well)
+        self.model = model
+        self.fallback = ""
+        self._pool = pool
+        self._stages = stages
+        self._key = key
+        self._left: list[Target] = []
+        self._cut = False
+
+    def start(self) -> Target:
+        """Return the first server."""
+        self._pool.note_request()
+        found = self._choose()
+        assert found is not None  # a pool has a server
+        return found
+
+    def move(self, target: Target, failure: Failure) -> Target | None:
+        """Return the server after `target`, which failed so, before it answered anything.
+
+        None where the request has to end with that.
+        """
+        self._left.append(target)
+        if not self._may_move(failure):
+            return None
+        found = self._choose()
+        if found is not None and not _is_free(failure) and not self._pool.may_repeat():
+            return None
+        return found
+
+    def _choose(self) -> Target | None:
+        while self._stages:
+            pool, model, fallback = self._stages[0]
+            found = pool.choose(self._key, self._left)
+            if found is not None:
+                self.model, self.fallback = model, fallback
+                return found
+            del self._stages[0]
+        return None
+
+    def _may_move(self, failure: Failure) -> bool:
+        if _is_free(failure):
+            once = isinstance(failure, UpstreamError) and failure.reason == "cut"
+            first = not (once and self._cut)
+            self._cut = self._cut or once
+            return first
+        if isinstance(failure, UpstreamError):
+            busy = failure.reason == "stuck" and failure.unanswered
+        else:
+            busy = failure.status in BUSY
+        return busy and self._pool.retry == "unstarted"
+
+
+def _is_free(failure: Failure) -> bool:
+    """Say whether no server has a request that failed so, so that nothing would be repeated."""
+    if isinstance(failure, UpstreamError):
+        return failure.reason in UNSENT or (failure.reason == "cut" and failure.unanswered)
+    return isinstance(failure, RequestError) and failure.code == NOT_READY

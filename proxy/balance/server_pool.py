@@ -1,0 +1,119 @@
+"""The servers of one model: which of them gets the next request."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from hashlib import blake2b
+from math import log
+from typing import Final
+
+from wellspoken.proxy.config.tables import Retry
+from wellspoken.proxy.upstream.target import Target
+
+MORE: Final = 1.25
+SPARE: Final = 1.0
+"""By affinity, a server has at most so many times its share of the requests under way, and so many
+more, so that one hot conversation or prompt cannot overload it."""
+SAVED: Final = 10.0
+"""Requests that may be sent again at once after a quiet time, whatever the share of all."""
+
+
+class Pool:
+    """The servers that have one model, and how requests are spread over them.
+
+    The least busy gets the next one: the fewest requests under way for its weight; of several such
+    by turns, as their weights say. With an affinity, requests of one key go to one server while it
+    is there and not overloaded, and a server that comes or goes moves only its own keys (rendezvous
+    hashing, weighted).
+
+    Only the loop's thread may use it.
+    """
+
+    __slots__ = ("_saved", "_turns", "affinity", "alone", "fallback", "retry", "servers", "share")
+
+    def __init__(self, servers: Sequence[Target], share: float = 0.2) -> None:
+        first = servers[0].settings
+        self.servers = tuple(servers)
+        self.alone = servers[0] if len(servers) == 1 else None
+        self.affinity = first.affinity
+        self.retry: Retry = first.retry
+        self.fallback = first.fallback
+        self.share = share  # of the requests that may be sent again
+        self._saved = SAVED
+        self._turns = dict.fromkeys(self.servers, 0.0)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether some server of it may be given a request now."""
+        return any(_is_well(server) for server in self.servers)
+
+    def lists(self, model: str) -> bool:
+        """Say whether a server of it was seen to list a model."""
+        return any(model in server.labels for server in self.servers)
+
+    def choose(self, key: bytes | None = None, left: Collection[Target] = ()) -> Target | None:
+        """Return the server that gets a request, None where all were `left`.
+
+        `key`: what requests have in common that are to have the same server.
+        """
+        there = [server for server in self.servers if server not in left]
+        if len(there) < 2:
+            return there[0] if there else None
+        well = [server for server in there if _is_well(server)]
+        # Where none is well, all are asked as if they were: to refuse at once would be no better.
+        among = well or [server for server in there if not server.away] or there
+        among = [server for server in among if server.weight] or among
+        if key is not None:
+            return _choose_by_key(among, key)
+        least = min(_load(server) for server in among)
+        return self._take_turns([server for server in among if _load(server) == least])
+
+    def note_request(self) -> None:
+        """Count a request, a share of which may be sent again."""
+        self._saved = min(self._saved + self.share, SAVED)
+
+    def may_repeat(self) -> bool:
+        """Say whether one may be sent again now, and count that."""
+        if self.share == 0.0 or self._saved < 1.0:
+            return False
+        self._saved -= 1.0
+        return True
+
+    def _take_turns(self, among: Sequence[Target]) -> Target:
+        """Return the next of servers that are equally busy: smooth weighted round robin."""
+        if len(among) == 1:
+            return among[0]
+        turns, total = self._turns, 0.0
+        for server in among:
+            weight = server.weight or 1.0
+            turns[server] += weight
+            total += weight
+        chosen = max(among, key=turns.__getitem__)
+        turns[chosen] -= total
+        return chosen
+
+
+def _is_well(server: Target) -> bool:
+    return not server.away and (server.ejection is None or server.ejection.is_open)
+
+
+def _load(server: Target) -> float:
+    return server.outstanding / (server.weight or 1.0)
+
+
+def _choose_by_key(among: Sequence[Target], key: bytes) -> Target:
+    """Return the first server in the key's own order that has not more than its share."""
+    weights = sum(server.weight or 1.0 for server in among)
+    requests = 1 + sum(server.outstanding for server in among)
+    ordered = sorted(among, key=lambda server: _distance(server, key))
+    for server in ordered:
+        share = requests * (server.weight or 1.0) / weights
+        if server.outstanding + 1 <= MORE * share + SPARE:
+            return server
+    return ordered[0]
+
+
+def _distance(server: Target, key: bytes) -> float:
+    """Return how far a key lies from a server: the nearest has it, in proportion to the weights."""
+    digest = blake2b(key, digest_size=7, key=server.name.encode()[:64]).digest()
+    return -log((int.from_bytes(digest) + 1) / (1 << 56)) / (server.weight or 1.0)

@@ -1,0 +1,101 @@
+"""The way of one request from server to server, until one takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from msgspec import Raw
+
+from wellspoken.adapters.events import Fault
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.proxy.balance.affinity import find_key
+from wellspoken.proxy.balance.server_order import BUSY, Failure, ServerOrder
+from wellspoken.proxy.balance.server_pool import Pool
+from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.upstream.client import UpstreamResponse
+from wellspoken.proxy.upstream.failures import UpstreamError
+from wellspoken.proxy.upstream.target import Target
+
+Attempt = Callable[[Target, str], Awaitable[UpstreamResponse]]
+"""Sends a request to a server, under the model's name there; returns the answer's head."""
+
+
+class Way:
+    """Which server has a request, and where it goes from there.
+
+    `target` has it now, and is asked for `model`. Where there is no other it has no `order`.
+    """
+
+    __slots__ = ("call", "model", "order", "target")
+
+    def __init__(self, call: Call, pool: Pool, model: str, fields: Mapping[str, Raw]) -> None:
+        self.call = call
+        self.model = model
+        self.order: ServerOrder | None = None
+        if pool.alone is not None and not pool.fallback:
+            self.target = pool.alone
+            return
+        headers = call.request.headers
+        key = find_key(pool.affinity, headers, fields) if pool.affinity != "none" else None
+        self.order = ServerOrder(pool, model, key, self._find_pool)
+        self._stand_at(self.order.start())
+
+    def _find_pool(self, name: str) -> tuple[Pool, str] | None:
+        """Return the pool of a fallback that the client may use, and what it is asked for."""
+        found = self.call.state.router.find_fallback(name, self.model)
+        client = self.call.routing.client
+        return None if found and client and not client.may_use(found[1]) else found
+
+    @property
+    def fallback(self) -> bytes:
+        """By which name the request came to its server, b"" where that is its model's."""
+        return self.order.fallback.encode("ascii", "replace") if self.order else b""
+
+    def move(self, failure: Failure, *, noted: bool = False) -> bool:
+        """Go to the next server, since the present one failed so before it answered anything.
+
+        False where there is none, or where the request may have been taken: then it fails with
+        that. `noted`: the failure was counted already.
+        """
+        order, call = self.order, self.call
+        if order is None:
+            return False
+        left, found = self.target, order.move(self.target, failure)
+        if found is None:
+            return False
+        if isinstance(failure, UpstreamError) and not noted:
+            call.note_failure(failure)
+        to = "fallback" if order.fallback else "server"
+        call.count_move(left, _name(failure), to)
+        self._stand_at(found)
+        return True
+
+    def _stand_at(self, target: Target) -> None:
+        order = self.order
+        assert order is not None
+        self.target = target
+        self.model = order.model
+        self.call.name_server(target, order.fallback)
+
+    async def send(self, attempt: Attempt) -> UpstreamResponse:
+        """Return the answer of the first server that takes the request. Raises what `attempt` does.
+
+        `attempt` says to which server it goes; what it raises but UpstreamError ends the request.
+        """
+        while True:
+            try:
+                answer = await attempt(self.target, self.model)
+            except (UpstreamError, RequestError) as error:
+                if not self.move(error):
+                    raise
+                continue
+            if answer.status not in BUSY or not self.move(Fault(answer.status, "")):
+                return answer
+            answer.close()
+
+
+def _name(failure: Failure) -> str:
+    """Return a failure as a metric label."""
+    if isinstance(failure, UpstreamError):
+        return failure.reason
+    return "engine" if isinstance(failure, RequestError) else str(failure.status)

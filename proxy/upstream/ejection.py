@@ -1,0 +1,144 @@
+"""Whether one of several servers gets requests: in, out for a while, or on trial.
+
+    in     failures in a row -> out, for a pause
+    out    the pause is over, and a look at it was good where it is looked at -> the next request
+           that is given to it puts it on trial
+    trial  that request succeeds -> in; fails -> out, for twice as long; ends otherwise -> out, and
+           the next request is another trial
+
+The pause doubles each time that the server fails again soon after it came back, up to a limit, and
+differs by chance, so that several proxies do not come back all at once. A server that has been well
+for a multiple of its last pause begins anew.
+
+All of it happens in the loop's thread, in steps that await nothing. What ends for a request that
+was given to the server before it was put out says nothing of it now: so each request keeps the
+`round` in which it was given, and its end counts in that round alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final, Literal
+
+from wellspoken.proxy.config.tables import Health
+
+State = Literal["in", "out", "trial"]
+
+SOON: Final = 5.0
+"""So many times its last pause after its return, a failure makes the next one longer."""
+JITTER: Final = 0.25
+"""By how much of itself a pause differs, at most."""
+
+
+class Ejection:
+    """What is known of one server's health.
+
+    `clock` gives seconds, `chance` a number between 0 and 1. `ejections`: how often it was put out.
+    `reason`: why it was, "" while it is in. `round` counts its changes between in and out. `told`
+    is called with a sentence for the log when it goes out and comes back.
+    """
+
+    __slots__ = (
+        "_chance", "_clock", "_failures", "_pause", "_returned", "_trial", "_well", "ejections",
+        "reason", "round", "rules", "told", "until",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        rules: Health,
+        clock: Callable[[], float],
+        chance: Callable[[], float] = random.random,
+        told: Callable[[str], None] = lambda said: None,
+    ) -> None:
+        self.rules = rules
+        self.ejections = 0
+        self.reason = ""
+        self.round = 0
+        self.told = told
+        self.until = 0.0  # when the pause ends; 0: it is in
+        self._clock = clock
+        self._chance = chance
+        self._failures = 0  # in a row
+        self._pause = 0.0  # the last one, without its chance
+        self._returned = 0.0  # when it came back from that
+        self._trial = False  # a request is under way that decides
+        self._well = True  # a look since the pause's end was good
+
+    @property
+    def state(self) -> State:
+        """Its present state."""
+        if not self.until:
+            return "in"
+        return "trial" if self._trial else "out"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be given a request now."""
+        if not self.until:
+            return True
+        return not self._trial and self._well and self._clock() >= self.until
+
+    @property
+    def pause_left(self) -> float:
+        """The seconds until its pause ends, 0.0 where it has none."""
+        return max(self.until - self._clock(), 0.0)
+
+    def take(self) -> int:
+        """Note that it is given a request; return the round, for the request's end."""
+        if self.until and self.is_open:
+            self._trial = True
+        return self.round
+
+    def leave(self, round_: int) -> None:
+        """Note that a request of that round has ended, whatever came of it."""
+        if round_ == self.round:
+            self._trial = False
+
+    def note_success(self, round_: int) -> None:
+        """Note that it answered a request of that round."""
+        if round_ != self.round:
+            return
+        self._failures = 0
+        if self.until:
+            self._come_back("a request was answered")
+
+    def note_failure(self, reason: str, round_: int) -> None:
+        """Note that a request of that round, or a look, failed with it; the reason is a label."""
+        if round_ != self.round:
+            return
+        self._failures += 1
+        if self._trial or (not self.until and self._failures >= self.rules.failures):
+            self._put_out(reason)
+
+    def note_look(self, reason: str) -> None:
+        """Note what a look found: "" for a server that is well."""
+        if reason:
+            self._well = False
+            self.note_failure(reason, self.round)
+        elif self.until:
+            self._well = True
+        else:
+            self._failures = 0
+
+    def _put_out(self, reason: str) -> None:
+        now, rules = self._clock(), self.rules
+        again = self._pause and (self._trial or now - self._returned < SOON * self._pause)
+        self._pause = min(2 * self._pause if again else rules.pause, rules.longest_pause)
+        pause = self._pause * (1 + JITTER * (2 * self._chance() - 1))
+        self.until = now + pause
+        self.reason = reason
+        self.ejections += 1
+        self.round += 1
+        self._failures = 0
+        self._trial = False
+        self._well = not rules.interval  # where nobody looks, the request on trial is the look
+        self.told(f"gets no requests for {pause:.1f} s: {reason}")
+
+    def _come_back(self, why: str) -> None:
+        self.until = 0.0
+        self.reason = ""
+        self.round += 1
+        self._trial = False
+        self._returned = self._clock()
+        self.told(f"gets requests again: {why}")
