@@ -23,7 +23,7 @@ unexport PYTHONHOME PYTHONPATH PYTHONSTARTUP PYTHONWARNINGS PYTEST_ADDOPTS PYTES
 unexport PYTHONDONTWRITEBYTECODE
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
-.PHONY: help install demo image release test test-newest check .typed .tested fuzz bench soak walk bench-store
+.PHONY: help install demo image release test test-newest check .typed .tested fuzz bench soak faults walk bench-store
 .PHONY: live-vllm live-gpu live-clients live-llamacpp live-open-webui live-promptfoo
 .PHONY: .interpreter .newest .vllm-engine .vllm-others .vllm-named
 .PHONY: tables openapi constraints clean FORCE
@@ -95,6 +95,11 @@ bench: install ## the translation alone; the proxy beside others, against its ta
 
 soak: install ## leaks, drains, restarts, kills, memory, limits, against their bounds (ARGS=--short)
 	@$(BIN)/python -m tests.soak $(ARGS)
+
+# Without --only, or with litellm in it, LiteLLM's venv is made.
+faults: $(if $(or $(findstring litellm,$(ARGS)),$(if $(findstring --only,$(ARGS)),,all)),.venv-peers/.installed)
+faults: install ## three servers that fail, through wellspoken, nginx, LiteLLM (ARGS="--only nginx")
+	@$(BIN)/python -m tests.faults $(ARGS)
 
 walk: install ## the way of one streamed chat: files, functions, moves, calls (ARGS=--moves)
 	@$(BIN)/python -m tests.walk $(ARGS)
@@ -225,7 +230,7 @@ clean: ## remove what was built, .venv included
 		--no-compile -r tests/live/clients/pages/requirements-openai2.txt
 	@touch $@
 
-# Other proxies for `make bench ARGS=--peers`, which CI does not run.
+# Other proxies for `make bench ARGS=--peers` and `make faults`, which CI does not run.
 .venv-peers/.installed: tests/bench/judge/peers.txt | .venv/bin/python
 	@echo "installing other proxies in .venv-peers (800 MB)"
 	@rm -rf .venv-peers

@@ -69,6 +69,7 @@ class Client(asyncio.Protocol):
         self.parts: list[bytes] = []
         self.size = 0
         self.wanted = -1  # bytes of the whole answer; -1 before its head; -2 for chunked
+        self.headed = 0  # bytes of the head, which may end as chunks do: "max=100", a port
         self.waiter: asyncio.Future[bytes] | None = None
         self.transport: asyncio.Transport | None = None
 
@@ -102,7 +103,7 @@ class Client(asyncio.Protocol):
             self._head()
         if self.wanted == -2:
             last = data if len(data) >= len(_END) else b"".join(self.parts[-6:])
-            whole = last.endswith(_END)
+            whole = last.endswith(_END) and self.size > self.headed
         else:
             whole = self.size >= self.wanted >= 0
         if whole and self.waiter is not None and not self.waiter.done():
@@ -118,6 +119,7 @@ class Client(asyncio.Protocol):
             self.wanted = len(head) + 4 + int(value.split(b"\r\n")[0])
         elif b"transfer-encoding: chunked" in lowered:
             self.wanted = -2
+        self.headed = len(head) + 4
 
 
 async def connected(url: str, count: int) -> list[Client]:

@@ -84,11 +84,12 @@ def nginx(backend: str, folder: Path) -> Program:
     path = folder / "nginx.conf"
     given = _NGINX.format(folder=folder, backend=urlsplit(backend).netloc, listen=listen)
     path.write_text(given)
-    program = _nginx_binary() or "nginx"
+    program = find_nginx() or "nginx"
     return Program([program, "-p", str(folder), "-c", str(path)], f"http://{listen}")
 
 
-def _nginx_binary() -> str | None:
+def find_nginx() -> str | None:
+    """Return nginx's path; None where it is not installed."""
     return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 
 
@@ -128,7 +129,7 @@ def serving(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         programs = {"ours": ours(backend), "bare": bare(backend)}
         missing = {}
-        if _nginx_binary():
+        if find_nginx():
             programs["nginx"] = nginx(backend, folder)
         else:
             missing["nginx"] = "not installed"
@@ -149,7 +150,7 @@ def serving(
 def versions(names: list[str]) -> dict[str, str]:
     """Return the versions of these servers, as far as they tell."""
     found = {}
-    if "nginx" in names and (program := _nginx_binary()):
+    if "nginx" in names and (program := find_nginx()):
         said = subprocess.run([program, "-v"], capture_output=True, text=True).stderr
         found["nginx"] = said.strip().rpartition("/")[2]
     given = {"vllm-router": "vllm-router", "LiteLLM": "litellm"}

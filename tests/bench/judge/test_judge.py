@@ -64,7 +64,7 @@ def test_a_server_that_does_not_start_is_told(
     source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(servers, "PEERS", tmp_path)
-    monkeypatch.setattr(servers, "_nginx_binary", lambda: None)
+    monkeypatch.setattr(servers, "find_nginx", lambda: None)
     found = rounds.compare(source, TINY, peers=True, only=["small"])
     assert found.missing.keys() == {"nginx", "LiteLLM", "vllm-router"}
     assert [each.servers for each in found.loads] == [["ours", "bare"]]
