@@ -166,6 +166,20 @@ def read_count(data: bytes) -> int:
     return len(found.tokens)
 
 
+def read_ids(data: bytes) -> tuple[int, ...] | None:
+    """Return the ids of a text's tokens; None for an answer that tells none, only how many."""
+    try:
+        found = json.decode(data)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if isinstance(found, dict):
+        found = found.get("tokens", found.get("ids"))
+    if not isinstance(found, list):
+        return None
+    ids: list[Any] = [each.get("id") if isinstance(each, dict) else each for each in found]
+    return tuple(ids) if _are_ids(ids) and ids else None
+
+
 def read_prompt(data: bytes) -> str:
     """Return the text that a template made of messages; raises ValueError for what tells none."""
     try:

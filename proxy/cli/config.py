@@ -28,8 +28,9 @@ examples:
   wellspoken check                              WELLSPOKEN_* variables alone
 
 Says of a configuration all that is wrong with it, each with its line and
-column, and starts nothing. Variables and flags count as they do for wellspoken
-serve.
+column, and starts nothing. Servers that share a model are asked whether they
+fit each other (models, context, vocabulary). Variables and flags count as they
+do for wellspoken serve.
 Exit code: 0, 1 if something is wrong, 2 if the file cannot be read or for wrong
 usage.
 """
@@ -49,7 +50,8 @@ configuration, wellspoken check says.
 Exit code: 0, 1 if the configuration cannot be used, 2 for wrong usage.
 """
 _FILE_ONLY: Final = {
-    "--file-only": "not whether keys, tokenizers, models, the database and the port are there"
+    "--file-only": "not whether keys, tokenizers, models, the database and the port are there, and "
+    "whether servers of one model fit each other"
 }
 
 
@@ -118,7 +120,8 @@ def _check(arguments: Sequence[str]) -> int:
         return 2
     from wellspoken.proxy.lifecycle.findings import findings, in_json, in_words
 
-    found = findings(examined, outside=not options.file_only)
+    outside = not options.file_only
+    found = findings(examined, outside=outside, servers=outside)
     wrong = any(finding.severity == "error" for finding in found)
     if options.json:
         print(in_json(examined, found))

@@ -26,11 +26,12 @@ class Finding(NamedTuple):
     origin: Origin
 
 
-def findings(examined: Examined, *, outside: bool) -> list[Finding]:
+def findings(examined: Examined, *, outside: bool, servers: bool = False) -> list[Finding]:
     """Return all there is to say of a configuration, in the order of the file's lines.
 
     `outside`: also of what it names, keys, tokenizers, models, the database and the port. Of what
-    is wrong already nothing is said a second time.
+    is wrong already nothing is said a second time. `servers`: those of one model are asked, too,
+    whether they fit each other, unless something is wrong.
     """
     errors, warnings = list(examined.problems), list(doubtful_variables(os.environ))
     if examined.layers.readable:
@@ -43,6 +44,10 @@ def findings(examined: Examined, *, outside: bool) -> list[Finding]:
             warnings += (*doubtful_urls(config.backend), *doubtful_pools(config))
     if outside and examined.layers.readable:
         warnings += [each for each in doubts(examined.config) if not is_covered(each, known)]
+    if servers and not errors:
+        from wellspoken.proxy.lifecycle.survey import survey
+
+        warnings += survey(examined.config)
     listed = [
         Finding("error" if at < len(errors) else "warning", problem, examined.origin(problem))
         for at, problem in enumerate([*errors, *warnings])

@@ -112,6 +112,19 @@ async def _ask_models(target: Target, sole: bool, tell: bool) -> Listed:
     return found if found.models or not known.models else known
 
 
+async def list_server(target: Target) -> Listed:
+    """Return what a backend's server lists now, with the context lengths that it tells.
+
+    Raises UpstreamError, also for an answer that is no list.
+    """
+    upstream, path = target.connection(), target.backend.models_path
+    status, body = await upstream.get(path, LIMIT)
+    found = await read_list(body) if status == 200 else NOTHING_LISTED
+    if not found.models and (status != 200 or not holds_list(body)):
+        raise _no_list(upstream, path, status, passes=target.settings.auth_pass)
+    return found if found.complete else found.add(await _find_lengths(target, upstream, found))
+
+
 def _no_list(upstream: Upstream, path: str, status: int, *, passes: bool) -> UpstreamError:
     """Return the error for a backend of which no model is known, and that tells none.
 

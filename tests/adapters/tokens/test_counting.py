@@ -21,6 +21,7 @@ from wellspoken.adapters.tokens.tokenize import (
     chat_request,
     prompts_in,
     read_count,
+    read_ids,
     read_prompt,
     request_fields,
     text_request,
@@ -153,3 +154,22 @@ def test_a_chat_that_is_not_text_alone_is_not_asked_for(messages: Any) -> None:
 )
 def test_the_prompts_of_a_completions_request(value: Any, prompts: Any) -> None:
     assert prompts_in(Raw(json.dumps(value).encode())) == prompts
+
+
+@pytest.mark.parametrize(
+    ("answer", "ids"),
+    [
+        ({"count": 2, "tokens": [1, 2], "max_model_len": 9}, (1, 2)),
+        ({"tokens": [{"id": 1, "piece": "a"}, {"id": 2, "piece": [195]}]}, (1, 2)),
+        ({"value": 2, "ids": [1, 2]}, (1, 2)),
+        ([{"id": 1, "text": "a"}, {"id": 2, "text": "b"}], (1, 2)),
+        ({"count": 2}, None),
+        ({"tokens": ["a", "b"]}, None),
+        ({"tokens": [True]}, None),
+        ([], None),
+        (5, None),
+    ],
+)
+def test_the_ids_of_a_texts_tokens(answer: Any, ids: tuple[int, ...] | None) -> None:
+    assert read_ids(json.dumps(answer).encode()) == ids
+    assert read_ids(b"{") is None
