@@ -52,15 +52,12 @@ class Router:
 
     def _index(self) -> None:
         by_name: dict[str, list[Target]] = {}
-        for target in self.targets:
-            for name in dict.fromkeys((*target.settings.models, *target.settings.aliases)):
-                by_name.setdefault(name, []).append(target)
         listed: dict[str, list[Target]] = {}
-        for target in self.targets:  # what an engine only lists takes no configured name away
+        for target in self.targets:
+            configured = {*target.settings.models, *target.settings.aliases}
             for name in dict.fromkeys(target.names):
-                if name not in by_name:
-                    listed.setdefault(name, []).append(target)
-        by_name |= listed
+                (by_name if name in configured else listed).setdefault(name, []).append(target)
+        by_name = listed | by_name  # what an engine only lists takes no configured name away
         pools = {tuple(pool.servers): pool for pool in self._by_backend.values()}
         for servers in by_name.values():  # models that the same servers have share a pool
             if tuple(servers) not in pools:
