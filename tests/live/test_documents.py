@@ -106,7 +106,10 @@ def folder(tiny_model: Path, llama_server: str, tmp_path: Path) -> Path:
 
 def there(command: Command, server: str) -> str:
     """Return a command's line with the llama.cpp that is there, and a free port to listen on."""
-    line = SERVER.sub(server, command.line)
+    urls = dict.fromkeys(found[2] for found in SERVER.finditer(command.line))
+    for port, url in zip(urls, (server, server.replace("127.0.0.1", "localhost")), strict=False):
+        urls[port] = url  # the second one of a command has another address
+    line = SERVER.sub(lambda found: str(urls[found[2]]), command.line)
     line = LISTEN.sub(lambda found: f"{found[1]}:0", line)
     return re.sub(r"^((?:[A-Z_]+=\S+ )*)wellspoken\b", rf"\1{_program()}", line)
 
