@@ -59,7 +59,6 @@ SET_TWICE = {
     "Target.lone": "what was seen of one server is forgotten with it",
     "Target.upstream": "an engine's address comes and goes with it",
     "Target.outstanding": "a server is given a request, and loses it",
-    "Routing.target": "likewise",
     "Routing.engine": "likewise",
     "Results.failure": "what a server failed with is forgotten once another has the request",
     "Results.fault": "likewise",

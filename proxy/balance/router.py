@@ -126,5 +126,7 @@ class Router:
         """Return the model as a metric label: itself if configured or listed, else `_other`."""
         if model in self._by_name:
             return model
-        only = self.only
-        return model if only is not None and only.lists(model) else OTHER
+        for server in self.only.servers if self.only is not None else ():
+            if model in server.labels:
+                return model
+        return OTHER

@@ -26,15 +26,28 @@ class Pool:
     is there and not overloaded, and a server that comes or goes moves only its own keys (rendezvous
     hashing, weighted).
 
+    `alone`: its only server; `sole`: the same where there is no fallback either.
+
     Only the loop's thread may use it.
     """
 
-    __slots__ = ("_saved", "_turns", "affinity", "alone", "fallback", "retry", "servers", "share")
+    __slots__ = (
+        "_saved",
+        "_turns",
+        "affinity",
+        "alone",
+        "fallback",
+        "retry",
+        "servers",
+        "share",
+        "sole",
+    )
 
     def __init__(self, servers: Sequence[Target], share: float = 0.2) -> None:
         first = servers[0].settings
         self.servers = tuple(servers)
         self.alone = servers[0] if len(servers) == 1 else None
+        self.sole = None if first.fallback else self.alone
         self.affinity = first.affinity
         self.retry: Retry = first.retry
         self.fallback = first.fallback
@@ -46,10 +59,6 @@ class Pool:
     def is_well(self) -> bool:
         """Whether some server of it may be given a request now."""
         return any(_is_well(server) for server in self.servers)
-
-    def lists(self, model: str) -> bool:
-        """Say whether a server of it was seen to list a model."""
-        return any(model in server.labels for server in self.servers)
 
     def choose(self, key: bytes | None = None, left: Collection[Target] = ()) -> Target | None:
         """Return the server that gets a request, None where all were `left`.

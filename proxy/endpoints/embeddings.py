@@ -33,7 +33,7 @@ from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import explain_headers
 from wellspoken.proxy.relay.send import LARGE, in_thread, passing_request, send_request
 from wellspoken.proxy.relay.untouched import STREAMS, pass_through
-from wellspoken.proxy.relay.way import Way
+from wellspoken.proxy.relay.way import begin_way
 from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.target import Target, no_endpoint
 
@@ -48,7 +48,7 @@ async def embeddings(call: Call) -> Reply | EventStream:
     if call.routing.client is not None:
         await admit_client(call, call.routing.client, wanted.model, body, {}, default=0)
     pool = state.router.find(wanted.model, call.routing.client)
-    way = Way(call, pool, wanted.model, wanted.fields)
+    way = begin_way(call, pool, wanted.model, wanted.fields)
     # Of a large one the text is not held while the answer is waited for.
     question = _Question(call, wanted.drop_text() if large else wanted, len(body), large)
     del body, wanted

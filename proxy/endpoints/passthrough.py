@@ -47,7 +47,7 @@ from wellspoken.proxy.relay.send import (
     send_request,
 )
 from wellspoken.proxy.relay.untouched import STREAMS, pass_through
-from wellspoken.proxy.relay.way import Way
+from wellspoken.proxy.relay.way import begin_way
 from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.target import Target, no_endpoint
 
@@ -110,7 +110,8 @@ async def pass_request(call: Call) -> Reply | EventStream:
     if call.routing.client is not None:
         given = (b"", fields, 0) if _only_counts(call.path) else (body, fields, _default(call.path))
         await admit_client(call, call.routing.client, model or "", *given)
-    way = Way(call, state.router.find(model or "", call.routing.client), model or "", fields)
+    pool = state.router.find(model or "", call.routing.client)
+    way = begin_way(call, pool, model or "", fields)
     stream = asks_stream(fields)
 
     async def attempt(target: Target, name: str) -> UpstreamResponse:

@@ -32,10 +32,12 @@ class LabelLearner:
         routing = call.routing
         if routing.label != OTHER or not routing.model or not routing.backend or code >= 400:
             return
-        only, now = call.state.router.only, asyncio.get_running_loop().time()
-        servers = only.servers if only is not None else ()
-        target = next((one for one in servers if one.name == routing.backend), None)
-        if target is None or (target is self._asked and now < self._next):
+        target, now = routing.target, asyncio.get_running_loop().time()
+        if (
+            target is None
+            or call.state.router.only is None
+            or (target is self._asked and now < self._next)
+        ):
             return
         if self._task is None or self._task.done():
             self._asked, self._next = target, now + AGAIN

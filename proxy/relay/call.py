@@ -121,33 +121,33 @@ class Call(Struct, frozen=True, eq=False):
     def route(
         self, target: Target, model: str = "", streams: bool = False, *, counts: bool = True
     ) -> None:
-        """Note where the request goes; `counts`: its time belongs to the backend's latency."""
+        """Note where the request goes; `counts`: its time belongs to the backend's latency.
+
+        It is counted at that server from now on, and no more at the one that had it.
+        """
         routing = self.routing
         if counts:
             routing.backend = target.name
             if routing.target is not target:
-                self._give_to(target)
+                if routing.target is not None:
+                    self.leave_server()
+                routing.target = target
+                target.outstanding += 1
+                if target.ejection is not None:
+                    routing.round = target.ejection.take()
         if target.upstream is not None:
             routing.hide = target.upstream.hide
         routing.model = model
         routing.streams = streams
         self.label_model(model)
 
-    def _give_to(self, target: Target) -> None:
-        """Count the request at the server that has it from now on."""
-        self.leave_server()
-        self.routing.target = target
-        target.outstanding += 1
-        if target.ejection is not None:
-            self.routing.round = target.ejection.take()
-
     def leave_server(self) -> None:
-        """Count it no more at the server that has it, and at its engine."""
+        """Count it no more at the server that had it, and at its engine; once for each."""
         routing = self.routing
         if routing.engine is not None:
             routing.engine.leave()
             routing.engine = None
-        target, routing.target = routing.target, None
+        target = routing.target
         if target is not None:
             target.outstanding -= 1
             if target.ejection is not None:

@@ -35,7 +35,7 @@ from wellspoken.proxy.relay.planning.recipes import (
 from wellspoken.proxy.relay.respond import respond
 from wellspoken.proxy.relay.send import LARGE, in_thread
 from wellspoken.proxy.relay.untouched import send_untouched
-from wellspoken.proxy.relay.way import Way
+from wellspoken.proxy.relay.way import Way, begin_way
 from wellspoken.proxy.state import Recipe
 from wellspoken.proxy.upstream.listing import name_model
 from wellspoken.proxy.upstream.target import Target
@@ -85,7 +85,7 @@ async def _prepare(call: Call, generation: Generation[Wanted]) -> Answering:
     if call.routing.client is not None:
         await _admit_client(call, call.routing.client, wanted, body)
     pool = router.look_up(wanted.model)
-    way = Way(call, pool, wanted.model, wanted.fields) if pool is not None else None
+    way = begin_way(call, pool, wanted.model, wanted.fields) if pool is not None else None
     alike = plan = None
     if not large and not (call.notable and any(x in call.request.headers for x in WISHES)):
         alike = find_likeness(call, wanted, generation.find_variable(wanted))

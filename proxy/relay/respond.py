@@ -9,7 +9,7 @@ from wellspoken.adapters.translate import StreamTranslator
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay.answer import Relay, error_event, note_failure
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.planning.plan import Plan, Planning
+from wellspoken.proxy.relay.planning.plan import Planning
 from wellspoken.proxy.relay.way import Way
 from wellspoken.proxy.upstream.failures import UpstreamError
 
@@ -37,7 +37,14 @@ async def respond(
                 if plan_anew is None or not way.move(error):
                     raise
             else:
-                relay = Relay(call, way.target, made, stream, _translate(made, streams))
+                translator = StreamTranslator(
+                    made.exchange,
+                    made.dialect,
+                    sources=made.sources,
+                    merge=made.merge,
+                    fold=not streams,
+                )
+                relay = Relay(call, way.target, made, stream, translator)
                 await relay.relay(made.asks, 0)
                 if made.more is not None:
                     await relay.relay_missing()
@@ -65,9 +72,3 @@ async def respond(
         call.note_fault(fault)
         await stream.end(error_event(call, fault))
         return stream
-
-
-def _translate(plan: Plan, streams: bool) -> StreamTranslator:
-    return StreamTranslator(
-        plan.exchange, plan.dialect, sources=plan.sources, merge=plan.merge, fold=not streams
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.requests.errors import RequestError
@@ -20,31 +20,16 @@ Attempt = Callable[[Target, str], Awaitable[UpstreamResponse]]
 """Sends a request to a server, under the model's name there; returns the answer's head."""
 
 
-class Way:
+class Way(Struct, eq=False):
     """Which server has a request, and where it goes from there.
 
     `target` has it now, and is asked for `model`. Where there is no other it has no `order`.
     """
 
-    __slots__ = ("call", "model", "order", "target")
-
-    def __init__(self, call: Call, pool: Pool, model: str, fields: Mapping[str, Raw]) -> None:
-        self.call = call
-        self.model = model
-        self.order: ServerOrder | None = None
-        if pool.alone is not None and not pool.fallback:
-            self.target = pool.alone
-            return
-        headers = call.request.headers
-        key = find_key(pool.affinity, headers, fields) if pool.affinity != "none" else None
-        self.order = ServerOrder(pool, model, key, self._find_pool)
-        self._stand_at(self.order.start())
-
-    def _find_pool(self, name: str) -> tuple[Pool, str] | None:
-        """Return the pool of a fallback that the client may use, and what it is asked for."""
-        found = self.call.state.router.find_fallback(name, self.model)
-        client = self.call.routing.client
-        return None if found and client and not client.may_use(found[1]) else found
+    call: Call
+    target: Target
+    model: str
+    order: ServerOrder | None = None
 
     @property
     def fallback(self) -> bytes:
@@ -67,10 +52,11 @@ class Way:
             call.note_failure(failure)
         to = "fallback" if order.fallback else "server"
         call.count_move(left, _name(failure), to)
-        self._stand_at(found)
+        self.stand_at(found)
         return True
 
-    def _stand_at(self, target: Target) -> None:
+    def stand_at(self, target: Target) -> None:
+        """Note which server has the request now."""
         order = self.order
         assert order is not None
         self.target = target
@@ -92,6 +78,24 @@ class Way:
             if answer.status not in BUSY or not self.move(Fault(answer.status, "")):
                 return answer
             answer.close()
+
+
+def begin_way(call: Call, pool: Pool, model: str, fields: Mapping[str, Raw]) -> Way:
+    """Return the way of a request for a pool's model; `fields`: its top-level values."""
+    if pool.sole is not None:
+        return Way(call, pool.sole, model)
+
+    def find_pool(name: str) -> tuple[Pool, str] | None:
+        found = call.state.router.find_fallback(name, model)
+        client = call.routing.client
+        return None if found and client and not client.may_use(found[1]) else found
+
+    headers = call.request.headers
+    key = find_key(pool.affinity, headers, fields) if pool.affinity != "none" else None
+    order = ServerOrder(pool, model, key, find_pool)
+    way = Way(call, order.start(), model, order)
+    way.stand_at(way.target)
+    return way
 
 
 def _name(failure: Failure) -> str:
