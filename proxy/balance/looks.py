@@ -19,8 +19,8 @@ LEAST: Final = 0.05
 class Looks:
     """Asks servers in the background for their `health_path`, each in a task of its own.
 
-    A look that fails is repeated at once until there are as many as put the server out. Engines are
-    left to their supervisors. `watch` and `close` are for the service's loop.
+    A look that fails is repeated at once until there are as many as put the server out. At an
+    engine nobody looks while it is away. `watch` and `close` are for the service's loop.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Looks:
 
     def watch(self, targets: Iterable[Target]) -> None:
         """Look at these from now on, and at no other."""
-        wanted = {target for target in targets if target.engine is None and target.ejection}
+        wanted = {target for target in targets if target.ejection is not None}
         for target in self._tasks.keys() - wanted:
             self._tasks.pop(target).cancel()
         for target in wanted - self._tasks.keys():

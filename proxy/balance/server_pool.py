@@ -70,7 +70,10 @@ class Pool:
             return there[0] if there else None
         well = [server for server in there if _is_well(server)]
         # Where none is well, all are asked as if they were: to refuse at once would be no better.
-        among = well or [server for server in there if not server.away] or there
+        among = well or [server for server in there if server.upstream is not None] or there
+        for server in well:
+            if server.ejection is not None and server.ejection.until:
+                return server  # the next request is its trial, whoever's it is
         among = [server for server in among if server.weight] or among
         if key is not None:
             return _choose_by_key(among, key)
@@ -103,7 +106,8 @@ class Pool:
 
 
 def _is_well(server: Target) -> bool:
-    return not server.away and (server.ejection is None or server.ejection.is_open)
+    ready = server.upstream is not None and not server.away
+    return ready and (server.ejection is None or server.ejection.is_open)
 
 
 def _load(server: Target) -> float:

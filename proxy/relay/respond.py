@@ -9,7 +9,7 @@ from wellspoken.adapters.translate import StreamTranslator
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay.answer import Relay, error_event, note_failure
 from wellspoken.proxy.relay.call import Call
-from wellspoken.proxy.relay.planning.plan import Planning
+from wellspoken.proxy.relay.planning.plan import Plan, Planning
 from wellspoken.proxy.relay.way import Way
 from wellspoken.proxy.upstream.failures import UpstreamError
 
@@ -37,14 +37,7 @@ async def respond(
                 if plan_anew is None or not way.move(error):
                     raise
             else:
-                translator = StreamTranslator(
-                    made.exchange,
-                    made.dialect,
-                    sources=made.sources,
-                    merge=made.merge,
-                    fold=not streams,
-                )
-                relay = Relay(call, way.target, made, stream, translator)
+                relay = Relay(call, way.target, made, stream, _translate(made, fold=not streams))
                 await relay.relay(made.asks, 0)
                 if made.more is not None:
                     await relay.relay_missing()
@@ -68,7 +61,18 @@ async def respond(
         if isinstance(error, ConnectionError) or not isinstance(error, Exception):
             stream.abort()
             raise
-        fault = note_failure(call, error)
-        call.note_fault(fault)
-        await stream.end(error_event(call, fault))
+        await _end_with(call, stream, error)
         return stream
+
+
+def _translate(plan: Plan, fold: bool) -> StreamTranslator:
+    return StreamTranslator(
+        plan.exchange, plan.dialect, sources=plan.sources, merge=plan.merge, fold=fold
+    )
+
+
+async def _end_with(call: Call, stream: EventStream, error: Exception) -> None:
+    """Tell the failure in a stream whose head has left."""
+    fault = note_failure(call, error)
+    call.note_fault(fault)
+    await stream.end(error_event(call, fault))

@@ -188,8 +188,8 @@ async def reach(call: Call, target: Target, send: Send) -> UpstreamResponse:
         try:
             return await send(upstream, False)
         except UpstreamError as error:
-            if error.reason not in UNSENT:
-                raise
+            if error.reason not in UNSENT or target.ejection is not None:
+                raise  # another server may have it
             call.note_failure(error)
     await _wait_for_engine(target)
     target.engine.leave()  # the call is counted in already

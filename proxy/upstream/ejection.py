@@ -2,7 +2,7 @@
 
     in     failures in a row -> out, for a pause
     out    the pause is over, and a look at it was good where it is looked at -> the next request
-           that is given to it puts it on trial
+           that is given to it puts it on trial; as many good looks as it takes failures -> in
     trial  that request succeeds -> in; fails -> out, for twice as long; ends otherwise -> out, and
            the next request is another trial
 
@@ -40,8 +40,8 @@ class Ejection:
     """
 
     __slots__ = (
-        "_chance", "_clock", "_failures", "_pause", "_returned", "_trial", "_well", "ejections",
-        "reason", "round", "rules", "told", "until",
+        "_chance", "_clock", "_failures", "_looks", "_pause", "_returned", "_trial", "_well",
+        "ejections", "reason", "round", "rules", "told", "until",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,7 @@ class Ejection:
         self._failures = 0  # in a row
         self._pause = 0.0  # the last one, without its chance
         self._returned = 0.0  # when it came back from that
+        self._looks = 0  # good ones in a row since the pause's end
         self._trial = False  # a request is under way that decides
         self._well = True  # a look since the pause's end was good
 
@@ -115,11 +116,15 @@ class Ejection:
         """Note what a look found: "" for a server that is well."""
         if reason:
             self._well = False
+            self._looks = 0
             self.note_failure(reason, self.round)
-        elif self.until:
-            self._well = True
-        else:
+        elif not self.until:
             self._failures = 0
+        elif not self.pause_left and not self._trial:
+            self._looks += 1
+            self._well = True
+            if self._looks > self.rules.failures:  # no request came to try it with
+                self._come_back("it answers")
 
     def _put_out(self, reason: str) -> None:
         now, rules = self._clock(), self.rules
@@ -132,6 +137,7 @@ class Ejection:
         self.round += 1
         self._failures = 0
         self._trial = False
+        self._looks = 0
         self._well = not rules.interval  # where nobody looks, the request on trial is the look
         self.told(f"gets no requests for {pause:.1f} s: {reason}")
 
