@@ -68,6 +68,7 @@ class Service:
         # Asked at a scrape, rather than set twice by each request.
         metrics.inflight.set_function(lambda: self.state.inflight)
         metrics.held.set_function(lambda: self.state.memory.used)
+        metrics.servers.watch(lambda: self.state.router.targets)
         self.looks = Looks()
         self._idle: asyncio.Future[None] | None = None  # of a drain that waits for the last answer
         self._hosts, self._admin_hosts = _hosts(config)

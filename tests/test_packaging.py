@@ -29,6 +29,7 @@ NOT_SHIPPED = (  # since only a checkout can use them
     "deploy/release-tools.txt",
     "deploy/release.py",
     "deploy/prometheus/alerts_day_test.yml",
+    "deploy/prometheus/alerts_servers_test.yml",
     "deploy/prometheus/alerts_test.yml",
 )
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info")

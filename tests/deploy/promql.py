@@ -23,6 +23,7 @@ _STRING = r'"(?:[^"\\]|\\.)*"'
 _TOKEN = re.compile(
     rf"(?P<string>{_STRING})|(?P<name>[a-zA-Z_:][\w:]*)\s*(?P<follows>\(|\{{(?:[^{{}}\"]|{_STRING})*\}})?"
 )
+_MADE = re.compile(rf"\blabel_replace\s*\(.*?,\s*({_STRING})\s*,", re.DOTALL)
 _MATCHER = re.compile(rf"(\w+)\s*(=~|!~|!=|=)\s*({_STRING})")
 
 Sample = tuple[str, Mapping[str, str]]
@@ -86,7 +87,7 @@ def samples_of(text: str) -> list[Sample]:
 def problems(expression: str, samples: Iterable[Sample]) -> list[str]:
     """Return what an expression names that these samples do not have."""
     known = list(samples)
-    found, labels = [], set(SCRAPED)
+    found, labels = [], {*SCRAPED, *map(_unquoted, _MADE.findall(expression))}
     for selector in selectors(expression):
         if selector.name in PROMETHEUS:
             labels.update(PROMETHEUS[selector.name])

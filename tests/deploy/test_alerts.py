@@ -20,7 +20,7 @@ from wellspoken.proxy.relay.call import Call
 
 __all__ = ["promtool"]  # a fixture
 
-TESTS = ("alerts_test.yml", "alerts_day_test.yml")
+TESTS = ("alerts_test.yml", "alerts_servers_test.yml", "alerts_day_test.yml")
 SEVERITIES = {"critical", "warning", "info"}
 ALERTS = re.findall(r"- alert: (\w+)", RULES.read_text())
 MUTANTS = (
@@ -36,6 +36,15 @@ MUTANTS = (
     ("WellspokenClientsLeave", 'phase="waiting"', 'phase="streaming"'),
     ("WellspokenSlowFirstToken", "> 10\n", "> 30\n"),
     ("WellspokenConfigRefused", "success == 0\n        for: 5m", "success == 0"),
+    ("WellspokenServerOut", 'state{state="in"}) == 0', 'state{state="out"}) > 0'),
+    ("WellspokenAllServersOut", "(.+)/[0-9]+", "(.+)"),
+    ("WellspokenServerFlaps", "> 5\n", "> 1\n"),
+    (
+        "WellspokenFailovers",
+        "group_left ()\n            (sum by (job) (",
+        "group_left ()\n            (100 * sum by (job) (",
+    ),
+    ("WellspokenFallback", 'to="fallback"', 'to="server"'),
     ("WellspokenEngineRestarts", "> 1.5", "> 0"),
     ("WellspokenEngineStarting", "for: 20m", "for: 2m"),
     ("WellspokenStoreLosesAnswers", "dropped_total[10m]", "dropped_total[1h]"),
@@ -160,6 +169,8 @@ def test_a_bare_rule_is_complained_about() -> None:
         ('a_total{kind=~"x|y"} offset 1d and on (kind) b', []),
         ('rate(a_total{kind=~"[wx1]"}[5m])', []),
         ('a_total{sort="x"}', ["a_total has no label sort"]),
+        ('sum by (sort) (label_replace(a_total{kind=~"x"}, "sort", "$1", "kind", "(.)"))', []),
+        ('sum by (sort) (label_replace(a_total, "kind", "$1", "sort", "(.)"))', ["no label sort"]),
         ("sum by (sort) (rate(a_total[5m])) / on (job) group_left () b", ["no label sort"]),
         ('absent(up{job="x"}) or histogram_quantile(0.5, b_bucket{le="{}[5m]"})', ["no series"]),
     ],

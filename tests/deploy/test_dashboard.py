@@ -20,7 +20,15 @@ import pytest
 from tests.conforming import MODEL
 from tests.deploy.prometheus import BOARD, Prometheus, Promtool, prometheus, promtool
 from tests.deploy.promql import problems, samples_of
-from tests.deploy.traffic import Installation, installation, pass_uncounted, scrape, workers
+from tests.deploy.traffic import (
+    LOST,
+    SPREAD,
+    Installation,
+    installation,
+    pass_uncounted,
+    scrape,
+    workers,
+)
 from tests.fakes.upstream import Upstream
 from tests.proxy.conftest import StartProxy, start_proxy, upstream
 
@@ -31,7 +39,7 @@ Json = dict[str, Any]
 VARIABLES = ("datasource", "job", "backend", "model")
 ROWS = (
     "Overview", "Traffic", "Errors", "Latency", "Overhead", "Repairs", "Disconnects", "Tokens",
-    "Engine", "Stored completions", "Proxy",
+    "Servers", "Engine", "Stored completions", "Proxy",
 )  # fmt: skip
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 UNITS = {"reqps", "ops", "percentunit", "s", "short", "bytes"}
@@ -272,8 +280,8 @@ async def choices(server: Prometheus) -> None:
         offered[name] = set(await server.get(f"label/{label}/values", **match))
     assert offered == {
         "job": {"wellspoken"},
-        "backend": {"plain", "engine"},
-        "model": {MODEL, "m"},
+        "backend": {"plain", "pool/1", "engine"},
+        "model": {MODEL, SPREAD, LOST, "m"},
     }
     shown = {panel["title"]: target["expr"] for panel, target in targets(board())}
     traffic = shown["Requests by backend"]

@@ -1,7 +1,8 @@
 """A proxy with all that it can have, and traffic that gives every metric a series.
 
-The backend `plain` is a scripted upstream; `engine` is an engine by script (tests/fakes/engine.py)
-with the proxy's real supervisor; the store is a real SQLite file.
+The backend `plain` is a scripted upstream; `pool` has two servers, of which the second one is not
+there, and `gone` one that is not there, for which `pool` answers; `engine` is an engine by script
+(tests/fakes/engine.py) with the proxy's real supervisor; the store is a real SQLite file.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ USED = {
     "prompt_tokens_details": {"cached_tokens": 8},
     "completion_tokens_details": {"reasoning_tokens": 2},
 }
+SPREAD, LOST = "spread", "lost"
+"""The models of `pool` and of `gone`."""
 REPAIRED = body(choice(finish_reason="eos_token"))
 """As text-generation-inference 1.4 and others name a finish; needs the one repair for it."""
 DROPPED = body(choice(stop_reason=128009), kv_transfer_params={"rank": 0})
@@ -146,9 +149,20 @@ class Installation:
         plain.scripts = [whole(body())]
         assert await status_of(proxy, CHAT, **ask, store=True) == 200
         assert await status_of(proxy, CHAT, model="m", messages=MESSAGES) == 200
+        await self.spread()
         await left_streaming(proxy, plain)
         await left_waiting(proxy, plain)
         await left_asking(proxy)
+
+    async def spread(self) -> None:
+        """Let requests go to a server that is not there, until it is out, and to a fallback."""
+        router = self.proxy.service.state.router
+        target = next(one for one in router.targets if one.name == "pool/2")
+        self.plain.scripts = [whole(body())]
+        assert target.ejection is not None
+        while target.ejection.state == "in":
+            assert await status_of(self.proxy, CHAT, model=SPREAD, messages=MESSAGES) == 200
+        assert await status_of(self.proxy, CHAT, model=LOST, messages=MESSAGES) == 200
 
     async def restart(self) -> None:
         """Let the engine end unasked, and come back."""
@@ -164,9 +178,12 @@ async def installation(
     """Run it; the store's file is in `folder`."""
     async with Upstream() as plain:
         backend = {"name": "plain", "url": plain.url, "adapter": "openai", "models": [MODEL]}
+        nobody = f"http://127.0.0.1:{free_port()}"
+        pool = {**backend, "name": "pool", "url": [plain.url, nobody], "models": [SPREAD]}
+        gone = {**backend, "name": "gone", "url": nobody, "models": [LOST], "fallback": ["pool"]}
         tables = {"store": {"path": str(folder / "store.db")}}
         async with engine_proxy(
-            monkeypatch, whole(body()), backends=(backend,), tables=tables
+            monkeypatch, whole(body()), backends=(backend, pool, gone), tables=tables
         ) as running:
             await running.ready()
             yield Installation(running, plain)
