@@ -7,13 +7,16 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
+from wellspoken.proxy.upstream.ejection import Ejection
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target
 
 SPREAD: Final = 0.1
 """By how much of itself the time between two looks differs, so that not all are at once."""
 LEAST: Final = 0.05
-"""Seconds between two looks at a server that is out."""
+"""Seconds between two looks at a server that is out, and until the first one."""
+IDLE: Final = 1.0
+"""Seconds until it is asked again whether there is to be a look."""
 
 
 class Looks:
@@ -45,10 +48,12 @@ class Looks:
 
 async def _keep_looking(target: Target) -> None:
     silent = 0  # looks in a row that nothing came of
+    delay = LEAST  # who is away from the beginning is known before many requests come
     while True:
-        await asyncio.sleep(_delay(target))
+        await asyncio.sleep(delay)
         ejection, upstream = target.ejection, target.upstream
         if ejection is None or upstream is None or not ejection.rules.interval:
+            delay = IDLE
             continue
         for _ in range(ejection.rules.failures):
             reason, silence = await _look(target)
@@ -60,13 +65,11 @@ async def _keep_looking(target: Target) -> None:
         # the configuration says so; else the requests wait for it, or for their timeouts.
         if silent >= ejection.rules.failures and target.settings.retry == "unstarted":
             upstream.drop_waiting()
+        delay = _delay(ejection)
 
 
-def _delay(target: Target) -> float:
+def _delay(ejection: Ejection) -> float:
     """Return the seconds until the next look."""
-    ejection = target.ejection
-    if ejection is None or not ejection.rules.interval:
-        return 1.0
     usual = ejection.rules.interval * random.uniform(1 - SPREAD, 1 + SPREAD)  # noqa: S311  no secret
     pause = ejection.pause_left
     return max(min(usual, pause), LEAST) if pause else usual
@@ -81,10 +84,10 @@ async def _look(target: Target) -> tuple[str, bool]:
     assert upstream is not None
     began = upstream.loop.time()
     try:
-        status = await upstream.probe(target.settings.health_path)
-    except UpstreamError as error:
-        late = error.reason.endswith("timeout")
-        if late and upstream.heard > began:
-            return "", False
-        return error.reason, late
+        async with asyncio.timeout(upstream.timeouts.probe):  # with the connection
+            status = await upstream.probe(target.settings.health_path)
+    except (UpstreamError, TimeoutError) as error:
+        reason = error.reason if isinstance(error, UpstreamError) else "connect_timeout"
+        late = reason.endswith("timeout")
+        return ("", False) if late and upstream.heard > began else (reason, late)
     return (str(status) if status >= 500 else ""), False
