@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
+from wellspoken.proxy.config.tables import Health
 from wellspoken.proxy.upstream.ejection import Ejection
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target
@@ -28,19 +29,27 @@ class Looks:
 
     def __init__(self) -> None:
         self._tasks: dict[Target, asyncio.Task[None]] = {}
+        self._rules: dict[Target, Health] = {}
 
     def watch(self, targets: Iterable[Target]) -> None:
-        """Look at these from now on, and at no other."""
-        wanted = {target for target in targets if target.ejection is not None}
-        for target in self._tasks.keys() - wanted:
-            self._tasks.pop(target).cancel()
-        for target in wanted - self._tasks.keys():
-            self._tasks[target] = asyncio.create_task(_keep_looking(target))
+        """Look at these from now on, as their rules say now, and at no other."""
+        wanted = {target: target.ejection for target in targets if target.ejection is not None}
+        for target in list(self._tasks):
+            ejection = wanted.get(target)
+            if ejection is None or ejection.rules != self._rules[target]:
+                self._tasks.pop(target).cancel()
+                del self._rules[target]
+        for target, ejection in wanted.items():
+            ejection.watched = True
+            if target not in self._tasks and ejection.rules.interval:
+                self._rules[target] = ejection.rules
+                self._tasks[target] = asyncio.create_task(_keep_looking(target))
 
     async def close(self) -> None:
         """Look no more."""
         tasks = list(self._tasks.values())
         self._tasks.clear()
+        self._rules.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -52,7 +61,7 @@ async def _keep_looking(target: Target) -> None:
     while True:
         await asyncio.sleep(delay)
         ejection, upstream = target.ejection, target.upstream
-        if ejection is None or upstream is None or not ejection.rules.interval:
+        if ejection is None or upstream is None:  # an engine that is away
             delay = IDLE
             continue
         for _ in range(ejection.rules.failures):

@@ -1,10 +1,11 @@
 """Whether one of several servers gets requests: in, out for a while, or on trial.
 
-    in     failures in a row -> out, for a pause
+    in     failures in a row, of requests and of looks -> out, for a pause
     out    the pause is over, and a look at it was good where it is looked at -> the next request
-           that is given to it puts it on trial; as many good looks as it takes failures -> in
-    trial  that request succeeds -> in; fails -> out, for twice as long; ends otherwise -> out, and
-           the next request is another trial
+           that is given to it puts it on trial; as many good looks as it takes failures -> in; a
+           request that it got because all were out succeeds -> in
+    trial  that request succeeds -> in; it fails, or a look does -> out, for twice as long; it ends
+           otherwise -> out, and the next request is another trial
 
 The pause doubles each time that the server fails again soon after it came back, up to a limit, and
 differs by chance, so that several proxies do not come back all at once. A server that has been well
@@ -12,7 +13,8 @@ for a multiple of its last pause begins anew.
 
 All of it happens in the loop's thread, in steps that await nothing. What ends for a request that
 was given to the server before it was put out says nothing of it now: so each request keeps the
-`round` in which it was given, and its end counts in that round alone.
+`round` in which it was given, and its end counts in that round alone. The request on trial has a
+round of its own.
 """
 
 from __future__ import annotations
@@ -35,13 +37,14 @@ class Ejection:
     """What is known of one server's health.
 
     `clock` gives seconds, `chance` a number between 0 and 1. `ejections`: how often it was put out.
-    `reason`: why it was, "" while it is in. `round` counts its changes between in and out. `told`
-    is called with a sentence for the log when it goes out and comes back.
+    `reason`: why it was, "" while it is in. `round` counts its changes between in, out and trial.
+    `watched`: somebody looks at it, as often as the `rules` say. `told` is called with a sentence
+    for the log when it goes out and comes back.
     """
 
     __slots__ = (
-        "_chance", "_clock", "_failures", "_looks", "_pause", "_returned", "_trial", "_well",
-        "ejections", "reason", "round", "rules", "told", "until",
+        "_chance", "_clock", "_failures", "_looks", "_missed", "_pause", "_returned", "_trial",
+        "_well", "ejections", "reason", "round", "rules", "told", "until", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -56,15 +59,17 @@ class Ejection:
         self.reason = ""
         self.round = 0
         self.told = told
+        self.watched = False
         self.until = 0.0  # when the pause ends; 0: it is in
         self._clock = clock
         self._chance = chance
-        self._failures = 0  # in a row
+        self._failures = 0  # of requests, in a row
+        self._missed = 0  # looks that failed, in a row
         self._pause = 0.0  # the last one, without its chance
         self._returned = 0.0  # when it came back from that
         self._looks = 0  # good ones in a row since the pause's end
         self._trial = False  # a request is under way that decides
-        self._well = True  # a look since the pause's end was good
+        self._well = False  # a look since the pause's end was good, and none after it bad
 
     @property
     def state(self) -> State:
@@ -78,7 +83,10 @@ class Ejection:
         """Whether it may be given a request now."""
         if not self.until:
             return True
-        return not self._trial and self._well and self._clock() >= self.until
+        if self._trial or self._clock() < self.until:
+            return False
+        # Where nobody looks, the request on trial is the look.
+        return self._well or not (self.watched and self.rules.interval)
 
     @property
     def pause_left(self) -> float:
@@ -87,8 +95,11 @@ class Ejection:
 
     def take(self) -> int:
         """Note that it is given a request; return the round, for the request's end."""
+        if self._trial:  # it gets this one because all are out; it says nothing of the trial
+            return self.round - 1
         if self.until and self.is_open:
             self._trial = True
+            self.round += 1
         return self.round
 
     def leave(self, round_: int) -> None:
@@ -100,45 +111,52 @@ class Ejection:
         """Note that it answered a request of that round."""
         if round_ != self.round:
             return
-        self._failures = 0
+        self._failures = self._missed = 0
         if self.until:
             self._come_back("a request was answered")
 
     def note_failure(self, reason: str, round_: int) -> None:
-        """Note that a request of that round, or a look, failed with it; the reason is a label."""
-        if round_ != self.round:
-            return
-        self._failures += 1
-        if self._trial or (not self.until and self._failures >= self.rules.failures):
-            self._put_out(reason)
+        """Note that a request of that round failed with it; the reason is a label."""
+        if round_ == self.round:
+            self._failures += 1
+            self._judge(reason)
 
     def note_look(self, reason: str) -> None:
-        """Note what a look found: "" for a server that is well."""
+        """Note what a look found: "" for a server that is well.
+
+        That takes back what looks found before, and no failure of a request: a server whose model
+        hangs may still say that it is well.
+        """
         if reason:
             self._well = False
+            self._missed += 1
             self._looks = 0
-            self.note_failure(reason, self.round)
-        elif not self.until:
-            self._failures = 0
-        elif not self.pause_left and not self._trial:
-            self._looks += 1
+            self._judge(reason)
+            return
+        self._missed = 0
+        if self.until and not self.pause_left and not self._trial:
             self._well = True
-            if self._looks > self.rules.failures:  # no request came to try it with
+            self._looks += 1
+            if self._looks >= self.rules.failures:  # no request came to try it with
                 self._come_back("it answers")
+
+    def _judge(self, reason: str) -> None:
+        many = self._failures + self._missed >= self.rules.failures
+        if self._trial or (not self.until and many):
+            self._put_out(reason)
 
     def _put_out(self, reason: str) -> None:
         now, rules = self._clock(), self.rules
         again = self._pause and (self._trial or now - self._returned < SOON * self._pause)
-        self._pause = min(2 * self._pause if again else rules.pause, rules.longest_pause)
+        longer = max(2 * self._pause if again else 0.0, rules.pause)
+        self._pause = min(longer, rules.longest_pause)
         pause = self._pause * (1 + JITTER * (2 * self._chance() - 1))
         self.until = now + pause
         self.reason = reason
         self.ejections += 1
         self.round += 1
-        self._failures = 0
-        self._trial = False
-        self._looks = 0
-        self._well = not rules.interval  # where nobody looks, the request on trial is the look
+        self._failures = self._missed = self._looks = 0
+        self._trial = self._well = False
         self.told(f"gets no requests for {pause:.1f} s: {reason}")
 
     def _come_back(self, why: str) -> None:
