@@ -12,8 +12,8 @@ from wellspoken.proxy.upstream.target import Target
 
 MORE: Final = 1.25
 SPARE: Final = 1.0
-"""By affinity, a server has at most so many times its share of the requests under way, and so many
-more, so that one hot conversation or prompt cannot overload it."""
+"""By affinity, a server that has more than so many times its share of the requests under way, and
+so many more, gets no further one, so that one hot conversation or prompt cannot overload it."""
 SAVED: Final = 10.0
 """Requests that may be sent again at once after a quiet time, whatever the share of all."""
 
@@ -21,8 +21,9 @@ SAVED: Final = 10.0
 class Pool:
     """The servers that have one model, and how requests are spread over them.
 
-    The least busy gets the next one: the fewest requests under way for its weight; of several such
-    by turns, as their weights say. With an affinity, requests of one key go to one server while it
+    The least busy gets the next one: the fewest requests under way for its weight; of several by
+    turns, as their weights say, where none of them has more for its weight than another would have
+    with this request. With an affinity, requests of one key go to one server while it
     is there and not overloaded, and a server that comes or goes moves only its own keys (rendezvous
     hashing, weighted).
 
@@ -71,14 +72,16 @@ class Pool:
         well = [server for server in there if _is_well(server)]
         # Where none is well, all are asked as if they were: to refuse at once would be no better.
         among = well or [server for server in there if server.upstream is not None] or there
-        for server in well:
-            if server.ejection is not None and server.ejection.until:
-                return server  # the next request is its trial, whoever's it is
         among = [server for server in among if server.weight] or among
+        for server in among:
+            if well and server.ejection is not None and server.ejection.until:
+                return server  # the next request is its trial, whoever's it is
         if key is not None:
             return _choose_by_key(among, key)
-        least = min(_load(server) for server in among)
-        return self._take_turns([server for server in among if _load(server) == least])
+        # Within one request no load is less than another: beside a server of 20, one of 1 would
+        # otherwise get every second of two requests at a time, as the less busy one.
+        least = min(_load(server, 1) for server in among)
+        return self._take_turns([server for server in among if _load(server) < least])
 
     def note_request(self) -> None:
         """Count a request, a share of which may be sent again."""
@@ -110,23 +113,24 @@ def _is_well(server: Target) -> bool:
     return ready and (server.ejection is None or server.ejection.is_open)
 
 
-def _load(server: Target) -> float:
-    return server.outstanding / (server.weight or 1.0)
+def _load(server: Target, more: int = 0) -> float:
+    return (server.outstanding + more) / (server.weight or 1.0)
 
 
 def _choose_by_key(among: Sequence[Target], key: bytes) -> Target:
     """Return the first server in the key's own order that has not more than its share."""
     weights = sum(server.weight or 1.0 for server in among)
     requests = 1 + sum(server.outstanding for server in among)
-    ordered = sorted(among, key=lambda server: _distance(server, key))
+    digest = blake2b(key, digest_size=16).digest()  # once, since it may be long
+    ordered = sorted(among, key=lambda server: _distance(server, digest))
     for server in ordered:
         share = requests * (server.weight or 1.0) / weights
-        if server.outstanding + 1 <= MORE * share + SPARE:
+        if server.outstanding <= MORE * share + SPARE:
             return server
-    return ordered[0]
+    return ordered[0]  # never: not all can have more than their shares
 
 
 def _distance(server: Target, key: bytes) -> float:
     """Return how far a key lies from a server: the nearest has it, in proportion to the weights."""
-    digest = blake2b(key, digest_size=7, key=server.name.encode()[:64]).digest()
+    digest = blake2b(key + server.name.encode(), digest_size=7).digest()
     return -log((int.from_bytes(digest) + 1) / (1 << 56)) / (server.weight or 1.0)
