@@ -9,7 +9,8 @@
     anything else, or an answer that has begun          no
 
 When the servers of its pool have been tried, the pools that `fallback` names are, one after the
-other; a pool of which no server is well comes after those of which one is.
+other. Servers that are out are left for the end, since one of them may take a request and then not
+answer it.
 """
 
 from __future__ import annotations
@@ -56,8 +57,6 @@ class ServerOrder:
             found = find(name)
             if found is not None:
                 stages.append(_Stage(*found, name))
-        if len(stages) > 1:
-            stages.sort(key=lambda stage: not stage.pool.is_well)
         self.model = model
         self.fallback = ""
         self._pool = pool
@@ -87,13 +86,12 @@ class ServerOrder:
         return found
 
     def _choose(self) -> Target | None:
-        while self._stages:
-            pool, model, fallback = self._stages[0]
-            found = pool.choose(self._key, self._left)
-            if found is not None:
-                self.model, self.fallback = model, fallback
-                return found
-            del self._stages[0]
+        for well in (True, False) if len(self._stages) > 1 else (False,):
+            for pool, model, fallback in self._stages:
+                found = pool.choose(self._key, self._left, well=well)
+                if found is not None:
+                    self.model, self.fallback = model, fallback
+                    return found
         return None
 
     def _may_move(self, failure: Failure) -> bool:

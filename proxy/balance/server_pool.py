@@ -56,25 +56,23 @@ class Pool:
         self._saved = SAVED
         self._turns = dict.fromkeys(self.servers, 0.0)
 
-    @property
-    def is_well(self) -> bool:
-        """Whether some server of it may be given a request now."""
-        return any(_is_well(server) for server in self.servers)
-
-    def choose(self, key: bytes | None = None, left: Collection[Target] = ()) -> Target | None:
+    def choose(
+        self, key: bytes | None = None, left: Collection[Target] = (), *, well: bool = False
+    ) -> Target | None:
         """Return the server that gets a request, None where all were `left`.
 
-        `key`: what requests have in common that are to have the same server.
+        `key`: what requests have in common that are to have the same server. `well`: only one that
+        is not out.
         """
         there = [server for server in self.servers if server not in left]
-        if len(there) < 2:
-            return there[0] if there else None
-        well = [server for server in there if _is_well(server)]
+        fit = [server for server in there if _is_well(server)]
+        if not there or (well and not fit):
+            return None
         # Where none is well, all are asked as if they were: to refuse at once would be no better.
-        among = well or [server for server in there if server.upstream is not None] or there
+        among = fit or [server for server in there if server.upstream is not None] or there
         among = [server for server in among if server.weight] or among
         for server in among:
-            if well and server.ejection is not None and server.ejection.until:
+            if fit and server.ejection is not None and server.ejection.until:
                 return server  # the next request is its trial, whoever's it is
         if key is not None:
             return _choose_by_key(among, key)
