@@ -37,7 +37,8 @@ def test_of_equal_servers_none_has_more_than_another_would_have(
 ) -> None:
     """Requests that come and go in any order: the next is always one of the least busy server's."""
     servers = make_servers(*[1.0] * count)
-    pool, under_way = Pool(servers), []
+    pool = Pool(servers)
+    under_way: list[Target] = []
     for step in history:
         if step < 12 or not under_way:
             least = min(server.outstanding for server in servers)
@@ -142,8 +143,8 @@ def test_a_server_that_is_out_gets_none_and_the_next_one_after_its_pause() -> No
 def test_where_none_is_well_all_are_asked() -> None:
     servers = make_servers(1, 1, 1)
     pool = Pool(servers)
-    for server in servers:
-        put_out(server)
+    for each in servers:
+        put_out(each)
     assert pool.choose(well=True) is None
     assert sorted(names([take(pool) for _ in range(3)])) == names(servers)
     left: list[Target] = []
