@@ -255,6 +255,16 @@ def test_what_a_hot_key_has_too_much_goes_to_its_next_server() -> None:
     assert second is not None and found == [*[first.name] * 3, second.name, first.name]
 
 
+def test_a_hot_key_is_spread_over_all_that_are_less_busy() -> None:
+    servers = make_servers(1, 1, 1)
+    pool = Pool(servers)
+    for _ in range(24):
+        take(pool, b"hot")
+    spread = sorted(server.outstanding for server in servers)
+    assert spread[-1] <= MORE * 8 + SPARE + 1
+    assert 2 <= spread[0] <= spread[1] <= 8
+
+
 def test_few_requests_are_sent_again_beside_all() -> None:
     pool = Pool(make_servers(1, 1), 0.1)
     assert [pool.may_repeat() for _ in range(int(SAVED) + 2)].count(True) == SAVED
