@@ -18,15 +18,19 @@ SLOTS = 4
 
 
 class Server:
-    """One llama.cpp at one port, whichever process it is; `share`: of one core, what it may use."""
+    """One llama.cpp at one port, whichever process it is; `share`: of one core, what it may use.
 
-    def __init__(self, name: str, model: Path, share: float) -> None:
+    `numbers` are parameters of llama.cpp's, as n_parallel.
+    """
+
+    def __init__(self, name: str, model: Path, share: float, **numbers: int) -> None:
         self.name = name
         self.share = share
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        numbers = (f"n_parallel={SLOTS}", f"n_ctx={SLOTS * 512}", f"port={self.port}")
-        self._command = (str(LIVE / "serve_xllamacpp.py"), str(model), "", *numbers)
+        numbers = {"n_parallel": SLOTS, "n_ctx": SLOTS * 512, **numbers, "port": self.port}
+        given = [f"{key}={value}" for key, value in numbers.items()]
+        self._command = (str(LIVE / "serve_xllamacpp.py"), str(model), "", *given)
         self._process: Process | None = None
         self._throttle: Process | None = None
 
@@ -45,6 +49,8 @@ class Server:
         assert process.stdout is not None
         if not await process.stdout.readline():
             raise RuntimeError(f"{' '.join(self._command)} did not start; run it to see why")
+        if self.share >= 1.0:
+            return
         throttle = str(Path(__file__).with_name("throttle.py"))
         self._throttle = await asyncio.create_subprocess_exec(
             sys.executable, throttle, str(process.pid), str(self.share)
@@ -70,14 +76,16 @@ class Server:
     def _signal(self, number: int) -> None:
         # The throttle first, or it would let the process go on.
         for process in (self._throttle, self._process):
-            assert process is not None
-            os.kill(process.pid, number)
+            if process is not None:
+                os.kill(process.pid, number)
 
 
 @asynccontextmanager
-async def serve(model: Path, shares: Sequence[float]) -> AsyncIterator[list[Server]]:
+async def serve(
+    model: Path, shares: Sequence[float], **numbers: int
+) -> AsyncIterator[list[Server]]:
     """Run a server for each share, called A, B, C, until the block ends."""
-    servers = [Server("ABCDEFGH"[n], model, share) for n, share in enumerate(shares)]
+    servers = [Server("ABCDEFGH"[n], model, share, **numbers) for n, share in enumerate(shares)]
     try:
         await asyncio.gather(*(server.start() for server in servers))
         yield servers
