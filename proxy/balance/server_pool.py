@@ -93,6 +93,11 @@ class Pool:
         self._saved -= 1.0
         return True
 
+    @property
+    def spare(self) -> int:
+        """How many may be sent again now."""
+        return int(self._saved) if self.share else 0
+
     def _take_turns(self, among: Sequence[Target]) -> Target:
         """Return the next of servers that are equally busy: smooth weighted round robin."""
         if len(among) == 1:

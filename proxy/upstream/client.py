@@ -208,11 +208,14 @@ class Upstream:
         """
         self.connections.retire()
 
-    def drop_waiting(self) -> None:
-        """Close the connections whose requests wait for the first byte of their answers."""
-        for wire in list(self.connections.open):
-            if wire.waits:
-                wire.drop(Stuck())
+    def drop_waiting(self, count: int) -> None:
+        """Close connections whose requests wait for the first byte of an answer: at most so many.
+
+        Raises Stuck at those who wait.
+        """
+        waiting = [wire for wire in self.connections.open if wire.waits]
+        for wire in waiting[:count]:
+            wire.drop(Stuck())
 
     async def close(self) -> None:
         """Close every connection, also those in use."""
