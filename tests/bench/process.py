@@ -91,9 +91,9 @@ def child(arguments: list[str], where: set[int] | None) -> AbstractContextManage
 
 
 @contextmanager
-def run(program: Program, where: set[int] | None) -> Iterator[Child]:
-    """Run a server on these cores until the block ends. Raises StartError."""
-    with tempfile.TemporaryFile() as log, pinned(where):
+def run(program: Program, where: set[int] | None, words: Path | None = None) -> Iterator[Child]:
+    """Run a server on these cores until the block ends; `words`: for its log. Raises StartError."""
+    with words.open("w+b") if words else tempfile.TemporaryFile() as log, pinned(where):
         process = start(program, log.fileno())
         try:
             yield Child(_address(process, log.fileno(), program), process.pid)

@@ -75,14 +75,16 @@ class Front:
     missing: Callable[[], str] = lambda: ""
 
 
-def wellspoken(**keys: object) -> Run:
-    """Return what runs wellspoken, with `keys` of its backend beside the addresses."""
+def wellspoken(tables: Mapping[str, Mapping[str, object]] | None = None, **keys: object) -> Run:
+    """Return what runs wellspoken, with more `tables`, and `keys` of its backend."""
 
     @contextmanager
     def start(servers: Sequence[Server], folder: Path) -> Iterator[Running]:
-        given = {"name": "llama", "url": [server.url for server in servers], **keys}
-        lines = ["[server]", 'listen = "127.0.0.1:0"', "[[backend]]"]
-        lines += [f"{key} = {json.dumps(value)}" for key, value in given.items()]
+        backend = {"name": "llama", "url": [server.url for server in servers], **keys}
+        given = {"server": {"listen": "127.0.0.1:0"}, **(tables or {}), "[backend]": backend}
+        lines = []
+        for name, table in given.items():
+            lines += [f"[{name}]", *(f"{key} = {json.dumps(table[key])}" for key in table)]
         path = folder / "wellspoken.toml"
         path.write_text("\n".join(lines) + "\n")
         names = {f"llama/{n}": server.name for n, server in enumerate(servers, 1)}
@@ -143,7 +145,7 @@ def litellm(servers: Sequence[Server], folder: Path) -> Iterator[Running]:
     command = [str(PEERS / "litellm"), "--host", "127.0.0.1", "--port", str(port)]
     program = Program([*command, "--config", str(path)], f"http://127.0.0.1:{port}", environment)
     names = {server.name: server.name for server in servers}
-    with run(program, None) as child:
+    with run(program, None, folder / "litellm.log") as child:
         yield Running(child.url, _header("x-litellm-model-id", names))
 
 

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.ports import free_port
+from tests.waiting import until
 
 LIVE = Path(__file__).parents[1] / "live"
 SLOTS = 4
@@ -67,17 +68,22 @@ class Server:
 
     async def pause(self) -> None:
         """Stop the process: the system takes connections for it, and nobody answers."""
-        self._signal(signal.SIGSTOP)
+        if (throttle := self._throttle) is not None:
+            # It first, or it would let the process go on.
+            os.kill(throttle.pid, signal.SIGSTOP)
+            await until(lambda: _state(throttle.pid) == "T", "the throttle stops")
+        os.kill(self.pid, signal.SIGSTOP)
 
     async def resume(self) -> None:
         """Let the process go on where it was."""
-        self._signal(signal.SIGCONT)
+        os.kill(self.pid, signal.SIGCONT)
+        if self._throttle is not None:
+            os.kill(self._throttle.pid, signal.SIGCONT)
 
-    def _signal(self, number: int) -> None:
-        # The throttle first, or it would let the process go on.
-        for process in (self._throttle, self._process):
-            if process is not None:
-                os.kill(process.pid, number)
+
+def _state(pid: int) -> str:
+    """Return the letter that the system has for a process's state."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @asynccontextmanager

@@ -29,9 +29,11 @@ def throttle(pid: int, share: float) -> None:
         before, used_before = now, used
         now, used = time.monotonic(), time.clock_gettime(clock)
         left = min(SAVED, left + (now - before) * share) - (used - used_before)
-        if runs != (left >= 0):
-            runs = not runs
-            signal.pidfd_send_signal(process, signal.SIGCONT if runs else signal.SIGSTOP)
+        before_runs, runs = runs, left >= 0
+        if not runs:  # each time, since others may have let it go on
+            signal.pidfd_send_signal(process, signal.SIGSTOP)
+        elif not before_runs:
+            signal.pidfd_send_signal(process, signal.SIGCONT)
 
 
 if __name__ == "__main__":
