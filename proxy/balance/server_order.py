@@ -70,7 +70,7 @@ class ServerOrder:
         self._pool.note_request()
         found = self._choose()
         assert found is not None  # a pool has a server
-        return found
+        return self._go(*found)
 
     def move(self, target: Target, failure: Failure) -> Target | None:
         """Return the server after `target`, which failed so, before it answered anything.
@@ -81,18 +81,21 @@ class ServerOrder:
         if not self._may_move(failure):
             return None
         found = self._choose()
-        if found is not None and not _is_free(failure) and not self._pool.may_repeat():
+        if found is None or not (_is_free(failure) or self._pool.may_repeat()):
             return None
-        return found
+        return self._go(*found)
 
-    def _choose(self) -> Target | None:
+    def _choose(self) -> tuple[Target, _Stage] | None:
         for well in (True, False) if len(self._stages) > 1 else (False,):
-            for pool, model, fallback in self._stages:
-                found = pool.choose(self._key, self._left, well=well)
+            for stage in self._stages:
+                found = stage.pool.choose(self._key, self._left, well=well)
                 if found is not None:
-                    self.model, self.fallback = model, fallback
-                    return found
+                    return found, stage
         return None
+
+    def _go(self, target: Target, stage: _Stage) -> Target:
+        self.model, self.fallback = stage.model, stage.fallback
+        return target
 
     def _may_move(self, failure: Failure) -> bool:
         if _is_free(failure):
@@ -102,8 +105,8 @@ class ServerOrder:
             return first
         if isinstance(failure, UpstreamError):
             busy = failure.reason == "stuck" and failure.unanswered
-        else:
-            busy = failure.status in BUSY
+        else:  # a refusal of the proxy's own has another reason than the server
+            busy = isinstance(failure, Fault) and failure.status in BUSY
         return busy and self._pool.retry == "unstarted"
 
 

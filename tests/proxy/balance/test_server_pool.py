@@ -148,8 +148,8 @@ def test_where_none_is_well_all_are_asked() -> None:
     assert pool.choose(well=True) is None
     assert sorted(names([take(pool) for _ in range(3)])) == names(servers)
     left: list[Target] = []
-    while (server := pool.choose(left=left)) is not None:
-        left.append(server)
+    while (found := pool.choose(left=left)) is not None:
+        left.append(found)
     assert sorted(names(left)) == names(servers)
 
 
