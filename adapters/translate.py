@@ -249,6 +249,11 @@ class StreamTranslator:
             events = through(self.sources[place].stages, events)
         return self._write(events, place)
 
+    @property
+    def has_text(self) -> bool:
+        """Whether any text or thought of a backend's has come."""
+        return any(source.usage.texts or source.usage.reasoning for source in self.sources)
+
     def count_so_far(self) -> None:
         """Set the exchange's usage, of an answer that has failed or that nobody waits for."""
         if self.done and self.fault is None:

@@ -5,6 +5,7 @@
     its engine is not there                             yes, as often as there are servers
     closed before a byte of the answer                  yes, once: it may be what ended the server
     429 or 503 before any token                         with retry = "unstarted", within its share
+    "abort" in place of any token: the server ends      with retry = "unstarted", within its share
     no byte yet, and the server answers no look         with retry = "unstarted", within its share
     anything else, or an answer that has begun          no
 
@@ -30,6 +31,11 @@ UNSENT: Final[frozenset[Reason]] = frozenset(
 """Failures before a byte of the request was sent."""
 BUSY: Final = (429, 503)
 """What a server answers that has begun nothing."""
+ABORTED: Final = frozenset({"upstream_abort", "upstream_aborted"})
+"""Codes of an answer that its server has ended; before any token it is one that it did not begin.
+
+vLLM (since 0.18, v1/engine/core.py) ends so what comes to it after SIGTERM, with status 200.
+"""
 
 Failure = UpstreamError | RequestError | Fault
 FindPool = Callable[[str], tuple[Pool, str] | None]
@@ -105,8 +111,10 @@ class ServerOrder:
             return first
         if isinstance(failure, UpstreamError):
             busy = failure.reason == "stuck" and failure.unanswered
+        elif isinstance(failure, Fault):
+            busy = failure.status in BUSY or failure.code in ABORTED
         else:  # a refusal of the proxy's own has another reason than the server
-            busy = isinstance(failure, Fault) and failure.status in BUSY
+            busy = False
         return busy and self._pool.retry == "unstarted"
 
 

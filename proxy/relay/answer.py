@@ -34,7 +34,7 @@ from wellspoken.adapters.events import Fault
 from wellspoken.adapters.requests.errors import RequestError, error_json
 from wellspoken.adapters.rest import CHOICES_MISSING, Rest
 from wellspoken.adapters.translate import StreamTranslator
-from wellspoken.proxy.balance.server_order import Failure
+from wellspoken.proxy.balance.server_order import ABORTED, Failure
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.relay.headers import explain_headers, with_repairs
@@ -105,6 +105,8 @@ class Relay(Struct, eq=False):
             return None
         if self.heads and len(translator.sources) > 1:
             return None  # of several requests some were answered
+        if translator.fault.code in ABORTED and translator.has_text:
+            return None  # of a body, none of which has left
         return self.error or translator.fault
 
     def relay(self, requests: Sequence[BackendRequest], first: int) -> Awaitable[None]:

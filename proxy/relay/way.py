@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.balance.affinity import find_key
-from wellspoken.proxy.balance.server_order import BUSY, Failure, ServerOrder
+from wellspoken.proxy.balance.server_order import ABORTED, BUSY, Failure, ServerOrder
 from wellspoken.proxy.balance.server_pool import Pool
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.upstream.client import UpstreamResponse
@@ -45,7 +45,11 @@ class Way(Struct, eq=False):
         order, call = self.order, self.call
         if order is None:
             return False
-        left, found = self.target, order.move(self.target, failure)
+        left = self.target
+        if _is_abort(failure) and left.ejection is not None:
+            # Its head was good. As it answers at once it would be the least busy one.
+            left.ejection.note_leaving(_name(failure))
+        found = order.move(left, failure)
         if found is None:
             return False
         if isinstance(failure, UpstreamError) and not noted:
@@ -98,8 +102,14 @@ def begin_way(call: Call, pool: Pool, model: str, fields: Mapping[str, Raw]) -> 
     return way
 
 
+def _is_abort(failure: Failure) -> bool:
+    return isinstance(failure, Fault) and failure.code in ABORTED
+
+
 def _name(failure: Failure) -> str:
     """Return a failure as a metric label."""
     if isinstance(failure, UpstreamError):
         return failure.reason
+    if _is_abort(failure):
+        return "abort"
     return "engine" if isinstance(failure, RequestError) else str(failure.status)

@@ -121,6 +121,11 @@ class Ejection:
             self._failures += 1
             self._judge(reason)
 
+    def note_leaving(self, reason: str) -> None:
+        """Note that it takes no requests and says so: it is put out at once."""
+        if not self.until:
+            self._put_out(reason)
+
     def note_look(self, reason: str) -> None:
         """Note what a look found: "" for a server that is well.
 

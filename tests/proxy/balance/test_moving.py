@@ -276,3 +276,50 @@ async def test_choices_that_are_asked_for_one_by_one_go_on_together(
         assert status == 200, text
         assert [each["index"] for each in json.loads(text)["choices"]] == [0, 1, 2]
     assert len(there.requests) == 6
+
+
+LONG: Final[dict[str, Any]] = {
+    "models": [MODEL],
+    "tables": {"health": {"interval": 0, "pause": 60}},  # longer than a test takes
+}
+
+
+def aborted(streams: bool, text: str = "") -> Script:
+    """Return what vLLM answers once it has got SIGTERM: nothing, by the reason "abort"."""
+    if streams:
+        said = [event(chunk({"content": text}))] if text else []
+        return stream(event(role()), *said, event(finish("abort")), DONE)
+    message = {"role": "assistant", "content": text}
+    return whole(body(choice(message=message, finish_reason="abort")))
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_server_that_ends_loses_what_it_has_not_begun_and_gets_no_more(
+    start_proxy: StartProxy, servers: Servers, streams: bool
+) -> None:
+    ending, other = await servers([aborted(streams)], [STREAM if streams else OK])
+    proxy = await start(start_proxy, ending.url, other.url, retry="unstarted", **LONG)
+    sent = {"messages": MESSAGES, "stream": streams}
+    for _ in range(4):
+        status, text, headers = await post(proxy, CHAT, sent)
+        assert status == 200 and "error" not in text, text
+        assert headers["x-wellspoken-backend"] == "default/2"
+    assert len(ending.requests) == 1  # it answers at once, so it would be the least busy one
+    samples = await proxy.metrics()
+    assert moves(samples) == {'{backend="default/1",reason="abort",to="server"}': 1}
+    assert samples['wellspoken_backend_state{backend="default/1",state="out"}'] == 1
+
+
+@pytest.mark.parametrize("retry", ["unsent", "unstarted"])
+@pytest.mark.parametrize("text", ["", "Hi"])
+async def test_an_aborted_answer_that_has_begun_is_an_error(
+    start_proxy: StartProxy, servers: Servers, retry: str, text: str
+) -> None:
+    ending, other = await servers([aborted(False, text)], [OK])
+    proxy = await start(start_proxy, ending.url, other.url, retry=retry, **LONG)
+    status, said, _ = await post(proxy, CHAT, {"messages": MESSAGES})
+    moved = retry == "unstarted" and not text
+    assert (status == 200) == moved == ("upstream_abort" not in said), said
+    assert bool(moves(await proxy.metrics())) == moved
+    out = (await proxy.metrics())['wellspoken_backend_state{backend="default/1",state="out"}']
+    assert out == (not text)
