@@ -80,6 +80,7 @@ async def in_front() -> AsyncIterator[InFront]:
                 stack.push_async_callback(store.close)
             stack.push_async_callback(service.stop)
             host, port = await service.start()
+            service.looks.watch(service.state.router.targets)
             return Proxy(f"http://{host}:{port}", session)
 
         yield start
