@@ -8,19 +8,33 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
+from msgspec import Struct
+
 from wellspoken.adapters.requests.errors import RequestError, short
 from wellspoken.adapters.requests.shapes import Bounds
 from wellspoken.proxy.balance.server_pool import Pool
 from wellspoken.proxy.config.tables import Health, Limits
 from wellspoken.proxy.limits.clients import KnownClient
 from wellspoken.proxy.metrics.service import OTHER
-from wellspoken.proxy.upstream.ejection import Ejection
+from wellspoken.proxy.upstream.ejection import Ejection, State
 from wellspoken.proxy.upstream.target import Target
 
 _LISTED: Final = 20  # model names that an error message lists at most
 _RULES: Final = Health()
 _SHARE: Final = Limits().retries
 _LOG: Final = logging.getLogger("wellspoken")
+
+
+class ServerState(Struct, frozen=True, omit_defaults=True):
+    """How a server is: `outstanding` requests it has now, and for which `reason` it gets none.
+
+    An engine that is away is out, too.
+    """
+
+    name: str
+    state: State
+    outstanding: int
+    reason: str = ""
 
 
 class Router:
@@ -90,6 +104,10 @@ class Router:
         """The pools that requests may come to."""
         return [self.only] if self.only is not None else list(set(self._by_name.values()))
 
+    def tell_states(self) -> list[ServerState]:
+        """Return how each server is, where there are several."""
+        return [_tell_state(target) for target in self.targets] if len(self.targets) > 1 else []
+
     def look_up(self, model: str) -> Pool | None:
         """Return the pool of `model`, None where it is not known."""
         return self.only if self.only is not None else self._by_name.get(model)
@@ -135,3 +153,12 @@ class Router:
             if model in server.labels:
                 return model
         return OTHER
+
+
+def _tell_state(target: Target) -> ServerState:
+    ejection = target.ejection
+    if target.engine is not None and (target.upstream is None or target.away):
+        return ServerState(target.name, "out", target.outstanding, target.why_away)
+    if ejection is None:
+        return ServerState(target.name, "in", target.outstanding)
+    return ServerState(target.name, ejection.state, target.outstanding, ejection.reason)

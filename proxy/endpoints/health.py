@@ -35,15 +35,18 @@ async def readyz_in_full(call: Call) -> Reply:
 
 
 async def _tell_readiness(call: Call, tells: bool, in_full: bool) -> Reply:
-    """Say it; `tells`: why not, and what else is in trouble, unless that needs a key."""
+    """Say it; `tells`: why not, what else is in trouble, and how each of several servers is, unless
+    that needs a key.
+    """
     state = call.state
     reason, warning = await state.why_unready(in_full=in_full), state.counters.trouble
     store = state.store_trouble(in_full=in_full)
-    found = {"status": "unavailable" if reason else "ok"}
+    found: dict[str, object] = {"status": "unavailable" if reason else "ok"}
     if tells and state.admin.admits(call.request.headers):
         found |= {"reason": reason} if reason else {}
         found |= {"warning": f"{warning}: requests pass uncounted"} if warning else {}
         found |= {"store": store} if store not in ("", reason) else {}
+        found |= {"backends": states} if (states := state.router.tell_states()) else {}
     return call.reply(503 if reason else 200, _encode(found))
 
 

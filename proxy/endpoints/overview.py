@@ -42,7 +42,8 @@ class Overview(Struct, kw_only=True):
 
     `reason`: why it is not ready, else why no model is known. That names servers, so it is absent
     where `models` and `servers` are, which are for those with a key; why the proxy is not ready
-    also where /readyz would not tell it.
+    also where /readyz would not tell it. Each of several servers has its state there: in, out,
+    trial.
     """
 
     name: Literal["wellspoken"] = "wellspoken"
@@ -79,7 +80,12 @@ async def _describe(call: Call) -> Overview:
         return found
     if state.config.server.admin is None and state.admin.admits(headers):  # as /readyz
         found.reason = reason or state.store_trouble(in_full=state.is_private) or UNSET
-    found.servers = [_server(each) for each in state.router.targets if _is_for(client, each)]
+    states = {each.name: f" ({each.state})" for each in state.router.tell_states()}
+    found.servers = [
+        _server(each) + states.get(each.name, "")
+        for each in state.router.targets
+        if _is_for(client, each)
+    ]
     try:
         models = await list_models(state.router.targets)
         found.models = [name for name in models if client is None or client.may_use(name)]

@@ -7,9 +7,9 @@ drift from what is sent.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from wellspoken.adapters.answer_schema import (
     Capabilities,
@@ -25,6 +25,7 @@ from wellspoken.adapters.answer_schema import (
 from wellspoken.adapters.requests.shapes import Model, ModelList
 
 __all__ = [
+    "BackendState",
     "Capabilities",
     "ChatCompletion",
     "ChatCompletionChunk",
@@ -45,15 +46,29 @@ class ErrorResponse(Strict, kw_only=True):
     error: ErrorBody
 
 
+class BackendState(Strict, kw_only=True):
+    """One of several servers: whether it gets requests (trial: one decides), and how many it has.
+
+    `reason`: why it gets none.
+    """
+
+    name: Text
+    state: Literal["in", "out", "trial"]
+    outstanding: Annotated[int, Meta(ge=0)]
+    reason: Text | UnsetType = UNSET
+
+
 class Ready(Strict, kw_only=True):
     """The proxy runs, or is ready.
 
-    `warning`: why requests pass uncounted; `store`: why completions cannot be stored now.
+    `warning`: why requests pass uncounted; `store`: why completions cannot be stored now;
+    `backends`: how each server is, where there are several.
     """
 
     status: Literal["ok"]
     warning: Text | UnsetType = UNSET
     store: Text | UnsetType = UNSET
+    backends: list[BackendState] | UnsetType = UNSET
 
 
 class Unready(Strict, kw_only=True):
@@ -63,3 +78,4 @@ class Unready(Strict, kw_only=True):
     reason: Text
     warning: Text | UnsetType = UNSET
     store: Text | UnsetType = UNSET
+    backends: list[BackendState] | UnsetType = UNSET

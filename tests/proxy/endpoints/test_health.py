@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
-from tests.fakes.upstream import Cut, Pause, Stall, Step, Upstream, whole
-from tests.proxy.conftest import Proxy, StartProxy
+from tests.conforming import body
+from tests.fakes.upstream import Cut, Gate, Pause, Stall, Step, Upstream, whole
+from tests.openapi.answer_schema import Ready, Unready
+from tests.proxy.conftest import CHAT, Proxy, StartProxy
 from tests.proxy.metrics.test_engine_metrics import Engine, hosting
+from tests.waiting import until
 from wellspoken.engine.states import State
 from wellspoken.proxy.upstream import readiness
 
@@ -167,6 +171,87 @@ async def test_an_engine_beside_a_backend(
     assert code == status
     if code == 503:
         assert answer["reason"].startswith(f"{AWAY}the engine's reason. The backend at http")
+
+
+async def test_how_each_of_several_servers_is(upstream: Upstream, start_proxy: StartProxy) -> None:
+    upstream.script("/health", OK)
+    gate = Gate()
+    upstream.scripts = [[gate, *whole(body())]]
+    backend = {"url": [upstream.url, "http://127.0.0.1:9"]}
+    proxy = await start_proxy(backend, health={"failures": 1, "pause": 50, "interval": 0})
+    assert await proxy.get("/readyz") == (
+        200,
+        {
+            "status": "ok",
+            "backends": [
+                {"name": "default/1", "state": "in", "outstanding": 0},
+                {"name": "default/2", "state": "in", "outstanding": 0},
+            ],
+        },
+    )
+    asked = [asyncio.create_task(proxy.chat()) for _ in range(2)]  # the second moves to the first
+    await until(lambda: sum(request.target == CHAT for request in upstream.requests) == 2)
+    status, answer = await proxy.get("/readyz")
+    assert status == 200 and answer["backends"] == [
+        {"name": "default/1", "state": "in", "outstanding": 2},
+        {"name": "default/2", "state": "out", "outstanding": 0, "reason": "refused"},
+    ]
+    msgspec.convert(answer, Ready)
+    gate.open()
+    assert [response.status for response in await asyncio.gather(*asked)] == [200, 200]
+    await upstream.refuse()
+    forget(proxy)
+    status, answer = await proxy.get("/readyz")
+    assert status == 503 and upstream.url in answer["reason"]
+    assert [each["state"] for each in answer["backends"]] == ["in", "out"]
+    msgspec.convert(answer, Unready)
+
+
+async def test_of_one_server_there_is_nothing_to_tell_apart(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.script("/health", OK)
+    proxy = await start_proxy(upstream)
+    assert await proxy.get("/readyz") == (200, {"status": "ok"})
+
+
+async def test_servers_are_told_only_to_who_may_know(
+    upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADMIN_KEY", "sk-admin")
+    upstream.script("/health", OK)
+    backend = {"url": [upstream.url, "http://127.0.0.1:9"]}
+    proxy = await start_proxy(backend, auth={"admin": ("env:ADMIN_KEY",)})
+    assert await proxy.get("/readyz") == (200, {"status": "ok"})
+    key = {"Authorization": "Bearer sk-admin"}
+    async with proxy.session.get(proxy.url("/readyz"), headers=key) as response:
+        assert [each["name"] for each in (await response.json())["backends"]] == [
+            "default/1", "default/2",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        (Engine("ready"), {"state": "in"}),
+        (Engine("starting", "it starts again", first=True),
+         {"state": "out", "reason": "it starts again"}),
+        (Engine("stopped", "it was unloaded"), {"state": "out", "reason": "it was unloaded"}),
+    ],
+)  # fmt: skip
+async def test_an_engine_that_is_away_is_out(
+    upstream: Upstream, start_proxy: StartProxy, engine: Engine, told: dict[str, str]
+) -> None:
+    upstream.script("/health", OK)
+    proxy = await start_proxy(
+        {"name": "engine", "url": upstream.url, "models": ["a"]},
+        {"name": "backend", "url": upstream.url, "models": ["a"]},
+    )
+    await hosting(proxy, engine)
+    assert (await proxy.get("/readyz"))[1]["backends"] == [
+        {"name": "engine", "outstanding": 0, **told},
+        {"name": "backend", "state": "in", "outstanding": 0},
+    ]
 
 
 async def test_not_ready_while_draining(upstream: Upstream, start_proxy: StartProxy) -> None:

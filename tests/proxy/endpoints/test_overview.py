@@ -152,6 +152,26 @@ async def test_without_a_key_no_server_that_is_away_is_named(
         assert upstream.url in text
 
 
+async def test_each_of_several_servers_has_its_state(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    script_models(upstream, "a")
+    backend = {"name": "gpu", "url": [upstream.url, "http://127.0.0.1:9"], "models": ["a"]}
+    proxy = await start_proxy(backend, health={"failures": 1, "pause": 50, "interval": 0})
+    for state in ("in", "out"):
+        servers = [
+            "gpu/1: a server that speaks OpenAI's API (in)",
+            f"gpu/2: a server that speaks OpenAI's API ({state})",
+        ]
+        response, _ = await open_page(proxy, "*/*")
+        assert (await response.json())["servers"] == servers
+        _, text = await open_page(proxy, BROWSER)
+        assert all(server in Page(text).text for server in servers)
+        ejection = proxy.service.state.router.targets[1].ejection
+        assert ejection is not None
+        ejection.note_failure("refused", ejection.take())
+
+
 async def test_a_page_holds_so_many_models(upstream: Upstream, start_proxy: StartProxy) -> None:
     script_models(upstream, *(f"m{number}" for number in range(MOST + 3)))
     proxy = await start_proxy(upstream)
