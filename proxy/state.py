@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from wellspoken.adapters.exchange import Exchange
 from wellspoken.adapters.servers.backend import Dialect
+from wellspoken.proxy.balance.continued import Continued
 from wellspoken.proxy.balance.router import Router
 from wellspoken.proxy.config import Config
 from wellspoken.proxy.config.values import is_reached_from_elsewhere
@@ -78,7 +79,8 @@ class State:
     `memory`: the room for what requests hold. `large`: held by who translates a large body in
     the loop, in steps. `stopping`: what is still open is cut off. `origins`: whose web pages
     may use the service, None where no page's. `admin`: the keys for what is about the proxy
-    itself. `counters` count what clients with a quota ask for.
+    itself. `counters` count what clients with a quota ask for. `continued`: which server gave the
+    responses that may be continued.
     """
 
     config: Config
@@ -98,6 +100,7 @@ class State:
     memory: MemoryBudget = field(default_factory=lambda: MemoryBudget(default_limit(1)))
     inflight: int = 0
     slots: Slots = field(default_factory=Slots)
+    continued: Continued = field(default_factory=Continued)
     draining: bool = False
     stopping: bool = False
     origins: Origins | None = None

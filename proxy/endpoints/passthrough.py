@@ -4,7 +4,8 @@ Only POST with a JSON body, and only paths that the adapter (`Backend.passes`) o
 (`endpoints = [...]`) names; every other path stays a 404. Where the route names a path that counts
 tokens (.../input_tokens), GET passes too, with its query. The body goes out as the client sent it,
 but for the name of the model where the route has another one, and `caps.max_tokens` where the
-client sets no limit; the route's caps hold. A stream comes back as it comes. The query is not sent
+client sets no limit; the route's caps hold. Of several servers a response is continued by the one
+that gave it (balance/continued.py). A stream comes back as it comes. The query is not sent
 on: no listed endpoint reads one, and Anthropic's SDK adds `?beta=true`. What is addressed by an id
 (GET /v1/responses/{id}) does not pass: an id names no backend, and one key of the proxy's would
 show every client the others' responses.
@@ -28,6 +29,7 @@ from wellspoken.adapters.requests.embeddings import EMBEDDINGS
 from wellspoken.adapters.requests.errors import RequestError, missing
 from wellspoken.adapters.requests.renaming import asks_stream, decode_named, with_values
 from wellspoken.adapters.servers import registry
+from wellspoken.proxy.balance.continued import RESPONSES, IdReader
 from wellspoken.proxy.balance.router import Router
 from wellspoken.proxy.config.checks import counts_tokens
 from wellspoken.proxy.http.responses import EventStream, Reply
@@ -46,7 +48,7 @@ from wellspoken.proxy.relay.send import (
     passing_request,
     send_request,
 )
-from wellspoken.proxy.relay.untouched import STREAMS, pass_through
+from wellspoken.proxy.relay.untouched import STREAMS, LookOn, pass_through
 from wellspoken.proxy.relay.way import begin_way
 from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.target import Target, no_endpoint
@@ -99,19 +101,14 @@ async def pass_request(call: Call) -> Reply | EventStream:
     state = call.state
     body = await call.read_body()
     reads = call.request.method != "POST"
-    model: str | None
-    fields: dict[str, Raw]
-    if reads:
-        model, fields = _named_in_query(call), {}
-    else:
-        model, fields = await in_thread(call.is_large, decode_named, body)
+    model, fields = await _decode(call, body)
     if model is None and state.router.only is None:
         raise missing("model", "It says which of this proxy's backends is asked.")
     if call.routing.client is not None:
         given = (b"", fields, 0) if _only_counts(call.path) else (body, fields, _default(call.path))
         await admit_client(call, call.routing.client, model or "", *given)
     pool = state.router.find(model or "", call.routing.client)
-    way = begin_way(call, pool, model or "", fields)
+    way = begin_way(call, pool, model or "", fields, state.continued.find(fields))
     stream = asks_stream(fields)
 
     async def attempt(target: Target, name: str) -> UpstreamResponse:
@@ -134,8 +131,23 @@ async def pass_request(call: Call) -> Reply | EventStream:
 
     answer = await way.send(attempt)
     if answer.status < 300:
-        return await pass_through(call, answer, answer.content_type in STREAMS)
+        look_on = None if pool.sole else _remember(call, way.target)
+        return await pass_through(call, answer, answer.content_type in STREAMS, look_on)
     return await _explain_failure(call, answer, error_exchange(call, way.target.name, model or ""))
+
+
+async def _decode(call: Call, body: bytes) -> tuple[str | None, dict[str, Raw]]:
+    """Return the model that is asked for, and the body's top-level values."""
+    if call.request.method != "POST":
+        return _named_in_query(call), {}
+    return await in_thread(call.is_large, decode_named, body)
+
+
+def _remember(call: Call, target: Target) -> LookOn | None:
+    """Return what remembers who gave a response, None where the path gives none."""
+    if call.path not in RESPONSES:
+        return None
+    return IdReader(partial(call.state.continued.note, server=target.name)).feed
 
 
 def _named_in_query(call: Call) -> str | None:

@@ -27,6 +27,9 @@ _IDLE: Final = re.compile(
 STREAMS = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
 """Content types of answers that pass through as they come."""
 
+LookOn = Callable[[bytes], None]
+"""Is given an answer as it passes, in pieces."""
+
 
 async def send_untouched(
     call: Call, way: Way, make: Callable[[Target, str], Awaitable[BackendRequest]]
@@ -45,15 +48,18 @@ async def send_untouched(
 
 
 async def pass_through(
-    call: Call, response: UpstreamResponse, streams: bool
+    call: Call, response: UpstreamResponse, streams: bool, look_on: LookOn | None = None
 ) -> Reply | EventStream:
     """Pass an answer on as it is, with its status and content type: as it comes, or whole.
 
-    An error loses the backend's key. Raises UpstreamError: then nothing was sent.
+    `look_on` is given its bytes. An error loses the backend's key. Raises UpstreamError: then
+    nothing was sent.
     """
     if streams:
-        return await _pass_stream(call, response)
+        return await _pass_stream(call, response, look_on)
     data = await call.read_whole(response)
+    if look_on is not None:
+        look_on(data)
     counts = PassingUsage()
     counts.body(data)
     call.count_passing(counts.usage)
@@ -62,7 +68,9 @@ async def pass_through(
     return call.reply(response.status, data, content_type=kind)
 
 
-async def _pass_stream(call: Call, response: UpstreamResponse) -> EventStream:
+async def _pass_stream(
+    call: Call, response: UpstreamResponse, look_on: LookOn | None
+) -> EventStream:
     kind = response.content_type_header.encode("utf-8", "replace")
     stream = call.stream(response.status, kind)
     counts, moved = PassingUsage(), False
@@ -77,6 +85,8 @@ async def _pass_stream(call: Call, response: UpstreamResponse) -> EventStream:
         began = perf_counter()
         moved = moved or not _IDLE.fullmatch(data)
         counts.feed(data)
+        if look_on is not None:
+            look_on(data)
         call.timing.end_work(began, leaves=True)
         paused = stream.put(data)
         call.note_first_piece()

@@ -84,10 +84,19 @@ class Way(Struct, eq=False):
             answer.close()
 
 
-def begin_way(call: Call, pool: Pool, model: str, fields: Mapping[str, Raw]) -> Way:
-    """Return the way of a request for a pool's model; `fields`: its top-level values."""
+def begin_way(
+    call: Call, pool: Pool, model: str, fields: Mapping[str, Raw], server: str = ""
+) -> Way:
+    """Return the way of a request for a pool's model; `fields`: its top-level values.
+
+    `server`: the name of the one that alone can answer it, if it is of the pool still.
+    """
     if pool.sole is not None:
         return Way(call, pool.sole, model)
+    known = next((each for each in pool.servers if each.name == server), None)
+    if known is not None:
+        call.name_server(known, "")
+        return Way(call, known, model)
 
     def find_pool(name: str) -> tuple[Pool, str] | None:
         found = call.state.router.find_fallback(name, model)

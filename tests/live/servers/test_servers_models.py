@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import openai
+import pytest
 
 from tests.live.servers.conftest import MODEL, InFront, Proxy, Servers
 from tests.models.tiny import TEXT
@@ -98,3 +99,20 @@ def _ask_waiting(client: openai.OpenAI) -> None:
     assert "".join(each.choices[0].delta.content or "" for each in chunks) == TEXT
     found = client.embeddings.create(model=MODEL, input=["Hello", "world"])
     assert len(found.data) == 2 and any(found.data[1].embedding)
+
+
+async def test_what_llama_cpp_says_of_a_response_to_continue_is_told(
+    servers: Servers, in_front: InFront
+) -> None:
+    """It keeps none; its word for that comes from the server that gave the response."""
+    proxy = await in_front({"url": [each.url for each in await servers(3)]})
+    given: Any = {"base_url": f"{proxy.url}/v1", "api_key": "none", "max_retries": 0}
+    async with openai.AsyncOpenAI(**given) as client:
+        create = client.responses.with_raw_response.create
+        for _ in range(3):
+            first = await create(model=MODEL, input="Say hello.")
+            name = first.headers["x-wellspoken-backend"]
+            for _ in range(3):
+                with pytest.raises(openai.BadRequestError, match="previous_response_id") as caught:
+                    await create(model=MODEL, input="Again.", previous_response_id=first.parse().id)
+                assert caught.value.response.headers["x-wellspoken-backend"] == name
