@@ -68,7 +68,8 @@ async def _keep_looking(target: Target) -> None:
             reason, silence = await _look(target)
             silent = silent + 1 if silence else 0
             ejection.note_look(reason)
-            if not reason or ejection.until:
+            # At one that is out they go on only to find out whether it is silent.
+            if not reason or (ejection.until and not silence):
                 break
         # What was sent before it fell silent may have begun there, so that is repeated only where
         # the configuration says so, and no more than may be; else the requests wait for it, or for

@@ -175,6 +175,29 @@ async def test_what_waits_at_a_stuck_server_moves_on_only_where_that_is_allowed(
     assert await asked == "default/1"
 
 
+async def test_one_that_is_out_by_its_requests_is_found_stuck_in_one_round(
+    start_proxy: StartProxy, servers: Servers
+) -> None:
+    gate = Gate()
+    first, second = await servers([gate, *OK], OK)
+    seldom = {"interval": 1000, "failures": 3, "pause": 1000, "longest_pause": 1000}
+    tables = {"timeouts": {"probe": 0.1}, "health": seldom}
+    proxy = await start(start_proxy, first, second, tables=tables, retry="unstarted")
+    await until(lambda: looks(first))
+    asked = asyncio.create_task(ask(proxy))
+    await gate.reached.wait()
+    proxy.service.looks.watch(())
+    first.script(HEALTH, [Stall()])
+    ejection = ejections(proxy)[0]
+    for _ in range(3):
+        ejection.note_failure("connect_timeout", ejection.round)
+    assert states(proxy) == ["out", "in"]
+    before = looks(first)
+    proxy.service.looks.watch(proxy.service.state.router.targets)
+    assert await asked == "default/2"
+    assert looks(first) == before + 3
+
+
 def config(*servers: Upstream, **health: float) -> Config:
     """Return a configuration like that of `start`."""
     tables: dict[str, Any] = {"server": {"listen": "127.0.0.1:0"}, "health": {**OFTEN, **health}}
