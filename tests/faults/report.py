@@ -9,7 +9,7 @@ from tests.bench.table import markdown
 from tests.faults.script import Measured
 
 _HEAD = ["front", "requests", "failed before a byte", "broken", "answers/s", "ratio"]
-_HEAD += ["p50 s", "p99 s", "longest s", "first byte p50 s", "p99 s"]
+_HEAD += ["p50 s", "p99 s", "longest s", "first byte p50 s", "first byte p99 s"]
 
 
 def table(found: Mapping[str, Measured]) -> str:
