@@ -66,6 +66,8 @@ async def _keep_looking(target: Target) -> None:
             continue
         for _ in range(ejection.rules.failures):
             reason, silence = await _look(target)
+            if reason == "descriptors":  # what the proxy lacks says nothing of a server
+                break
             silent = silent + 1 if silence else 0
             ejection.note_look(reason)
             # At one that is out they go on only to find out whether it is silent.

@@ -28,6 +28,7 @@ from tests.waiting import until
 from wellspoken.proxy.config import Config, load
 from wellspoken.proxy.lifecycle.reload import Reloader
 from wellspoken.proxy.upstream.ejection import Ejection
+from wellspoken.proxy.upstream.failures import UpstreamError
 
 HEALTH: Final = "/health"
 WELL: Final = whole({"status": "ok"})
@@ -196,6 +197,28 @@ async def test_one_that_is_out_by_its_requests_is_found_stuck_in_one_round(
     proxy.service.looks.watch(proxy.service.state.router.targets)
     assert await asked == "default/2"
     assert looks(first) == before + 3
+
+
+async def test_what_the_proxy_itself_lacks_says_nothing_of_a_server(
+    start_proxy: StartProxy, servers: Servers
+) -> None:
+    """Without a file descriptor left, all servers would be out at once."""
+    first, second = await servers(OK, OK)
+    first.script(HEALTH, LOADING)
+    proxy = await start(start_proxy, first, second)
+    await until(lambda: states(proxy) == ["out", "in"])
+    failed = 0
+
+    async def fail(path: str) -> int:
+        nonlocal failed
+        failed += 1
+        raise UpstreamError("descriptors", "no file descriptors are left")
+
+    for target in proxy.service.state.router.targets:
+        assert target.upstream is not None
+        target.upstream.probe = fail  # type: ignore[method-assign]
+    await until(lambda: failed > 12)
+    assert states(proxy) == ["out", "in"] and not ejections(proxy)[0].is_open
 
 
 def config(*servers: Upstream, **health: float) -> Config:
