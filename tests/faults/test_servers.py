@@ -16,7 +16,7 @@ import pytest
 from tests.bench.process import cpu_seconds
 from tests.faults import report
 from tests.faults.clients import Load, Record, Sample
-from tests.faults.fronts import Front, Running
+from tests.faults.fronts import FRONTS, Front, Running
 from tests.faults.script import Fault, Measured, Plan, measure
 from tests.faults.servers import Server, serve
 from tests.waiting import SECONDS, until
@@ -89,6 +89,18 @@ async def test_a_run_is_measured_and_shown(tiny_model: Path, tmp_path: Path) -> 
     assert measured.servers == ["A", "B"]
     assert measured.record.served("A") == len(measured.record.ended("whole")) > 0
     assert max(each.seconds for each in measured.record.samples) > 0.25
+
+
+@pytest.mark.parametrize("front", [each for each in FRONTS if each.family == "nginx"])
+async def test_nginx_says_which_server_answered(
+    tiny_model: Path, tmp_path: Path, front: Front
+) -> None:
+    if why := front.missing():
+        pytest.skip(why)
+    plan = Plan(1.0, 6, (ALL_OF_IT, ALL_OF_IT), (), warm=0.1)
+    measured = await measure(front, plan, tiny_model, tmp_path)
+    served = [measured.record.served(name) for name in measured.servers]
+    assert min(served) > 0 and sum(served) == len(measured.record.samples)
 
 
 def test_the_table_counts_what_failed_and_times_what_was_whole() -> None:
