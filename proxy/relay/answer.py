@@ -44,7 +44,7 @@ from wellspoken.proxy.relay.send import (
     LARGE,
     ClientKeyRefused,
     send_accepted,
-    suspect_engine,
+    suspect_server,
 )
 from wellspoken.proxy.relay.storing import keep, keep_stream
 from wellspoken.proxy.upstream.client import UpstreamResponse
@@ -308,7 +308,7 @@ class Relay(Struct, eq=False):
             translator.count_so_far()
         call.count_answer(exchange)
         if fault is not None:
-            suspect_engine(self.target, fault)
+            suspect_server(call, self.target, fault)
             if fault.code == CHOICES_MISSING and len(exchange.prompts) < 2:
                 self.target.lone = True  # the next one is asked for choice by choice
             if not translator.started and (stream is None or not stream.left):
@@ -335,6 +335,7 @@ class Relay(Struct, eq=False):
     def count_so_far(self) -> None:
         """Count what has come of an answer whose client has left, unless it was counted."""
         exchange = self.plan.exchange
+        call.note_end()
         if self.call.results.exchange is None:
             self.translator.count_so_far()
             if exchange.result.usage is not None:

@@ -40,6 +40,7 @@ from wellspoken.proxy.relay.planning.plan import BackendRequest
 from wellspoken.proxy.relay.records import BackendSpan, Results, Routing, Tap, Timing
 from wellspoken.proxy.state import State
 from wellspoken.proxy.upstream.client import UpstreamResponse
+from wellspoken.proxy.upstream.ejection import Visit
 from wellspoken.proxy.upstream.failures import HARMLESS, UpstreamError
 from wellspoken.proxy.upstream.target import Target
 
@@ -133,8 +134,8 @@ class Call(Struct, frozen=True, eq=False):
                     self.leave_server()
                 routing.target = target
                 target.outstanding += 1
-                if target.ejection is not None:
-                    routing.round = target.ejection.take()
+                ejection = target.ejection
+                routing.visit = Visit(ejection) if ejection is not None else None
         if target.upstream is not None:
             routing.hide = target.upstream.hide
         routing.model = model
@@ -150,8 +151,8 @@ class Call(Struct, frozen=True, eq=False):
         target = routing.target
         if target is not None:
             target.outstanding -= 1
-            if target.ejection is not None:
-                target.ejection.leave(routing.round)
+        if routing.visit is not None:
+            routing.visit.leave()
 
     def name_server(self, target: Target, fallback: str) -> None:
         """Tell the client which of several servers has the request; `fallback`: by which name."""
@@ -262,7 +263,14 @@ class Call(Struct, frozen=True, eq=False):
             self.results.streamed = True
             waited = (self.timing.first or perf_counter()) - self.began
             routing = self.routing
+            if routing.visit is not None:
+                routing.visit.note_beginning()
             self.state.metrics.first_token.series[routing.backend, routing.label].observe(waited)
+
+    def note_end(self) -> None:
+        """Note that the whole answer of the server has come."""
+        if self.routing.visit is not None:
+            self.routing.visit.note_end()
 
     def count_answer(self, exchange: Exchange) -> None:
         """Count what the answer needed."""
@@ -278,9 +286,8 @@ class Call(Struct, frozen=True, eq=False):
     def note_failure(self, error: UpstreamError) -> None:
         """Count a backend's failure."""
         self.results.failure = error.reason
-        target = self.routing.target
-        if target is not None and target.ejection is not None and error.reason not in HARMLESS:
-            target.ejection.note_failure(error.reason, self.routing.round)
+        if self.routing.visit is not None and error.reason not in HARMLESS:
+            self.routing.visit.note_failure(error.reason)
         self.state.metrics.upstream_errors.labels(self.routing.backend, error.reason).inc()
 
     def note_refusal(self, error: RequestError) -> Fault:
@@ -319,6 +326,7 @@ class Call(Struct, frozen=True, eq=False):
             self.note_fault(self.results.fault or fault_in(status, body))
         if self.tap is not None:
             self.tap.answer(body)
+        self.note_end()
         return Reply(
             self.request,
             status,

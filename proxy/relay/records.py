@@ -19,6 +19,7 @@ from wellspoken.proxy.limits.clients import KnownClient
 from wellspoken.proxy.limits.quota import Quota
 from wellspoken.proxy.metrics.series import Times
 from wellspoken.proxy.metrics.service import OTHER, Metrics
+from wellspoken.proxy.upstream.ejection import Visit
 
 if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
@@ -71,7 +72,8 @@ class Routing(Struct, eq=False):
     backend's key out of an error. `model`: as the client calls it; `label`: the same in metrics,
     where clients must not choose names. `kept`: the request's body, where its answer is to be
     stored. `engine`: what counts the request as open. `target`: the server that has it now, and
-    `round` that server's when it was given it (upstream/ejection.py).
+    `visit` what it says of that server's health, where that is noted. `may_leave`: says whether
+    it may be taken from that server as long as it waits there; None: it may not.
     """
 
     route: str = "other"

@@ -22,7 +22,7 @@ from wellspoken.proxy.relay.call import in_thread as in_thread
 from wellspoken.proxy.relay.headers import LASTING
 from wellspoken.proxy.relay.planning.plan import Amending, Amendment, BackendRequest
 from wellspoken.proxy.upstream.client import Upstream, UpstreamResponse
-from wellspoken.proxy.upstream.ejection import Ejection
+from wellspoken.proxy.upstream.ejection import Visit
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target, not_ready
 
@@ -90,19 +90,19 @@ async def send_request(call: Call, target: Target, request: BackendRequest) -> U
         response = await _open(call, target, request, upstream, await body)
     else:
         response = await reach(call, target, partial(_send_traced, call, target, request))
-    if target.ejection is not None and target is call.routing.target:
-        _note_health(call, target.ejection, response.status)
+    if call.routing.visit is not None and target is call.routing.target:
+        _note_health(call.routing.visit, response.status)
     if target.settings.auth_pass and response.status in KEY_REFUSED and not request.untouched:
         await response.read(call.state.config.limits.response)  # which keeps the connection
         raise ClientKeyRefused(response.status)
     return response
 
 
-def _note_health(call: Call, ejection: Ejection, status: int) -> None:
+def _note_health(visit: Visit, status: int) -> None:
     if status >= 500 and status not in LASTING:
-        ejection.note_failure(str(status), call.routing.round)
+        visit.note_failure(str(status))
     elif status != 429:
-        ejection.note_success(call.routing.round)
+        visit.note_head()
 
 
 def _open(
@@ -341,7 +341,9 @@ async def _wait_for_engine(target: Target) -> None:
         await asyncio.sleep(POLL)  # it has ended, and is only just being seen to
 
 
-def suspect_engine(target: Target, fault: Fault) -> None:
-    """Have an engine looked at before the next request, if an answer of it ended too early."""
+def suspect_server(call: Call, target: Target, fault: Fault) -> None:
+    """Note of a server that an answer of it ended too early; look at an engine before the next."""
     if fault.code == CUT:
         target.look()
+        if call.routing.visit is not None:
+            call.routing.visit.note_failure("cut")

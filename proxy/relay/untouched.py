@@ -96,6 +96,7 @@ async def _pass_stream(
     try:
         while await response.pump(take):
             await stream.drain()
+        call.note_end()
         await stream.end()
     except BaseException as error:
         if not stream.left:

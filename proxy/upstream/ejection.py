@@ -107,8 +107,16 @@ class Ejection:
         if round_ == self.round:
             self._trial = False
 
+    def note_beginning(self, round_: int) -> None:
+        """Note that the answer to a request of that round has begun: a long one is not waited for.
+
+        It takes back no failure, since the answer may break off as those before it did.
+        """
+        if self.until and round_ == self.round:
+            self._come_back("a request was answered")
+
     def note_success(self, round_: int) -> None:
-        """Note that it answered a request of that round."""
+        """Note that it answered a request of that round, to the end."""
         if round_ != self.round:
             return
         self._failures = self._missed = 0
@@ -168,6 +176,47 @@ class Ejection:
         self.until = 0.0
         self.reason = ""
         self.round += 1
+        self._failures = self._missed = 0
         self._trial = False
         self._returned = self._clock()
         self.told(f"gets requests again: {why}")
+
+
+class Visit:
+    """What one request says of the health of the server that it was given to.
+
+    A head says little: a server whose model hangs may send that, and one that always breaks off has
+    sent it, too. So the answer counts once it has begun, and its end.
+    """
+
+    __slots__ = ("_ejection", "_failed", "_good", "_round")
+
+    def __init__(self, ejection: Ejection) -> None:
+        self._ejection = ejection
+        self._round = ejection.take()
+        self._good = False  # a head came that was not the server's refusal
+        self._failed = False
+
+    def note_head(self) -> None:
+        """Note the head of an answer that speaks for the server, whatever it refused before."""
+        self._good, self._failed = True, False
+
+    def note_beginning(self) -> None:
+        """Note that of the answer itself something has come."""
+        if self._good and not self._failed:
+            self._ejection.note_beginning(self._round)
+
+    def note_failure(self, reason: str) -> None:
+        """Note that it failed, once for each answer; the reason is a label."""
+        if not self._failed:
+            self._failed = True
+            self._ejection.note_failure(reason, self._round)
+
+    def note_end(self) -> None:
+        """Note that the answer has come to its end, unless it failed."""
+        if self._good and not self._failed:
+            self._ejection.note_success(self._round)
+
+    def leave(self) -> None:
+        """Note that the request has left the server, whatever came of it."""
+        self._ejection.leave(self._round)

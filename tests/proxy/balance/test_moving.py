@@ -323,3 +323,27 @@ async def test_an_aborted_answer_that_has_begun_is_an_error(
     assert bool(moves(await proxy.metrics())) == moved
     out = (await proxy.metrics())['wellspoken_backend_state{backend="default/1",state="out"}']
     assert out == (not text)
+
+
+BROKEN: Final[dict[str, Script]] = {
+    "cut in a stream": stream(event(role()), event(chunk({"content": "Hi"})), Reset(), end=False),
+    "late in a stream": stream(event(role()), event(chunk({"content": "Hi"})), Stall(), end=False),
+    "no end of a stream": stream(event(role()), event(chunk({"content": "Hi"}))),
+    "a head alone": [head(content_type="text/event-stream"), Stall()],
+    "cut in a body": [head(length=1000) + b'{"id', Reset()],
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+async def test_a_server_that_answers_a_head_and_no_more_goes_out(
+    start_proxy: StartProxy, servers: Servers, kind: str
+) -> None:
+    """A head is sent by a server whose model hangs, too."""
+    first, second = await servers([BROKEN[kind]], [STREAM])
+    tables = {"timeouts": {"first_token_stream": 0.1, "between_chunks": 0.1}}
+    proxy = await start(start_proxy, first.url, second.url, tables=tables)
+    ejection = proxy.service.state.router.targets[0].ejection
+    assert ejection is not None
+    for _ in range(6):  # of which each has three
+        await post(proxy, CHAT, {"messages": MESSAGES, "stream": kind != "cut in a body"})
+    assert (ejection.state, len(first.requests)) == ("out", 3)

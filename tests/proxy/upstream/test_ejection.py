@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wellspoken.proxy.config.tables import Health
-from wellspoken.proxy.upstream.ejection import JITTER, SOON, Ejection
+from wellspoken.proxy.upstream.ejection import JITTER, SOON, Ejection, Visit
 
 MIDDLE = 0.5
 """The chance with which a pause is as long as it is meant to be."""
@@ -63,6 +63,60 @@ def test_it_goes_out_after_failures_in_a_row_and_not_before() -> None:
     assert server.state == "out" and not server.ejection.is_open
     assert (server.ejection.reason, server.ejection.ejections) == ("502", 1)
     assert server.log == ["gets no requests for 1.0 s: 502"]
+
+
+def test_answers_that_begin_and_break_off_are_failures_in_a_row() -> None:
+    server = Server()
+    for _ in range(3):
+        assert server.state == "in"
+        visit = Visit(server.ejection)
+        visit.note_head()
+        visit.note_beginning()
+        visit.note_failure("cut")
+        visit.note_end()
+        visit.leave()
+    assert server.state == "out"
+
+
+def test_what_is_answered_after_a_refusal_counts_and_a_failure_counts_once() -> None:
+    server = Server()
+    for _ in range(3):
+        visit = Visit(server.ejection)
+        visit.note_failure("500")  # of what was then left out, or of a question beside
+        visit.note_failure("cut")
+        visit.note_head()
+        visit.note_end()
+        visit.leave()
+    assert server.state == "in"
+
+
+def test_the_beginning_of_an_answer_ends_a_trial_and_its_head_does_not() -> None:
+    server = Server()
+    server.put_out()
+    server.end_pause()
+    visit = Visit(server.ejection)
+    visit.note_beginning()  # of a refusal
+    visit.note_head()
+    assert server.state == "trial"
+    visit.note_beginning()
+    assert server.state == "in"
+    visit.note_failure("cut")  # it was given before it came back
+    visit.leave()
+    server.fail(2)
+    assert server.state == "in"
+    server.fail()
+    assert server.state == "out"
+
+
+def test_what_failed_while_all_were_out_is_over_when_it_comes_back() -> None:
+    server = Server(watched=True, interval=5.0)
+    server.put_out()
+    server.fail(5)
+    server.end_pause()
+    for _ in range(3):
+        server.ejection.note_look("")
+    server.fail(2)
+    assert server.state == "in"
 
 
 def test_after_its_pause_one_request_decides() -> None:
