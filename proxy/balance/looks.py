@@ -76,8 +76,8 @@ async def _keep_looking(target: Target) -> None:
         # What was sent before it fell silent may have begun there, so that is repeated only where
         # the configuration says so, and no more than may be; else the requests wait for it, or for
         # their timeouts. While it is out there are more looks, and those that wait go by and by.
-        if silent >= ejection.rules.failures and target.settings.retry == "unstarted":
-            upstream.drop_waiting(target.spare())
+        if silent >= ejection.rules.failures:
+            upstream.drop_waiting()
         delay = _delay(ejection)
 
 

@@ -57,7 +57,6 @@ class Router:
         for target in self.targets:
             backends.setdefault(target.backend_name or target.name, []).append(target)
             target.renamed = self._index
-            target.spare = partial(self._count_spare, target)
             if target.settings.bounds != "openai":
                 self.bounds = "backend"
         self._by_backend = {name: Pool(servers, share) for name, servers in backends.items()}
@@ -94,10 +93,6 @@ class Router:
                 target.ejection = Ejection(self.rules, monotonic, told=told)
             else:
                 target.ejection.rules = self.rules
-
-    def _count_spare(self, target: Target) -> int:
-        """Return how many of a server's requests may go to others, whichever model they are for."""
-        return min((pool.spare for pool in self.pools if target in pool.servers), default=0)
 
     @property
     def pools(self) -> list[Pool]:

@@ -6,7 +6,7 @@
     closed before a byte of the answer                  yes, once: it may be what ended the server
     429 or 503 before any token                         with retry = "unstarted", within its share
     "abort" in place of any token: the server ends      with retry = "unstarted", within its share
-    no byte yet, and the server answers no look         with retry = "unstarted", within its share
+    no byte yet, no look answered, and another is well  with retry = "unstarted", within its share
     anything else, or an answer that has begun          no
 
 When the servers of its pool have been tried, the pools that `fallback` names are, one after the
@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from wellspoken.adapters.events import Fault
 from wellspoken.adapters.requests.errors import RequestError
-from wellspoken.proxy.balance.server_pool import Pool
+from wellspoken.proxy.balance.server_pool import Pool, is_well
 from wellspoken.proxy.upstream.failures import Reason, UpstreamError
 from wellspoken.proxy.upstream.target import NOT_READY, Target
 
@@ -55,7 +55,7 @@ class ServerOrder:
     led to it, "" for the request's own pool.
     """
 
-    __slots__ = ("_cut", "_key", "_left", "_pool", "_stages", "fallback", "model")
+    __slots__ = ("_cut", "_key", "_left", "_let_go", "_pool", "_stages", "fallback", "model")
 
     def __init__(self, pool: Pool, model: str, key: bytes | None, find: FindPool) -> None:
         stages = [_Stage(pool, model, "")]
@@ -70,6 +70,7 @@ class ServerOrder:
         self._key = key
         self._left: list[Target] = []
         self._cut = False
+        self._let_go = False  # its further sending is counted already
 
     def start(self) -> Target:
         """Return the first server."""
@@ -87,9 +88,26 @@ class ServerOrder:
         if not self._may_move(failure):
             return None
         found = self._choose()
-        if found is None or not (_is_free(failure) or self._pool.may_repeat()):
+        if found is None or not (_is_free(failure) or self._take_share()):
             return None
         return self._go(*found)
+
+    def may_leave(self, target: Target) -> bool:
+        """Say whether it may be taken from `target`, which is silent; then it has to be moved.
+
+        Only where another server is well: else the silent one may still be the first to answer.
+        """
+        if self._pool.retry != "unstarted":
+            return False
+        servers = (server for stage in self._stages for server in stage.pool.servers)
+        others = (each for each in servers if each is not target and each not in self._left)
+        if not self._let_go and any(map(is_well, others)):
+            self._let_go = self._pool.may_repeat()
+        return self._let_go
+
+    def _take_share(self) -> bool:
+        let_go, self._let_go = self._let_go, False
+        return let_go or self._pool.may_repeat()
 
     def _choose(self) -> tuple[Target, _Stage] | None:
         for well in (True, False) if len(self._stages) > 1 else (False,):

@@ -66,7 +66,7 @@ class Pool:
         is not out.
         """
         there = [server for server in self.servers if server not in left]
-        fit = [server for server in there if _is_well(server)]
+        fit = [server for server in there if is_well(server)]
         if not there or (well and not fit):
             return None
         # Where none is well, all are asked as if they were: to refuse at once would be no better.
@@ -93,11 +93,6 @@ class Pool:
         self._saved -= 1.0
         return True
 
-    @property
-    def spare(self) -> int:
-        """How many may be sent again now."""
-        return int(self._saved) if self.share else 0
-
     def _take_turns(self, among: Sequence[Target]) -> Target:
         """Return the next of servers that are equally busy: smooth weighted round robin."""
         if len(among) == 1:
@@ -112,7 +107,8 @@ class Pool:
         return chosen
 
 
-def _is_well(server: Target) -> bool:
+def is_well(server: Target) -> bool:
+    """Say whether a server is there and may be given a request now."""
     ready = server.upstream is not None and not server.away
     return ready and (server.ejection is None or server.ejection.is_open)
 

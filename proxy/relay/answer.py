@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from time import perf_counter
 
 from msgspec import Struct
@@ -47,7 +48,7 @@ from wellspoken.proxy.relay.send import (
     suspect_server,
 )
 from wellspoken.proxy.relay.storing import keep, keep_stream
-from wellspoken.proxy.upstream.client import UpstreamResponse
+from wellspoken.proxy.upstream.client import MayLeave, UpstreamResponse
 from wellspoken.proxy.upstream.failures import OUR_FAULT, UpstreamError
 from wellspoken.proxy.upstream.target import Target
 
@@ -129,6 +130,9 @@ class Relay(Struct, eq=False):
             self.target.lone = True
 
     async def _relay_several(self, requests: Sequence[BackendRequest], first: int) -> None:
+        routing = self.call.routing
+        if routing.may_leave is not None:  # all of them do together, or none
+            routing.let_leave(partial(self._may_leave, routing.may_leave))
         self.slots = asyncio.Semaphore(self.target.backend.together)
         self.lock = asyncio.Lock()
         try:
@@ -141,6 +145,9 @@ class Relay(Struct, eq=False):
                 others = others.exceptions[0]
             if others is not None:
                 raise others from None
+
+    def _may_leave(self, may_leave: MayLeave) -> bool:
+        return not self.heads and not self.translator.started and may_leave()
 
     async def _relay_in_turn(self, place: int, request: BackendRequest) -> None:
         assert self.slots is not None
@@ -262,6 +269,7 @@ class Relay(Struct, eq=False):
         assert wanted is not None
         if self.counter is None:
             self.counter = counting.Counter(self.call, self.target)
+            self.call.routing.let_leave(None)
         found = await self.counter.count_tokens(request, wanted)
         began = perf_counter()
         if self.in_thread:
@@ -327,6 +335,7 @@ class Relay(Struct, eq=False):
             out = await keep_stream(call, translator, out)
         if call.request.headers.get("x-wellspoken-explain") == "1":
             out = with_repairs(out, exchange)
+        call.note_end()
         await stream.end(out)
         if translator.started and not call.results.streamed:
             call.note_first_piece()
@@ -335,7 +344,6 @@ class Relay(Struct, eq=False):
     def count_so_far(self) -> None:
         """Count what has come of an answer whose client has left, unless it was counted."""
         exchange = self.plan.exchange
-        call.note_end()
         if self.call.results.exchange is None:
             self.translator.count_so_far()
             if exchange.result.usage is not None:

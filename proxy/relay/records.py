@@ -23,7 +23,7 @@ from wellspoken.proxy.upstream.ejection import Visit
 
 if TYPE_CHECKING:
     from wellspoken.engine.supervisor import Supervisor
-    from wellspoken.proxy.upstream.client import UpstreamResponse
+    from wellspoken.proxy.upstream.client import MayLeave, UpstreamResponse
     from wellspoken.proxy.upstream.failures import UpstreamError
     from wellspoken.proxy.upstream.target import Target
 
@@ -87,7 +87,12 @@ class Routing(Struct, eq=False):
     kept: bytes | None = None
     engine: Supervisor | None = None
     target: Target | None = None
-    round: int = 0
+    visit: Visit | None = None
+    may_leave: MayLeave | None = None
+
+    def let_leave(self, may_leave: MayLeave | None) -> None:
+        """Have it decide from now on whether the request may be taken from its server."""
+        self.may_leave = may_leave
 
 
 class Timing(Struct, eq=False):

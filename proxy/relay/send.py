@@ -129,6 +129,7 @@ def _open(
         between=timeouts.between_chunks,
         pace=begin_pace(call, stream),
         whole=not stream,
+        may_leave=call.routing.may_leave,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from msgspec import Raw, Struct
 
@@ -66,6 +67,7 @@ class Way(Struct, eq=False):
         self.target = target
         self.model = order.model
         self.call.name_server(target, order.fallback)
+        self.call.routing.let_leave(partial(order.may_leave, target))
 
     async def send(self, attempt: Attempt) -> UpstreamResponse:
         """Return the answer of the first server that takes the request. Raises what `attempt` does.
@@ -80,6 +82,7 @@ class Way(Struct, eq=False):
                     raise
                 continue
             if answer.status not in BUSY or not self.move(Fault(answer.status, "")):
+                self.call.routing.let_leave(None)  # its body is nobody's to ask for again
                 return answer
             answer.close()
 

@@ -31,6 +31,7 @@ from wellspoken.proxy.upstream.failures import (
 )
 from wellspoken.proxy.upstream.link.connect import Address
 from wellspoken.proxy.upstream.link.connections import Connections
+from wellspoken.proxy.upstream.link.response import MayLeave as MayLeave
 from wellspoken.proxy.upstream.link.response import UpstreamResponse as UpstreamResponse
 from wellspoken.proxy.upstream.link.wire import Wire
 
@@ -99,6 +100,7 @@ class Upstream:
         pace: Pace | None = None,
         coded: bool = False,
         whole: bool = False,
+        may_leave: MayLeave | None = None,
     ) -> UpstreamResponse:
         """Send a request and return its answer once the head has come.
 
@@ -106,7 +108,8 @@ class Upstream:
         used where no key is configured. `first` and `between`: seconds for the first and for each
         further piece of the answer, 0 for no limit; `pace`: what it has to keep beside. `coded`:
         `extra` says which encodings of the answer are welcome; otherwise none is. `whole`: the body
-        is wanted whole, so that of a small one the head need not be told before. Raises
+        is wanted whole, so that of a small one the head need not be told before. `may_leave`: says
+        whether the request may be given up as long as nothing is answered (`drop_waiting`). Raises
         UpstreamError.
         """
         request = self._head(method, path, coded)
@@ -116,29 +119,27 @@ class Upstream:
             request += b"%bContent-Length: %d\r\n\r\n" % (extra, len(body))
         else:
             request += extra + b"\r\n"
-        posted, bodiless = method == "POST", method == "HEAD"
+        bodiless = method == "HEAD"
+        limits = (first, between, coded, whole, method == "POST")
         if len(body) >= LARGE:
             # It goes into a new connection, so that it need not be held to be sent once more.
-            fresh = await self._connect()
-            answer = UpstreamResponse(self, fresh, self.loop, first, between, coded, whole, posted)
-            fresh.send(request, answer, bodiless, body)
+            wire = await self._connect()
+            answer = UpstreamResponse(self, wire, self.loop, *limits, None, may_leave)
+            wire.send(request, answer, bodiless, body)
             del body
             await answer.head()
             return answer
         request += body
-        wire = self.connections.take()
-        again = wire is not None
+        free = self.connections.take()
         while True:
-            wire = wire or await self._connect()
-            answer = UpstreamResponse(
-                self, wire, self.loop, first, between, coded, whole, posted, pace
-            )
+            wire, again = free or await self._connect(), free is not None
+            answer = UpstreamResponse(self, wire, self.loop, *limits, pace, may_leave)
             # No step of the loop lies between the look at an idle connection and this write, so
             # nothing is sent into one that is known to be over.
             wire.send(request, answer, bodiless)
             if await answer.head(again):
                 return answer
-            wire, again = None, False
+            free = None
 
     def _head(self, method: str, path: str, coded: bool) -> bytes:
         """Return a head's lines that are the same each time; of each path they are made once."""
@@ -208,14 +209,14 @@ class Upstream:
         """
         self.connections.retire()
 
-    def drop_waiting(self, count: int) -> None:
-        """Close connections whose requests wait for the first byte of an answer: at most so many.
+    def drop_waiting(self) -> None:
+        """Give up the requests that wait for the first byte of an answer and may go elsewhere.
 
         Raises Stuck at those who wait.
         """
-        waiting = [wire for wire in self.connections.open if wire.waits]
-        for wire in waiting[:count]:
-            wire.drop(Stuck())
+        for wire in list(self.connections.open):
+            if wire.may_leave():
+                wire.drop(Stuck())
 
     async def close(self) -> None:
         """Close every connection, also those in use."""

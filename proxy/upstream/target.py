@@ -129,7 +129,6 @@ class Target:
     lone: bool = False
     slow: bool = False
     renamed: Callable[[], None] = lambda: None  # whom `rename` tells: the router
-    spare: Callable[[], int] = lambda: 0  # how many of its requests may be sent again now
     tokens: TokenTable = field(default_factory=TokenTable)
     detector: Detector | None = None
     engine: Supervisor | None = None

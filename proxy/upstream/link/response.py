@@ -29,6 +29,8 @@ LINGER = 0.25  # seconds for the last bytes of an answer that is no longer neede
 
 Sink = Callable[[bytes], bool]
 """Takes a piece of a body in the step in which it comes; says whether the pump is to stop."""
+MayLeave = Callable[[], bool]
+"""Says whether a request may be given up as long as nothing of its answer has come."""
 
 
 class Watch(Protocol):
@@ -91,6 +93,7 @@ class UpstreamResponse(Struct, eq=False):
     _whole: bool  # the reader has no use for the head before the body
     _works: bool  # it shows that the model computes
     _pace: Pace | None = None
+    _may_leave: MayLeave | None = None
     _first: bool = True  # no byte of the body has come
     _complete: bool = False  # its last byte has come, and the connection is no longer ours
     _over: bool = False  # nothing more will be kept
@@ -290,10 +293,9 @@ class UpstreamResponse(Struct, eq=False):
         self._over = True
         self._wake()
 
-    @property
-    def waits(self) -> bool:
-        """Whether nothing of the body has come."""
-        return self._first
+    def may_leave(self) -> bool:
+        """Say whether the request may be given up, of whose answer's body nothing has come."""
+        return self._first and self._may_leave is not None and self._may_leave()
 
     def deadline(self) -> float:
         """Return when the present wait is too long, or the answer too slow, or when to look."""

@@ -48,9 +48,8 @@ class Waiting(Protocol):
     def fail(self, error: Exception) -> None:
         """Take that nothing more will come, though the answer is not complete."""
 
-    @property
-    def waits(self) -> bool:
-        """Whether nothing of the answer's body has come."""
+    def may_leave(self) -> bool:
+        """Say whether the request may be given up, since nothing of the answer's body has come."""
 
     def deadline(self) -> float:
         """Return the loop's time at which the present wait is too long, or when to ask again."""
@@ -114,10 +113,9 @@ class Wire(asyncio.Protocol):
         """Whether it is open, on both sides as far as is known."""
         return self.transport is not None and not self.transport.is_closing()
 
-    @property
-    def waits(self) -> bool:
-        """Whether a request was sent of whose answer's body nothing has come."""
-        return self._waiting is not None and self._waiting.waits
+    def may_leave(self) -> bool:
+        """Say whether it has a request that may be given up for another server."""
+        return self._waiting is not None and self._waiting.may_leave()
 
     def send(
         self, request: bytes, waiting: Waiting, bodiless: bool, body: bytes | None = None

@@ -206,3 +206,35 @@ def test_nobody_is_visited_twice(
     assert target is None and len(set(seen)) == len(seen)
     if CUT not in failures[: len(seen)]:
         assert set(seen) == {servers[at].name for each in shared for at in each}
+
+
+def test_a_request_is_let_go_once_and_where_it_has_somewhere_to_go() -> None:
+    """What is taken from a silent server may not fail for that."""
+    servers = make_servers(1, 1, 1, retry="unstarted")
+    order = ServerOrder(Pool(servers, 0.2), "m", None, no_fallback)
+    first = order.start()
+    assert all(order.may_leave(first) for _ in range(2 * int(SAVED)))  # with its other connections
+    second = order.move(first, failed("stuck", unanswered=True))
+    assert second is not None and order.may_leave(second)
+    put_out(servers[2])
+    assert order.may_leave(second)  # that was counted
+    third = order.move(second, failed("stuck", unanswered=True))
+    assert third is servers[2] and not order.may_leave(third)
+
+
+def test_where_all_are_silent_a_request_waits() -> None:
+    servers = make_servers(1, 1, retry="unstarted")
+    order = order_of(*servers)
+    first = order.start()
+    put_out(servers[1])
+    assert not order.may_leave(first)
+    assert not order_of(*make_servers(1, 1)).may_leave(first)
+
+
+def test_no_more_are_let_go_than_may_be_sent_again() -> None:
+    pool = Pool(make_servers(1, 1, retry="unstarted"), 0.2)
+    orders = [ServerOrder(pool, "m", None, no_fallback) for _ in range(30)]
+    firsts = [order.start() for order in orders]
+    let_go = [pair for pair in zip(orders, firsts, strict=True) if pair[0].may_leave(pair[1])]
+    assert len(let_go) == int(SAVED) and not pool.may_repeat()
+    assert all(order.move(first, failed("stuck", unanswered=True)) for order, first in let_go)

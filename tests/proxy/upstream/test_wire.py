@@ -53,7 +53,8 @@ class Reader:
         self._note()
         self.failure = type(error)
 
-    waits = False
+    def may_leave(self) -> bool:
+        return False
 
     def deadline(self) -> float:
         return float("inf")
