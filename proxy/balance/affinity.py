@@ -8,6 +8,7 @@ up to the first of the user's.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Final
 
 from msgspec import DecodeError, Raw, Struct, json
@@ -33,8 +34,16 @@ def find_key(
 ) -> bytes | None:
     """Return the key of a request, None where it has none, so that any server may have it.
 
-    `affinity` is a backend's; `fields` are the request's top-level values.
+    `affinity` is a backend's; `fields` are the request's top-level values. Of a long conversation
+    that takes a while: all of it is a part of the key, which is a hash of it.
     """
+    beginning = _find_common(affinity, headers, fields)
+    return None if beginning is None else blake2b(beginning, digest_size=16).digest()
+
+
+def _find_common(
+    affinity: str, headers: CIMultiDictProxy[str], fields: Mapping[str, Raw]
+) -> bytes | None:
     if affinity.startswith(_HEADER):
         value = headers.get(affinity.removeprefix(_HEADER), "")
         return value.encode("utf-8", "surrogateescape") or None

@@ -121,8 +121,7 @@ def _choose_by_key(among: Sequence[Target], key: bytes) -> Target:
     """Return the key's own server, or the first in its order that is less busy than most."""
     weights = sum(server.weight or 1.0 for server in among)
     requests = 1 + sum(server.outstanding for server in among)
-    digest = blake2b(key, digest_size=16).digest()  # once, since it may be long
-    own, *others = sorted(among, key=lambda server: _distance(server, digest))
+    own, *others = sorted(among, key=lambda server: _distance(server, key))
     share = requests / weights
     if own.outstanding <= MORE * share * (own.weight or 1.0) + SPARE:
         return own

@@ -48,7 +48,7 @@ async def embeddings(call: Call) -> Reply | EventStream:
     if call.routing.client is not None:
         await admit_client(call, call.routing.client, wanted.model, body, {}, default=0)
     pool = state.router.find(wanted.model, call.routing.client)
-    way = begin_way(call, pool, wanted.model, wanted.fields)
+    way = await begin_way(call, pool, wanted.model, wanted.fields)
     # Of a large one the text is not held while the answer is waited for.
     question = _Question(call, wanted.drop_text() if large else wanted, len(body), large)
     del body, wanted

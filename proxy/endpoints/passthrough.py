@@ -108,7 +108,7 @@ async def pass_request(call: Call) -> Reply | EventStream:
         given = (b"", fields, 0) if _only_counts(call.path) else (body, fields, _default(call.path))
         await admit_client(call, call.routing.client, model or "", *given)
     pool = state.router.find(model or "", call.routing.client)
-    way = begin_way(call, pool, model or "", fields, state.continued.find(fields))
+    way = await begin_way(call, pool, model or "", fields, state.continued.find(fields))
     stream = asks_stream(fields)
 
     async def attempt(target: Target, name: str) -> UpstreamResponse:

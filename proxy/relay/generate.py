@@ -85,16 +85,21 @@ async def _prepare(call: Call, generation: Generation[Wanted]) -> Answering:
     if call.routing.client is not None:
         await _admit_client(call, call.routing.client, wanted, body)
     pool = router.look_up(wanted.model)
-    way = begin_way(call, pool, wanted.model, wanted.fields) if pool is not None else None
     alike = plan = None
     if not large and not (call.notable and any(x in call.request.headers for x in WISHES)):
         alike = find_likeness(call, wanted, generation.find_variable(wanted))
-    if way is not None and alike is not None:
+    check = partial(generation.check, wanted, router.bounds == "openai")
+    if pool is None or large:
+        await in_thread(large, check)
+    if pool is None:
+        raise router.unknown(wanted.model, call.routing.client)
+    # Only now, or a server would be chosen that by the end of the check has more than others.
+    way = await begin_way(call, pool, wanted.model, wanted.fields)
+    if alike is not None:
         plan = _find_plan(call, generation, way, wanted, alike)
-    if way is None or plan is None:
-        await in_thread(large, generation.check, wanted, router.bounds == "openai")
-        if way is None:
-            raise router.unknown(wanted.model, call.routing.client)
+    if plan is None:
+        if not large:
+            check()
         if isinstance(wanted, ChatRequest) and wanted.store:
             call.route(way.target, wanted.model, bool(wanted.stream))
             storing.begin(call, wanted, body)

@@ -12,7 +12,7 @@ from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.balance.affinity import find_key
 from wellspoken.proxy.balance.server_order import ABORTED, BUSY, Failure, ServerOrder
 from wellspoken.proxy.balance.server_pool import Pool
-from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.relay.call import Call, in_thread
 from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.failures import UpstreamError
 from wellspoken.proxy.upstream.target import Target
@@ -87,7 +87,7 @@ class Way(Struct, eq=False):
             answer.close()
 
 
-def begin_way(
+async def begin_way(
     call: Call, pool: Pool, model: str, fields: Mapping[str, Raw], server: str = ""
 ) -> Way:
     """Return the way of a request for a pool's model; `fields`: its top-level values.
@@ -107,7 +107,9 @@ def begin_way(
         return None if found and client and not client.may_use(found[1]) else found
 
     headers = call.request.headers
-    key = find_key(pool.affinity, headers, fields) if pool.affinity != "none" else None
+    key = None
+    if pool.affinity != "none":
+        key = await in_thread(call.is_large, find_key, pool.affinity, headers, fields)
     order = ServerOrder(pool, model, key, find_pool)
     way = Way(call, order.start(), model, order)
     way.stand_at(way.target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import blake2b
 from typing import Any
 
 import pytest
@@ -23,6 +24,10 @@ def key_of(body: Json | bytes, affinity: str = "prefix", /, **headers: str) -> b
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     given = CIMultiDict({name.replace("_", "-"): value for name, value in headers.items()})
     return find_key(affinity, CIMultiDictProxy(given), _decode(data))
+
+
+def hash_of(text: bytes) -> bytes:
+    return blake2b(text, digest_size=16).digest()
 
 
 def said(role: str, content: Any) -> Json:
@@ -144,13 +149,13 @@ def test_any_json_has_a_key_or_none(body: Json) -> None:
 )
 def test_what_no_server_takes_has_its_first_bytes(prompt: bytes) -> None:
     headers = CIMultiDictProxy(CIMultiDict[str]())
-    assert find_key("prefix", headers, {"messages": Raw(prompt)}) == prompt[:BEGINNING]
+    assert find_key("prefix", headers, {"messages": Raw(prompt)}) == hash_of(prompt[:BEGINNING])
 
 
 def test_a_headers_value_is_the_key() -> None:
     body = {"model": "m", "messages": [said("user", "Hi")]}
-    assert key_of(body, "header:x-session-id", X_Session_Id="a") == b"a"
-    assert key_of({}, "header:X-Session-ID", x_session_id="a b \udce9") == b"a b \xe9"
+    assert key_of(body, "header:x-session-id", X_Session_Id="a") == hash_of(b"a")
+    assert key_of({}, "header:X-Session-ID", x_session_id="a b \udce9") == hash_of(b"a b \xe9")
     assert key_of(body, "header:x-session-id") is None
     assert key_of(body, "header:x-session-id", x_session_id="") is None
     assert key_of(body, "header:x-session-id", x_other="a") is None

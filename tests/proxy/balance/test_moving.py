@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -25,6 +26,9 @@ from tests.fakes.upstream import (
     whole,
 )
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy
+from tests.waiting import until
+from wellspoken.proxy.balance import affinity
+from wellspoken.proxy.relay import way
 
 CLOSED: Final = "http://127.0.0.1:9"  # the discard port, where nobody listens
 OK: Final = whole(body())
@@ -347,3 +351,40 @@ async def test_a_server_that_answers_a_head_and_no_more_goes_out(
     for _ in range(6):  # of which each has three
         await post(proxy, CHAT, {"messages": MESSAGES, "stream": kind != "cut in a body"})
     assert (ejection.state, len(first.requests)) == ("out", 3)
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_the_key_of_a_large_request_is_found_in_a_thread(
+    start_proxy: StartProxy, servers: Servers, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    """All of a conversation's beginning is read for it, which may be all of the body."""
+    threads: list[int] = []
+
+    def note(*given: Any) -> bytes | None:
+        threads.append(threading.get_ident())
+        return affinity.find_key(*given)
+
+    monkeypatch.setattr(way, "find_key", note)
+    first, second = await servers([OK], [OK])
+    proxy = await start(start_proxy, first.url, second.url, affinity="prefix")
+    path, sent, _ = REQUESTS["large" if large else "chat"]
+    assert (await post(proxy, path, sent))[0] == 200
+    assert [each == threading.get_ident() for each in threads] == [not large]
+
+
+async def test_large_requests_that_come_together_are_spread(
+    start_proxy: StartProxy, servers: Servers
+) -> None:
+    """Their server is chosen when they go there, and not before they are read and checked."""
+    gates = Gate(), Gate()
+    first, second = await servers([[gates[0], *OK]], [[gates[1], *OK]])
+    proxy = await start(start_proxy, first.url, second.url)
+    targets = proxy.service.state.router.targets
+    targets[0].outstanding += 2
+    path, sent, _ = REQUESTS["large"]
+    asked = [asyncio.create_task(post(proxy, path, sent)) for _ in range(6)]
+    await until(lambda: len(first.requests) + len(second.requests) == 6, "all requests")
+    assert [target.outstanding for target in targets] == [4, 4]
+    for gate in gates:
+        gate.open()
+    assert [(await each)[0] for each in asked] == [200] * 6
