@@ -91,7 +91,8 @@ def _delay(ejection: Ejection) -> float:
 async def _look(target: Target) -> tuple[str, bool]:
     """Return what is wrong with a server, "" for nothing, and whether nothing at all came of it.
 
-    One that goes on with an answer meanwhile is well, however late it is with this one.
+    One that goes on with an answer meanwhile is well, however late it is with this one, and so is
+    one whose answer is only too long to be read.
     """
     upstream = target.upstream
     assert upstream is not None
@@ -102,5 +103,7 @@ async def _look(target: Target) -> tuple[str, bool]:
     except (UpstreamError, TimeoutError) as error:
         reason = error.reason if isinstance(error, UpstreamError) else "connect_timeout"
         late = reason.endswith("timeout")
+        if reason in ("too_large", "encoding"):
+            return "", False
         return ("", False) if late and upstream.heard > began else (reason, late)
     return (str(status) if status >= 500 else ""), False

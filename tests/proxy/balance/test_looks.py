@@ -265,6 +265,18 @@ async def test_a_reload_says_how_often_they_are_from_then_on(
     assert 30 < kept[0].pause_left < 70
 
 
+@pytest.mark.parametrize("more", [{}, {"headers": [("Content-Encoding", "br")]}], ids=str)
+async def test_an_answer_that_is_too_long_to_be_read_is_one(
+    start_proxy: StartProxy, servers: Servers, more: dict[str, Any]
+) -> None:
+    """A `health_path` may be a list of models, or metrics."""
+    first, second = await servers(OK, OK)
+    first.script(HEALTH, whole(b"a" * 100_000, **more))
+    proxy = await start(start_proxy, first, second)
+    await until(lambda: looks(first) > 4)
+    assert ejections(proxy)[0].ejections == 0
+
+
 async def test_the_end_ends_them(start_proxy: StartProxy, servers: Servers) -> None:
     first, second = await servers(OK, OK)
     proxy = await start(start_proxy, first, second)
