@@ -62,6 +62,7 @@ SET_TWICE = {
     "Routing.engine": "likewise",
     "Results.failure": "what a server failed with is forgotten once another has the request",
     "Results.fault": "likewise",
+    "Results.stripped": "likewise",
     "Target.doubt": "a look at an engine begins and ends",
     "AnswerResult.id": "of a plain body without events",
     "AnswerResult.usage": "by whoever counts: for one answer, for several made one, for embeddings",

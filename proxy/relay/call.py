@@ -166,6 +166,7 @@ class Call(Struct, frozen=True, eq=False):
         self.state.metrics.failovers.labels(left.name, reason, to).inc()
         self.results.failure = ""
         self.results.fault = None
+        self.results.stripped = b""
 
     def label_model(self, model: str) -> None:
         """Note what metrics call the request's model; again once a name may have been learned."""

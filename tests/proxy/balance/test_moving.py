@@ -388,3 +388,20 @@ async def test_large_requests_that_come_together_are_spread(
     for gate in gates:
         gate.open()
     assert [(await each)[0] for each in asked] == [200] * 6
+
+
+async def test_what_the_server_before_would_not_have_been_sent_is_not_told(
+    start_proxy: StartProxy, servers: Servers
+) -> None:
+    """Servers that are not alike have their own policy for vendors' keys."""
+    (there,) = await servers([OK])
+    proxy = await start_proxy(
+        {"name": "a", "url": CLOSED, "models": [MODEL], "vendor": "strip", "weight": 1000},
+        {"name": "b", "url": there.url, "models": [MODEL]},
+        health={"interval": 0},
+    )
+    status, _, headers = await post(proxy, CHAT, {"messages": MESSAGES, "top_k": 5})
+    assert status == 200 and headers["x-wellspoken-backend"] == "b"
+    assert json.loads(there.requests[0].body)["top_k"] == 5
+    assert "x-wellspoken-stripped" not in headers
+    assert moves(await proxy.metrics())
