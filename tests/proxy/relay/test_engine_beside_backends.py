@@ -141,8 +141,9 @@ async def test_an_end_that_nobody_has_seen_yet_loses_no_request(
         running.gate.clear()  # once it is seen, its next start waits
         await running.upstream.refuse()
         assert [await ask(running) for _ in range(4)] == ["other"] * 4
-        (name,) = await failovers(running)
-        assert 'backend="engine"' in name and 'to="server"' in name
+        names = await failovers(running)  # by its refusal, or as it is away once that is seen
+        assert names
+        assert all('backend="engine"' in name and 'to="server"' in name for name in names)
         assert not running.supervisor.open
 
 
