@@ -1,4 +1,4 @@
-"""Servers of several kinds with one model: an answer is the one that its server alone would give."""
+"""Servers of several kinds with one model: an answer is the one its server alone would give."""
 
 from __future__ import annotations
 
