@@ -124,7 +124,7 @@ class Upstream:
         if len(body) >= LARGE:
             # It goes into a new connection, so that it need not be held to be sent once more.
             wire = await self._connect()
-            answer = UpstreamResponse(self, wire, self.loop, *limits, None, may_leave)
+            answer = UpstreamResponse(self, wire, self.loop, *limits, pace, may_leave)
             wire.send(request, answer, bodiless, body)
             del body
             await answer.head()

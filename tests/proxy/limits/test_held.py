@@ -274,14 +274,21 @@ async def test_a_stream_that_passes_has_to_bring_more_than_comments(
     ("beginning", "key"), [([], "total"), ([b'{"choices": '], "between_tokens")]
 )
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("size", [1, 200_000])  # a large request has a connection of its own
 async def test_a_body_has_to_come_on(
-    upstream: Upstream, start_proxy: StartProxy, beginning: list[bytes], key: str, stream: bool
+    upstream: Upstream,
+    start_proxy: StartProxy,
+    beginning: list[bytes],
+    key: str,
+    stream: bool,
+    size: int,
 ) -> None:
     """Blanks before a body keep the connection open while a model thinks; in it nothing does."""
     upstream.scripts = [endless(*beginning, again=b" ", kind="application/json")]
     timeouts = {"between_tokens": 0.4, "total": 1.5 if key == "total" else 60.0}
     proxy = await start_proxy(upstream, timeouts=timeouts)
-    async with await proxy.chat(stream=stream) as response:
+    messages = [{"role": "user", "content": "a" * size}]
+    async with await proxy.chat(stream=stream, messages=messages) as response:
         text = await response.text()
         if response.status == 200:  # the head has left
             text = text.rpartition("data: ")[2]
