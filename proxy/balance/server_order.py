@@ -3,6 +3,7 @@
     what became of it                                   it goes to another server
     no connection: refused, unresolved, TLS, too late   yes, as often as there are servers
     its engine is not there                             yes, as often as there are servers
+    its kind of server cannot do what is asked for      yes, to other kinds in its pool
     closed before a byte of the answer                  yes, once: it may be what ended the server
     429 or 503 before any token                         with retry = "unstarted", within its share
     "abort" in place of any token: the server ends      with retry = "unstarted", within its share
@@ -16,7 +17,7 @@ answer it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from wellspoken.adapters.events import Fault
@@ -36,6 +37,9 @@ ABORTED: Final = frozenset({"upstream_abort", "upstream_aborted"})
 
 vLLM (since 0.18, v1/engine/core.py) ends so what comes to it after SIGTERM, with status 200.
 """
+
+INCAPABLE: Final = frozenset({"unsupported_parameter", "unsupported_endpoint", "unknown_url"})
+"""Codes of the proxy's own refusals for what another kind of server may be able to do."""
 
 Failure = UpstreamError | RequestError | Fault
 FindPool = Callable[[str], tuple[Pool, str] | None]
@@ -75,7 +79,7 @@ class ServerOrder:
     def start(self) -> Target:
         """Return the first server."""
         self._pool.note_request()
-        found = self._choose()
+        found = self._choose(self._stages)
         assert found is not None  # a pool has a server
         return self._go(*found)
 
@@ -85,9 +89,13 @@ class ServerOrder:
         None where the request has to end with that.
         """
         self._left.append(target)
+        stages = self._stages
+        if isinstance(failure, RequestError) and failure.code in INCAPABLE:
+            self._left += self._find_kin(target)
+            stages = stages[:1]  # a fallback is for servers that are away
         if not self._may_move(failure):
             return None
-        found = self._choose()
+        found = self._choose(stages)
         if found is None or not (_is_free(failure) or self._take_share()):
             return None
         return self._go(*found)
@@ -105,13 +113,18 @@ class ServerOrder:
             self._let_go = self._pool.may_repeat()
         return self._let_go
 
+    def _find_kin(self, target: Target) -> list[Target]:
+        """Return the servers of the same kind, which cannot do more than that one."""
+        servers = (server for stage in self._stages for server in stage.pool.servers)
+        return [server for server in servers if server.backend.name == target.backend.name]
+
     def _take_share(self) -> bool:
         let_go, self._let_go = self._let_go, False
         return let_go or self._pool.may_repeat()
 
-    def _choose(self) -> tuple[Target, _Stage] | None:
-        for well in (True, False) if len(self._stages) > 1 else (False,):
-            for stage in self._stages:
+    def _choose(self, stages: Sequence[_Stage]) -> tuple[Target, _Stage] | None:
+        for well in (True, False) if len(stages) > 1 else (False,):
+            for stage in stages:
                 found = stage.pool.choose(self._key, self._left, well=well)
                 if found is not None:
                     return found, stage
@@ -140,4 +153,6 @@ def _is_free(failure: Failure) -> bool:
     """Say whether no server has a request that failed so, so that nothing would be repeated."""
     if isinstance(failure, UpstreamError):
         return failure.reason in UNSENT or (failure.reason == "cut" and failure.unanswered)
-    return isinstance(failure, RequestError) and failure.code == NOT_READY
+    return isinstance(failure, RequestError) and (
+        failure.code == NOT_READY or failure.code in INCAPABLE
+    )

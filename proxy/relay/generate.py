@@ -105,7 +105,7 @@ async def _prepare(call: Call, generation: Generation[Wanted]) -> Answering:
             storing.begin(call, wanted, body)
         if wanted.oai_compat is False:
             return await _pass_untouched(call, generation, way, wanted, large)
-        plan = await _plan_at(call, generation, way, wanted, alike, large)
+        plan = await _plan_on(call, generation, way, wanted, alike, large)
     anew = None
     if way.order is not None:
         anew = partial(_plan_anew, call, generation, way, _let_go(wanted, large), alike, large)
@@ -129,7 +129,24 @@ async def _plan_anew(
     if alike is not None and (plan := _find_plan(call, generation, way, held, alike)):
         return plan
     wanted = await in_thread(large, held.read_text)
-    return await _plan_at(call, generation, way, wanted, alike, large)
+    return await _plan_on(call, generation, way, wanted, alike, large)
+
+
+async def _plan_on(
+    call: Call,
+    generation: Generation[Wanted],
+    way: Way,
+    wanted: Wanted,
+    alike: Likeness | None,
+    large: bool,
+) -> Planning:
+    """Return what plans a request for the first server of its way whose kind can do it."""
+    while True:
+        try:
+            return await _plan_at(call, generation, way, wanted, alike, large)
+        except RequestError as error:
+            if not way.move(error):
+                raise
 
 
 def _find_plan(

@@ -15,7 +15,7 @@ from wellspoken.proxy.balance.server_pool import Pool
 from wellspoken.proxy.relay.call import Call, in_thread
 from wellspoken.proxy.upstream.client import UpstreamResponse
 from wellspoken.proxy.upstream.failures import UpstreamError
-from wellspoken.proxy.upstream.target import Target
+from wellspoken.proxy.upstream.target import NOT_READY, Target
 
 Attempt = Callable[[Target, str], Awaitable[UpstreamResponse]]
 """Sends a request to a server, under the model's name there; returns the answer's head."""
@@ -126,4 +126,6 @@ def _name(failure: Failure) -> str:
         return failure.reason
     if _is_abort(failure):
         return "abort"
-    return "engine" if isinstance(failure, RequestError) else str(failure.status)
+    if isinstance(failure, RequestError):
+        return "engine" if failure.code == NOT_READY else "unsupported"
+    return str(failure.status)

@@ -19,6 +19,8 @@ from wellspoken.proxy.config.problems import Problem, path_text, suggestion
 from wellspoken.proxy.config.tables import Backend, Config, Engine
 from wellspoken.proxy.config.values import ConfigError, normal_url
 
+LEAST: Final = 0.001
+"""The least weight but 0: with less, sums of weights would lose it."""
 _SHARED: Final = ("affinity", "retry", "fallback")
 
 
@@ -68,6 +70,10 @@ def pool_rules(config: Config) -> Iterator[Problem]:
     parts = parts_of(config)
     yield from _names(parts)
     yield from _pages(config)
+    for part in parts:
+        if 0 < part.table.weight < LEAST:
+            text = f"{part.where}.weight: {part.table.weight:g} is as good as none. Write 0, or at "
+            yield Problem((*part.path, "weight"), text + f"least {LEAST:g}.")
     pools = pools_of(parts)
     yield from _shared(pools)
     for part in parts:

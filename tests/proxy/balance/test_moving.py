@@ -405,3 +405,45 @@ async def test_what_the_server_before_would_not_have_been_sent_is_not_told(
     assert json.loads(there.requests[0].body)["top_k"] == 5
     assert "x-wellspoken-stripped" not in headers
     assert moves(await proxy.metrics())
+
+
+async def test_what_one_kind_of_server_cannot_do_goes_to_another_kind(
+    start_proxy: StartProxy, servers: Servers
+) -> None:
+    """llama.cpp's native endpoint has no tools; which server's turn it is must not decide."""
+    native, other = await servers([OK], [OK])
+    proxy = await start_proxy(
+        {"name": "a", "url": native.url, "models": [MODEL], "adapter": "llamacpp-native"},
+        {"name": "b", "url": other.url, "models": [MODEL]},
+        health={"interval": 0},
+    )
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    for _ in range(4):
+        status, text, headers = await post(proxy, CHAT, {"messages": MESSAGES, "tools": tools})
+        assert status == 200, text
+        assert headers["x-wellspoken-backend"] == "b"
+    (key,) = moves(await proxy.metrics())
+    assert 'backend="a"' in key and 'reason="unsupported"' in key
+    assert len(other.requests) == 4 and not native.requests
+
+
+async def test_what_no_kind_can_do_is_refused_and_no_fallback_is_asked(
+    start_proxy: StartProxy, servers: Servers
+) -> None:
+    native, other = await servers([OK], [OK])
+    proxy = await start_proxy(
+        {
+            "name": "a",
+            "url": [native.url, native.url + "/b"],
+            "models": [MODEL],
+            "adapter": "llamacpp-native",
+            "fallback": ["b"],
+        },
+        {"name": "b", "url": other.url, "models": ["other"]},
+        health={"interval": 0},
+    )
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    status, text, _ = await post(proxy, CHAT, {"messages": MESSAGES, "tools": tools})
+    assert status == 400, text
+    assert json.loads(text)["error"]["code"] == "unsupported_parameter"
+    assert not moves(await proxy.metrics()) and not other.requests

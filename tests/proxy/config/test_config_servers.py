@@ -166,6 +166,7 @@ def test_a_fallback_that_helps_one_of_its_models_is_good(tmp_path: Path) -> None
         ),
         ("weight = -1", "Expected `float` >= 0"),
         ("weight = inf", "Expected `float` <= "),
+        ("weight = 1e-300", "1e-300 is as good as none. Write 0, or at least 0.001."),
     ],
 )
 def test_values_that_there_are_not(tmp_path: Path, line: str, said: str) -> None:

@@ -139,7 +139,8 @@ class Failing:
         self._error = error
 
     async def _fail(self, *args: Any) -> Any:
-        raise self._error
+        # A new one: the parameter outlives the test, with all that its traceback would lead to.
+        raise type(self._error)(*self._error.args)
 
     get = find = position = set_metadata = delete = _fail
 
