@@ -13,6 +13,9 @@ from tests.proxy.limits.heavy import MB, backend, post, proxy
 
 SIZE = 2 * MB
 MANY = 20
+ROUNDS = 3
+TWICE = 2.1
+"""Less than a body that is held twice takes: 2, and what an allocator has not given back yet."""
 
 TEXT = "A" * SIZE
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -32,6 +35,15 @@ BODIES: dict[str, tuple[str, dict[str, Any], int]] = {
 
 @pytest.mark.parametrize("kind", BODIES)
 async def test_a_body_is_held_once_during_the_prefill(kind: str) -> None:
+    for _ in range(ROUNDS):  # a busy allocator gives back more or less, differently each time
+        held = await hold(kind)
+        if held < TWICE:
+            return
+    raise AssertionError(f"each body was held {held:.2f} times, {ROUNDS} times in a row")
+
+
+async def hold(kind: str) -> float:
+    """Return how often a new proxy holds each body while the backend does not answer."""
     path, fields, each = BODIES[kind]
     body = json.dumps({"model": "m", **fields}).encode()
     adapter = "llamacpp" if each > 1 else "vllm"
@@ -49,4 +61,4 @@ async def test_a_body_is_held_once_during_the_prefill(kind: str) -> None:
             found = await asyncio.gather(*asked)
     assert upstream.sizes and min(upstream.sizes) > SIZE
     assert {status for status, _ in found} == {200 if kind != "embeddings" else 502}
-    assert held < 2.3  # once, and what a busy allocator has not given back yet
+    return held
