@@ -24,9 +24,9 @@ class Pool:
 
     The least busy gets the next one: the fewest requests under way for its weight; of several by
     turns, as their weights say, where none of them has more for its weight than another would have
-    with this request. With an affinity, requests of one key go to one server while it
-    is there and not overloaded, and a server that comes or goes moves only its own keys (rendezvous
-    hashing, weighted).
+    with this request. With an affinity, requests of one key go to one server while it is there and
+    not overloaded, and a server that comes or goes moves only its own keys (rendezvous hashing,
+    weighted).
 
     `alone`: its only server; `sole`: the same where there is no fallback either.
 

@@ -72,7 +72,8 @@ class Way(Struct, eq=False):
     async def send(self, attempt: Attempt) -> UpstreamResponse:
         """Return the answer of the first server that takes the request. Raises what `attempt` does.
 
-        `attempt` says to which server it goes; what it raises but UpstreamError ends the request.
+        `attempt` is told which server has it; the request goes on from there as the table in
+        balance/server_order.py says, and ends with what the last server made of it.
         """
         while True:
             try:
