@@ -55,7 +55,7 @@ class Small(ScriptedKind):
     async def facts(self, client: Client, argv: Sequence[str], tail: Sequence[str]) -> Facts:
         status, _ = await client.request("/v1/models", 10)
         assert status == 200
-        return Facts(version=tail[0])
+        return Facts(version=tail[0] if tail else "")  # a line may be read after the answer
 
 
 class Trying:

@@ -70,6 +70,7 @@ async def test_both_there_the_less_busy_one_has_the_next(make: Make, other: Upst
         await running.ready()
         asked = [asyncio.create_task(ask(running)) for _ in range(2)]
         await gate.reached.wait()
+        await until(lambda: any(task.done() for task in asked))
         assert [await ask(running) for _ in range(3)] == ["other"] * 3
         gate.open()
         assert sorted(await asyncio.gather(*asked)) == ["engine", "other"]

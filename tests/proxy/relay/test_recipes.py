@@ -113,10 +113,11 @@ async def answered(proxy: Proxy, upstream: Upstream, request: Any) -> tuple[Any,
         told = await response.text()
         lines = {k: v for k, v in response.headers.items() if k.lower() not in VARYING}
     sent = [
-        (x.target, x.body and json.dumps(x.json()), x.header("traceparent"))
+        (x.target, json.dumps(x.json()) if x.body else "", x.header("traceparent") or "")
         for x in upstream.requests
     ]
-    return sent, response.status, told, lines
+    # Sorted, since requests for several prompts are sent at once.
+    return sorted(sent), response.status, told, lines
 
 
 VARYING = ("date", "openai-processing-ms", "x-request-id")
