@@ -319,6 +319,7 @@ class Upstream:
         self.tls = tls
         self.scripts = list(scripts)
         self.by_path: dict[str, list[Script]] = {}
+        self.by_seed: dict[int, Script] = {}
         self.requests: list[Request] = []
         self.connections: set[_Connection] = set()
         self.opened = 0
@@ -339,8 +340,15 @@ class Upstream:
         """Answer these scripts in turn for requests whose target is `path` (the last one stays)."""
         self.by_path[path] = list(scripts)
 
+    def script_choices(self, seed: int, *scripts: Script) -> None:
+        """Answer the requests for the choices of one answer, which come in any order, by seed."""
+        self.by_seed = dict(enumerate(scripts, seed))
+
     def take(self, target: str) -> Script:
-        """Return the script of the next request for `target`."""
+        """Return the script of the last request, which is for `target`."""
+        request = self.requests[-1]
+        if self.by_seed and request.body and (seed := request.json().get("seed")) in self.by_seed:
+            return self.by_seed[seed]
         scripts = self.by_path.get(target.partition("?")[0], self.scripts)
         if not scripts:
             return NOT_FOUND

@@ -151,6 +151,19 @@ class Reply:
     body: bytes
     whole: bool
 
+    @property
+    def events(self) -> list[str]:
+        """What the events of a stream hold that have come."""
+        lines = self.body.decode().split("\n\n")
+        return [x.removeprefix("data: ") for x in lines if x and not x.startswith(":")]
+
+    @property
+    def text(self) -> str:
+        """What the events say together."""
+        chunks = [json.loads(x) for x in self.events if x != "[DONE]"]
+        choices = [choice for x in chunks for choice in x.get("choices", ())]
+        return "".join(x["delta"].get("content") or "" for x in choices)
+
 
 class Client:
     """One connection of a client; what comes is kept, unless the client has stopped reading."""

@@ -235,13 +235,13 @@ async def test_each_choice_is_stopped_by_itself(
     gate = Gate()
     first: list[Step] = [*words(kind.name)[:3], Stall()]
     other = words(kind.name, ["Good", " day"], "limit" if kind.name == "native" else "length")
-    upstream.scripts = [stream(*first, end=False), stream(other[0], gate, *other[1:])]
+    upstream.script_choices(9, stream(*first, end=False), stream(other[0], gate, *other[1:]))
     proxy = await start_proxy(upstream, adapter=kind.adapter)
     more = {"n": 2, "stop": "!", "seed": 9, **streaming(wants_stream)}
     asking = asyncio.create_task(kind.post(proxy, **more))
     await upstream.request(1)
     async with asyncio.timeout(60):
-        await upstream.requests[0].closed.wait()
+        await min(upstream.requests, key=lambda sent: sent.json()["seed"]).closed.wait()
     gate.open()
     async with await asking as response:
         found = kind.checked(await response.read(), wants_stream, n=2)

@@ -63,9 +63,9 @@ def _json(data: bytes) -> list[bytes]:
 async def test_a_body_of_several_bodies(upstream: Upstream, start_proxy: StartProxy) -> None:
     gate = Gate()
     slow = [gate, *whole(one("first"))]
-    upstream.scripts = [slow, whole(one("second")), whole(one("third"))]
+    upstream.script_choices(7, slow, whole(one("second")), whole(one("third")))
     proxy = await start_proxy(upstream, adapter="llamacpp")
-    asking = asyncio.create_task(answered(proxy, n=3))
+    asking = asyncio.create_task(answered(proxy, n=3, seed=7))
     await upstream.request(2)
     assert parts() > 0  # what `settled` looks for is there
     gate.open()
@@ -80,13 +80,14 @@ async def test_choices_first_appear_in_order_whichever_is_faster(
     upstream: Upstream, start_proxy: StartProxy
 ) -> None:
     gates = Gate(), Gate()
-    upstream.scripts = [
+    upstream.script_choices(
+        7,
         streamed(gates[0], event(piece("a")), gates[1], event(piece("b"))),
         streamed(event(piece("x")), event(piece("y"))),
-    ]
+    )
     proxy = await start_proxy(upstream, adapter="llamacpp")
     usage = {"include_usage": True}
-    asking = asyncio.create_task(post(proxy, n=2, stream=True, stream_options=usage))
+    asking = asyncio.create_task(post(proxy, n=2, seed=7, stream=True, stream_options=usage))
     await upstream.request(1)
     gates[0].open()
     async with await asking as response:

@@ -249,9 +249,9 @@ async def test_counts_of_several_requests_are_told_once_by_the_whole(
     upstream: Upstream, start_traced: StartTraced
 ) -> None:
     longer = completion(text(finish_reason="length"))
-    upstream.scripts = [whole(completion()), [Pause(0.05), *whole(longer)]]
+    upstream.script_choices(7, whole(completion()), [Pause(0.05), *whole(longer)])
     proxy, traced = await start_traced(upstream, adapter="llamacpp")
-    wanted = {"model": MODEL, "prompt": "a", "n": 2}
+    wanted = {"model": MODEL, "prompt": "a", "n": 2, "seed": 7}
     async with await post(proxy, "/v1/completions", wanted) as response:
         usage = (await response.json())["usage"]
     spans = traced.one()
