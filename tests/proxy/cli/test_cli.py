@@ -309,7 +309,7 @@ def test_the_command_serves_and_ends(tmp_path: Path) -> None:
     process.stdout.close()
     process.stderr.close()
     assert process.returncode == 0, err
-    assert own_time() - began < 5
+    assert own_time() - began < 60  # a drain may take 300 s
     assert "curl" in out
     assert "Traceback" not in err
 

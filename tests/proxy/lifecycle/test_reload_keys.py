@@ -33,10 +33,10 @@ async def test_key_files_are_watched_without_watch(
         await until(lambda: it.good == 0)
         await it.look()
         assert it.knows("sk-3")
-        (tmp_path / "keys").write_text(f"{KEY} x")
+        replaced(tmp_path / "keys", f"{KEY} x")  # in one step: what is wrong is read all the time
         await until(lambda: "line 1, is no key" in caplog.text)
         assert it.knows("sk-3")
-        (tmp_path / "keys").write_text("sk-5")
+        replaced(tmp_path / "keys", "sk-5")
         await until(lambda: it.knows("sk-5"))
         assert not it.knows("sk-3") and it.good == 1
     levels = [record.levelname for record in caplog.records]

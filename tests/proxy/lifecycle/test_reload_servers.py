@@ -22,6 +22,7 @@ from wellspoken.proxy.upstream.target import Target
 OK: Final = whole(body())
 BUSY: Final = whole({"error": {"message": "busy"}}, status=503)
 UNSEEN: Final = {"interval": 0, "failures": 2, "pause": 50}
+KEPT: Final = {"upstream_keep_alive": 3600}
 
 
 @pytest.fixture
@@ -39,12 +40,12 @@ def table(*servers: Upstream, **more: Any) -> dict[str, Any]:
 
 def config(*backends: dict[str, Any], **tables: Any) -> Config:
     """Return a configuration like that of `start`."""
-    tables = {"server": {"listen": "127.0.0.1:0"}, "health": UNSEEN, **tables}
+    tables = {"server": {"listen": "127.0.0.1:0"}, "health": UNSEEN, "timeouts": KEPT, **tables}
     return load(None, {**tables, "backend": backends}, {})
 
 
 async def start(start_proxy: StartProxy, *backends: dict[str, Any]) -> tuple[Proxy, Reloader]:
-    proxy = await start_proxy(*backends, health=UNSEEN)
+    proxy = await start_proxy(*backends, health=UNSEEN, timeouts=KEPT)
     return proxy, Reloader(proxy.service)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from tests.clock import own_time
 from tests.waiting import until
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.config import Config, ConfigSource
@@ -277,7 +276,7 @@ async def test_a_bad_file_changes_nothing_and_says_so_once(
         assert line.startswith("ERROR the configuration stays as before: ") and words in line
         await it.ask()
         await until(lambda: len(caplog.records) == 2)  # said again when it is asked for
-        file.write_text(text("b", watch=watch))
+        replaced(file, text("b", watch=watch))  # in one step: what is wrong is read all the time
         if not watch:
             await it.ask()
         await until(lambda: it.names == ["b"] and it.good == 1)
@@ -335,9 +334,7 @@ async def test_what_is_slow_holds_up_nothing(tmp_path: Path) -> None:
         it.asked.set()
         writers: list[int] = []
         await until(lambda: open_for_writing(file, writers))
-        began = own_time()
-        await it.watcher.stop()
-        assert own_time() - began < 0.5
+        await asyncio.wait_for(it.watcher.stop(), 60)  # and what reads has not ended by then
         os.close(*writers)
 
 

@@ -57,7 +57,7 @@ def config_for(upstream: Upstream, **server: Any) -> Config:
     """Return a configuration with one backend, on a free port."""
     backend = {"url": upstream.url, "adapter": "openai"}
     flags = {"server": {"listen": "127.0.0.1:0", **server}, "backend": [backend]}
-    return load(None, flags, {})
+    return load(None, {**flags, "timeouts": {"probe": 60}}, {})
 
 
 async def test_the_banner_has_a_request_to_copy(upstream: Upstream) -> None:
@@ -187,6 +187,8 @@ async def test_a_signal_lets_streams_finish(upstream: Upstream) -> None:
                     await other.get(f"{url}/livez")
             except aiohttp.ClientConnectorError:
                 return True
+            except aiohttp.ClientError:  # closed while it waited to be accepted
+                return False
             return False
 
         await until(is_closed)
@@ -207,7 +209,7 @@ async def test_idle_connections_do_not_hold_the_end_up(upstream: Upstream) -> No
         began = own_time()
         running.signal()
         assert await running.task == 0
-    assert own_time() - began < 2
+    assert own_time() - began < 30  # it may stay open for 75 s, and a drain may take 300
 
 
 def in_a_terminal(*before: str) -> tuple[subprocess.Popen[str], int]:
@@ -241,8 +243,10 @@ def test_a_terminal_that_closes_ends_it_in_order() -> None:
     with process:
         try:
             assert process.stdout is not None
-            said = process.stdout.readline()
-            assert "listens on" in said
+            said = ""
+            while "listens on" not in said:  # a line of the log may come before it
+                said = process.stdout.readline()
+                assert said
             process.send_signal(signal.SIGHUP)  # somebody's, while the terminal is there
             while "read again" not in said:
                 said = process.stdout.readline()
