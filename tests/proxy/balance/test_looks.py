@@ -77,8 +77,9 @@ def settings(*servers: Upstream, **more: Any) -> dict[str, Any]:
 async def start(
     start_proxy: StartProxy, *servers: Upstream, tables: dict[str, Any] | None = None, **more: Any
 ) -> Proxy:
-    """Start a proxy that looks at these servers."""
-    proxy = await start_proxy(settings(*servers, **more), **{"health": OFTEN, **(tables or {})})
+    """Start a proxy that looks at these servers; no look is late unless the test says when."""
+    given: dict[str, Any] = {"health": OFTEN, "timeouts": {"probe": 600}, **(tables or {})}
+    proxy = await start_proxy(settings(*servers, **more), **given)
     proxy.service.looks.watch(proxy.service.state.router.targets)
     return proxy
 
@@ -113,7 +114,7 @@ async def test_a_server_that_still_loads_is_out_and_a_request_brings_it_back(
     first, second = await servers(OK, OK)
     gate = Gate()
     first.script(HEALTH, LOADING)
-    proxy = await start(start_proxy, first, second, tables={"timeouts": {"probe": 600}})
+    proxy = await start(start_proxy, first, second)
     await until(lambda: states(proxy) == ["out", "in"])
     await until(lambda: looks(first) > 4)  # after its pause, too
     assert states(proxy) == ["out", "in"] and not ejections(proxy)[0].is_open
@@ -156,7 +157,7 @@ async def test_what_waits_at_a_stuck_server_moves_on_only_where_that_is_allowed(
 ) -> None:
     gate = Gate()
     first, second = await servers([gate, *OK], OK)
-    tables = {"timeouts": {"probe": 0.1}}
+    tables = {"timeouts": {"probe": 0.5}}
     proxy = await start(start_proxy, first, second, tables=tables, retry=retry)
     asked = asyncio.create_task(ask(proxy))
     await gate.reached.wait()
@@ -182,7 +183,7 @@ async def test_one_that_is_out_by_its_requests_is_found_stuck_in_one_round(
     gate = Gate()
     first, second = await servers([gate, *OK], OK)
     seldom = {"interval": 1000, "failures": 3, "pause": 1000, "longest_pause": 1000}
-    tables = {"timeouts": {"probe": 0.1}, "health": seldom}
+    tables = {"timeouts": {"probe": 0.5}, "health": seldom}
     proxy = await start(start_proxy, first, second, tables=tables, retry="unstarted")
     await until(lambda: looks(first))
     asked = asyncio.create_task(ask(proxy))

@@ -344,7 +344,7 @@ async def test_a_server_that_answers_a_head_and_no_more_goes_out(
 ) -> None:
     """A head is sent by a server whose model hangs, too."""
     first, second = await servers([BROKEN[kind]], [STREAM])
-    tables = {"timeouts": {"first_token_stream": 0.1, "between_chunks": 0.1}}
+    tables = {"timeouts": {"first_token_stream": 0.1, "between_chunks": 0.1}, **LONG["tables"]}
     proxy = await start(start_proxy, first.url, second.url, tables=tables)
     ejection = proxy.service.state.router.targets[0].ejection
     assert ejection is not None

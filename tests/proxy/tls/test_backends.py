@@ -147,7 +147,7 @@ async def test_a_client_certificate(authority: Authority, other: Authority, vers
         async def ask(pair: Pair | None) -> int:
             shown = (None, None) if pair is None else (str(pair.certificate), str(pair.key))
             tls = BackendTls(ca=str(ca), certificate=shown[0], key=shown[1])
-            made = Client(url, Timeouts(), tls=client_context(url, tls))
+            made = Client(url, Timeouts(connect=60, probe=60), tls=client_context(url, tls))
             try:
                 return (await made.get("/", 1_000_000))[0]
             finally:

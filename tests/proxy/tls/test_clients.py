@@ -74,6 +74,11 @@ def trust(authority: Authority, shown: Pair | None = None) -> ssl.SSLContext:
     return context
 
 
+def reading(context: ssl.SSLContext) -> httpx2.AsyncClient:
+    """Return a client that waits for a slow machine, as long as OpenAI's waits by itself."""
+    return httpx2.AsyncClient(verify=context, timeout=600)
+
+
 def given(pair: Pair, *more: str) -> list[str]:
     words = ["--tls-certificate", str(pair.certificate), "--tls-key", str(pair.key)]
     return ["--adapter", "openai", "--listen", "127.0.0.1:0", *words, *more]
@@ -102,7 +107,7 @@ async def test_openais_client(
     words = given(pair, "--workers", str(workers))
     async with proxy(upstream.url, *words, uvloop=uvloop) as (base, _):
         assert base.startswith("https://127.0.0.1:")
-        async with httpx2.AsyncClient(verify=trust(authority)) as client:
+        async with reading(trust(authority)) as client:
             await ask(base, client)
 
 
@@ -113,11 +118,11 @@ async def test_a_client_without_a_certificate(
     words = given(authority.sign("server"), "--tls-client-ca", str(authority.file))
     async with proxy(upstream.url, *words) as (base, errors):
         good = trust(authority, authority.sign("client"))
-        async with httpx2.AsyncClient(verify=good) as client:
+        async with reading(good) as client:
             assert (await client.get(f"{base}/livez")).status_code == 200
         said = {None: "it showed no certificate", other.sign("client"): "its certificate was ref"}
         for shown, words_ in said.items():
-            async with httpx2.AsyncClient(verify=trust(authority, shown)) as client:
+            async with reading(trust(authority, shown)) as client:
                 with pytest.raises(httpx2.TransportError):
                     await client.get(f"{base}/livez")
             while words_ not in (line := (await errors.readline()).decode()):
@@ -132,7 +137,7 @@ async def test_a_client_that_leaves_closes_the_backends_connection(
     steps = stream(*EVENTS, DONE)
     upstream.script(CHAT, [*steps[:4], gate, *steps[4:]])
     async with proxy(upstream.url, *given(authority.sign("server")), uvloop=uvloop) as (base, _):
-        async with httpx2.AsyncClient(verify=trust(authority)) as client:
+        async with reading(trust(authority)) as client:
             body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
             async with client.stream("POST", f"{base}{CHAT}", json=body) as answer:
                 async for _ in answer.aiter_bytes():
@@ -225,7 +230,7 @@ async def test_a_client_is_shut_out_by_another_authority(
 
         async def let_in(by: Authority) -> bool:
             context = trust(authority, by.sign("client"))
-            async with httpx2.AsyncClient(verify=context) as client:
+            async with reading(context) as client:
                 with contextlib.suppress(httpx2.TransportError):
                     await client.get(f"https://{host}:{port}/livez")
                     return True
@@ -257,13 +262,13 @@ async def test_a_certificate_that_changes(
         host, port = await it.service.start()
 
         async def trusted(by: Authority) -> bool:
-            async with httpx2.AsyncClient(verify=trust(by)) as client:
+            async with reading(trust(by)) as client:
                 with contextlib.suppress(httpx2.ConnectError):
                     await client.get(f"https://{host}:{port}/livez")
                     return True
             return False
 
-        async with httpx2.AsyncClient(verify=trust(authority)) as open_:
+        async with reading(trust(authority)) as open_:
             assert (await open_.get(f"https://{host}:{port}/livez")).status_code == 200
             await until(lambda: len(it.applied) == 1)  # its first look
             swap(second)
@@ -307,8 +312,9 @@ async def test_a_handshake_has_a_deadline(
         with contextlib.suppress(ConnectionResetError):
             assert not await reader.read()
         writer.close()
-        assert "it was not complete in time (timeouts.client_header)" in caplog.text
-        assert not it.service.listener.handshakes and not it.service.listener.connections
+        said, listener = "it was not complete in time (timeouts.client_header)", it.service.listener
+        await until(lambda: said in caplog.text and not listener.handshakes)
+        assert not listener.connections
 
 
 @pytest.mark.parametrize(

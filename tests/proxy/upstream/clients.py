@@ -11,8 +11,8 @@ from wellspoken.proxy.upstream.client import Upstream as Client
 
 @asynccontextmanager
 async def client(url: str, **timeouts: float) -> AsyncIterator[Client]:
-    """A client that is closed at the end."""
-    made = Client(url, Timeouts(**timeouts))
+    """A client that is closed at the end, and keeps idle connections however slow the machine."""
+    made = Client(url, Timeouts(**{"upstream_keep_alive": 3600.0, **timeouts}))
     try:
         yield made
     finally:
