@@ -53,7 +53,7 @@ class Small(ScriptedKind):
         return EngineError(f"refused with {report['error']}: {' | '.join(tail)}")
 
     async def facts(self, client: Client, argv: Sequence[str], tail: Sequence[str]) -> Facts:
-        status, _ = await client.request("/v1/models", 10)
+        status, _ = await client.request("/v1/models", 60)
         assert status == 200
         return Facts(version=tail[0] if tail else "")  # a line may be read after the answer
 
@@ -151,7 +151,7 @@ async def test_a_download_takes_as_long_as_it_says_something(
     running = asyncio.create_task(trying.run())
     for n, phase in enumerate(phases):
         await until(lambda phase=phase: trying.phases[-1:] == [phase])  # type: ignore[misc]
-        skip(50)
+        skip(40)
         await asyncio.sleep(1.5 * module.LOOK_SECONDS)
         (tmp_path / str(n)).touch()
     await (await running).end()

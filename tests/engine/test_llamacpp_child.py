@@ -48,9 +48,9 @@ async def test_serves_on_its_socket(
     try:
         assert status(said) == {"ready": f"unix://{short / 'api.sock'}"}
         client = Client(short / "api.sock")
-        assert await client.json("/health", 10) == {"status": "ok"}
+        assert await client.json("/health", 60) == {"status": "ok"}
         # Routes that a host needs: the facts, and the metrics for operators.
-        code, metrics = await client.request("/metrics", 10)
+        code, metrics = await client.request("/metrics", 60)
         assert code == 200 and b"llamacpp:tokens_predicted_total 0" in metrics
     finally:
         ended.set()

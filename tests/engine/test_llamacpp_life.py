@@ -302,7 +302,7 @@ async def test_five_ends_are_too_many(make: Make, root: Path) -> None:
 
 
 async def test_unused_it_is_unloaded_and_loaded_for_those_who_come(make: Make, root: Path) -> None:
-    engine = await make(idle_unload=0.3)
+    engine = await make(idle_unload=1.0)
     for turn in range(1, 3):
         await engine.reaches("stopped")
         assert engine.supervisor.reason.startswith("it was unloaded after")

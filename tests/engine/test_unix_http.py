@@ -19,16 +19,16 @@ from wellspoken.engine.unix_http import Client, Silent
 async def test_get_post_and_json(short: Path) -> None:
     async with SocketServer(short / "s") as server:
         client = Client(server.path)
-        assert await client.request("/health", 5) == (200, b'{"asked": "/health"}')
-        assert await client.request("/v1/completions", 5, b"{}") == (
+        assert await client.request("/health", 60) == (200, b'{"asked": "/health"}')
+        assert await client.request("/v1/completions", 60, b"{}") == (
             200,
             b'{"asked": "/v1/completions"}',
         )
-        assert await client.json("/version", 5) == {"asked": "/version"}
+        assert await client.json("/version", 60) == {"asked": "/version"}
         server.answers["/version"] = (200, b"[1]")
-        assert await client.json("/version", 5) == {}
+        assert await client.json("/version", 60) == {}
         server.answers["/version"] = (404, b"{}")
-        assert await client.json("/version", 5) == {}
+        assert await client.json("/version", 60) == {}
 
 
 async def test_an_answer_that_comes_before_the_body_is_read(short: Path) -> None:
@@ -41,14 +41,14 @@ async def test_an_answer_that_comes_before_the_body_is_read(short: Path) -> None
 async def test_nobody_there(short: Path) -> None:
     client = Client(short / "s")
     with pytest.raises(Silent, match="GET /health") as silent:
-        await client.request("/health", 5)
+        await client.request("/health", 60)
     assert isinstance(silent.value.__cause__, FileNotFoundError)
     async with SocketServer(short / "s"):
         pass
     with pytest.raises(Silent) as silent:
-        await client.request("/health", 5)
+        await client.request("/health", 60)
     assert isinstance(silent.value.__cause__, (ConnectionRefusedError, FileNotFoundError))
-    assert await client.json("/health", 5) == {}
+    assert await client.json("/health", 60) == {}
 
 
 async def test_no_answer_in_time_leaves_no_thread(short: Path) -> None:
@@ -108,6 +108,6 @@ async def test_what_is_no_http(short: Path) -> None:
 
     server = await asyncio.start_unix_server(shout, short / "s")
     with pytest.raises(Silent):
-        await Client(short / "s").request("/health", 5)
+        await Client(short / "s").request("/health", 60)
     server.close()
     await server.wait_closed()
