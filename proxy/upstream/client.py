@@ -223,7 +223,9 @@ class Upstream:
         self.retire()
         for wire in list(self.connections.open):
             wire.drop(ConnectionCut("the proxy closed the connection"))
-        await asyncio.sleep(0)  # aborted transports run connection_lost in the next step
+        # Aborted transports run connection_lost in the next step, over TLS in the one after it.
+        for _ in range(2):
+            await asyncio.sleep(0)
 
     async def probe(self, path: str) -> int:
         """Return the status of GET `path`. Raises UpstreamError."""

@@ -86,6 +86,8 @@ class Wire(asyncio.Protocol):
         self._size = 0  # bytes of the request sent last
         self._early = b""
         self._abandoned = False
+        # Closed, and not lost: with TLS that takes the server's word, for which asyncio waits 30 s.
+        self._ending: asyncio.Transport | None = None
         self._waiting: Waiting | None = None
         self._parser: HttpResponseParser | None = None
         self._bodiless = False
@@ -245,7 +247,7 @@ class Wire(asyncio.Protocol):
             self.unread = not self._status and 0 < self._size <= count_unacknowledged(transport)
         self._among.discard(self)
         self._lose(self, transport is not None)  # None: it was closed here
-        self.transport = self._parser = None
+        self.transport = self._ending = self._parser = None
         self._stop_alarm()
         if self._until_end and exc is None and waiting is not None:
             self._complete = True
@@ -258,12 +260,14 @@ class Wire(asyncio.Protocol):
         """Close, once what was written has left."""
         if self.transport is not None:
             self.transport.close()
+            self._ending = self.transport
         self._forget()
 
     def abort(self) -> None:
-        """Close at once; nobody is told."""
-        if self.transport is not None:
-            self.transport.abort()
+        """Close at once, also what is closing; nobody is told."""
+        for transport in (self.transport, self._ending):
+            if transport is not None:
+                transport.abort()
         self._forget()
 
     def abandon(self) -> None:

@@ -162,6 +162,22 @@ async def test_a_client_certificate(authority: Authority, other: Authority, vers
             assert it.value.reason == "tls"
 
 
+async def test_a_client_that_closes_awaits_no_word_of_the_server(authority: Authority) -> None:
+    """asyncio waits 30 s for it, and a loop that ends before leaves the socket open."""
+    async with speaking(authority.sign("server")) as upstream:
+        upstream.script("/health", whole({}))
+        url = f"https://127.0.0.1:{upstream.port}"
+        context = client_context(url, BackendTls(ca=str(authority.file)))
+        made = Client(url, Timeouts(connect=60, probe=60), tls=context)
+        assert await made.probe("/health") == 200
+        (wire,), (connection,) = made.connections.open, upstream.connections
+        assert wire.transport is not None and connection.transport is not None
+        socket = wire.transport.get_extra_info("socket")
+        connection.transport.pause_reading()
+        await made.close()
+        assert socket.fileno() == -1 and not made.connections.open
+
+
 @pytest.mark.parametrize("most", [TLS12, TLS13])
 async def test_a_server_that_does_not_say_why(
     start_proxy: StartProxy, authority: Authority, most: ssl.TLSVersion
