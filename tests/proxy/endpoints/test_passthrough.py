@@ -305,7 +305,6 @@ async def test_the_clients_key_goes_along_only_where_the_route_says_so(
 
 async def test_the_proxys_limits_hold(upstream: Upstream, start_proxy: StartProxy) -> None:
     gate = Gate()
-    upstream.scripts = [[gate, *whole({})]]
     proxy = await start_proxy(
         upstream,
         adapter="vllm",
@@ -314,14 +313,15 @@ async def test_the_proxys_limits_hold(upstream: Upstream, start_proxy: StartProx
     )
     big = await refused(proxy, "/tokenize", 413, {"x": "y" * 300})
     assert big["code"] == "request_too_large"
+    upstream.scripts = [whole(b"x" * 101)]
+    assert (await refused(proxy, "/tokenize", 502))["code"] == "backend_error"
+    upstream.scripts = [[gate, *whole({})]]
     first = asyncio.create_task(refused(proxy, "/tokenize", 504))
     await gate.reached.wait()
     for path in ("/detokenize", "/v1/embeddings"):
         assert (await refused(proxy, path, 429))["code"] == "rate_limit_exceeded"
     skip(110.0)
     assert (await first)["code"] == "backend_timeout"
-    upstream.scripts = [whole(b"x" * 101)]
-    assert (await refused(proxy, "/tokenize", 502))["code"] == "backend_error"
 
 
 @pytest.mark.parametrize(

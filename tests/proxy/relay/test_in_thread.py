@@ -22,9 +22,9 @@ async def test_large_bodies_are_translated_beside_the_loop_and_in_order(
     upstream: Upstream, start_proxy: StartProxy
 ) -> None:
     texts = [letter * 300_000 for letter in "abc"]
-    upstream.scripts = [whole(one(text)) for text in texts]
+    upstream.script_choices(7, *(whole(one(text)) for text in texts))
     proxy = await start_proxy(upstream, adapter="llamacpp")
-    found = await answered(proxy, n=3)
+    found = await answered(proxy, n=3, seed=7)
     assert [x["text"] for x in found["choices"]] == texts
 
 
