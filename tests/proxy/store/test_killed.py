@@ -20,6 +20,7 @@ import pytest
 from msgspec import msgpack
 
 from tests.bench.store_proxy import Proxy, configured, proxy
+from tests.clock import steady_clock
 from tests.conforming import body, finish, role, sse
 from tests.conforming import chunk as part
 from tests.fakes.upstream import Upstream, stream, whole
@@ -38,10 +39,11 @@ ANSWERS = (
 
 
 class Acknowledged:
-    """Clients that ask for stored answers, and when each had its last byte."""
+    """Clients that ask for stored answers, and when each had its last byte by `clock`."""
 
-    def __init__(self, url: str, streams: bool) -> None:
+    def __init__(self, url: str, streams: bool, clock: Callable[[], float]) -> None:
         self.at: dict[str, float] = {}
+        self._clock = clock
         self._wanted = {"model": "m", "messages": MESSAGES, "store": True, "stream": streams}
         self._url = url + CHAT
 
@@ -57,7 +59,7 @@ class Acknowledged:
                     data = await response.read()
                     assert response.status == 200, data
                 first = data.partition(b"\n")[0].removeprefix(b"data: ")
-                self.at[json.loads(first)["id"]] = time.monotonic()
+                self.at[json.loads(first)["id"]] = self._clock()
 
 
 async def loaded(
@@ -69,16 +71,17 @@ async def loaded(
 ) -> tuple[Acknowledged, float]:
     """Ask for some seconds, then end the proxy; return what clients had, and when that was.
 
-    Twenty answers at least. The moment is earlier by what the proxy has waited for a processor."""
-    async with Upstream(ANSWERS[streams]) as upstream:
+    Twenty answers at least. The moment is earlier by what the proxy has waited for a processor, and
+    a machine that stands still does not count."""
+    async with Upstream(ANSWERS[streams]) as upstream, steady_clock() as clock:
         file = configured(tmp_path, upstream.url, store)
         with await asyncio.to_thread(_started, file) as running:
-            clients = Acknowledged(running.url, streams)
+            clients = Acknowledged(running.url, streams, clock)
             load = asyncio.create_task(clients.run())
             await until(lambda: len(clients.at) >= 20)
             before = delayed(running.pid)
             await asyncio.sleep(seconds)
-            ended = time.monotonic() - (delayed(running.pid) - before)
+            ended = clock() - (delayed(running.pid) - before)
             end(running)
             await running.ended()
             await load

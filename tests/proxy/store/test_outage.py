@@ -142,7 +142,13 @@ async def test_a_postgres_that_hangs(
     proxy = await started(start_proxy, upstream, url, tmp_path, "commit")
     load = Load(proxy)
     await load.go_on()
-    stopped = backends(postgres, url)
+    stopped: list[int] = []
+
+    def are_there() -> list[int]:
+        stopped[:] = backends(postgres, url)
+        return stopped
+
+    await until(are_there)  # where a transaction was late, there is no connection for a moment
     try:
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
@@ -215,11 +221,15 @@ async def test_a_wrong_password_is_one_line_and_no_end(
 
 
 def backends(postgres: Server, url: str) -> list[int]:
-    """Return the server's process, so that nobody new gets in, and those of one database."""
+    """Return those of one database, and the server's own, so that nobody new gets in; or none."""
     name = url.rpartition("/")[2]
     pids = postgres.run(f"select pid from pg_stat_activity where datname = '{name}'").split()
-    assert pids
-    parent = Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1]
+    if not pids:
+        return []
+    try:
+        parent = Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1]
+    except FileNotFoundError:  # it has just ended
+        return []
     return [int(pid) for pid in [parent, *pids]]
 
 
@@ -239,7 +249,8 @@ async def test_a_postgres_that_is_down_and_a_spool_that_is_full(
     taken: list[str] = []
     full = 0
     try:
-        while full < 5:
+        # The queue may be full before: while the disk is slow.
+        while full < 5 or "spool is full" not in (await proxy.get("/readyz"))[1].get("store", ""):
             async with await proxy.chat(store=True) as response:
                 answer = await response.json()
                 assert response.status == 200

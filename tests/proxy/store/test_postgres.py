@@ -9,6 +9,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any
 
 import asyncpg
@@ -27,7 +28,7 @@ from wellspoken.proxy.store.postgres import sql
 from wellspoken.proxy.store.postgres.pool import PostgresDatabase
 from wellspoken.proxy.store.rows import Query, Row
 
-KEEP_TRYING = 20.0
+KEEP_TRYING = 120.0
 
 
 def row(number: int, owner: str = "o", model: str = "m", **metadata: str) -> Row:
@@ -190,7 +191,7 @@ async def test_what_was_going_on_at_a_crash_is_done_or_not(
 
     async def write() -> None:
         nonlocal written
-        for start in range(0, 100_000, 50):
+        for start in count(0, 50):  # however late the server's end is
             await database.insert([row(at) for at in range(start, start + 50)])
             written = start + 50
 
@@ -217,7 +218,8 @@ async def test_a_lock_that_somebody_holds(postgres: Server, open_database: OpenD
             begun = own_time()
             with pytest.raises(Unavailable, match="in time"):
                 await database.insert([row(1)])
-            assert own_time() - begun < 3
+            assert own_time() - begun < 20  # without a timeout of its own: 30
+            database._timeout = 600.0  # what is cancelled is not over time before, however late
             cancelled = asyncio.create_task(database.get("o", "x"))
             await asyncio.sleep(0.1)
             cancelled.cancel()

@@ -179,8 +179,8 @@ async def test_what_pgbouncer_does_not_pass_on(postgres: Server, pgbouncer: Pool
 
 
 async def test_a_session_is_ours_by_name(postgres: Server) -> None:
-    url = postgres.database()
     for more, name in (("", "wellspoken"), ("?application_name=mine", "mine")):
+        url = postgres.database()  # a session that was closed is there for a moment longer
         database = PostgresDatabase(url + more)
         await database.open()
         await database.size()

