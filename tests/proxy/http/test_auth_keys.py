@@ -172,7 +172,7 @@ async def test_sighup_reads_keys_again_and_open_streams_go_on(
         running.signal(signal.SIGHUP)
         await until(lambda: "stays as before" in caplog.text)
         running.signal(signal.SIGHUP)
-        await until(lambda: caplog.text.count("holds no key") == 2)  # said again when asked for
+        await until(lambda: caplog.text.count("holds no key") >= 2)  # said again when asked for
         file.write_text("sk-new")
         running.signal(signal.SIGHUP)
         await until(lambda: "client keys: 1 (1 new, 1 gone)" in caplog.text)

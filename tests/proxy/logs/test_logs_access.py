@@ -178,10 +178,12 @@ async def test_a_stream_that_fails_on_its_way(
 async def test_a_failure_after_a_sign_of_life(
     upstream: Upstream, start_proxy: StartProxy, written: Written, script: list[Step]
 ) -> None:
-    upstream.scripts = [[Pause(0.15), *script]]
+    gate = Gate()
+    upstream.scripts = [[gate, *script]]
     proxy = await start_proxy(upstream, timeouts={"heartbeat": 0.05})
     written.observe(proxy.service)
     async with await proxy.chat(stream=True) as response:
+        gate.open()  # the head has left
         assert b'"error"' in await response.read()
     assert (await outcome(written)).startswith("warning 200 error_in_stream")
 

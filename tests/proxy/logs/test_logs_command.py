@@ -22,6 +22,7 @@ from tests.conforming import body
 from tests.fakes.upstream import Cut, Upstream, whole
 from tests.ports import free_port
 from tests.proxy.conftest import CHAT, MESSAGES
+from tests.proxy.logs.logging_here import shown
 from tests.waiting import until
 
 COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli"]
@@ -104,7 +105,7 @@ async def test_on_a_terminal_it_is_text(upstream: Upstream) -> None:
         await refused(await base_of(process), 3)
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, 120) == 0
-        seen = os.read(ours, 65_536).decode()
+        seen = shown(ours).decode()
     finally:
         process.kill()
         process.communicate()

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from tests.proxy.logs.logging_here import shown
 from tests.proxy.logs.test_logs import request
 from wellspoken.proxy import logs
 from wellspoken.proxy.config.tables import Log
@@ -153,10 +154,11 @@ def test_colours_where_they_are_welcome(
         log.put(log.lines.request(request(**WHOLE)))
         log.put(log.lines.message("warning", "careful", {}))
         log.close()
-        shown = os.read(ours, 65_536).decode().replace("\r\n", "\n")
-    assert ("\x1b[32m200\x1b[0m" in shown) is coloured
-    assert ("\x1b[33mwarning:\x1b[0m careful" in shown) is coloured
-    plain = _COLOURS.sub(r"\2", shown)
+        file.close()
+        data = shown(ours).decode().replace("\r\n", "\n")
+    assert ("\x1b[32m200\x1b[0m" in data) is coloured
+    assert ("\x1b[33mwarning:\x1b[0m careful" in data) is coloured
+    plain = _COLOURS.sub(r"\2", data)
     first, second = plain.splitlines()
     assert first == "09:00:00 200 chat_completions tiny, 12.35 s, 12+80 tokens, 2 repairs"
     assert re.fullmatch(r"\d\d:\d\d:\d\d warning: careful", second)

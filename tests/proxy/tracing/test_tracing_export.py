@@ -97,6 +97,7 @@ async def begun(
     """Begin to trace a proxy: `proxy, made = await begun(collector's URL)`."""
     for name in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_TRACES_SAMPLER"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tracing_export, "FLUSH", SECONDS)  # on a busy machine; a test may say less
     all_made: list[RequestTracing] = []
 
     async def begin(url: str) -> tuple[Proxy, RequestTracing]:
@@ -126,14 +127,15 @@ async def chats(proxy: Proxy, times: int = 1) -> None:
             assert response.status == 200
 
 
-async def test_spans_reach_a_collector(begun: Any, upstream: Upstream) -> None:
+async def test_spans_reach_a_collector(
+    begun: Any, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")
     collector = Collector()
     try:
         proxy, made = await begun(collector.url)
         await chats(proxy)
-        began = own_time()
         await made.close()  # sends what waits, and does not wait for the next round
-        assert own_time() - began < 4
     finally:
         collector.stop()
     path, headers, request = collector.requests[0]
@@ -196,7 +198,7 @@ async def test_a_collector_that_fails_costs_a_line_of_the_log(
         with caplog.at_level(logging.DEBUG):
             began = own_time()
             await chats(proxy, 30)
-            assert own_time() - began < 3
+            assert own_time() - began < 30  # each would wait for some seconds
             await until(lambda: _lines(caplog))
             await asyncio.sleep(1.5)  # the library tries again after a second
             await made.close()
@@ -243,6 +245,7 @@ async def test_a_collector_that_hangs_holds_up_no_request_and_the_end_for_a_mome
     begun: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")
     monkeypatch.setattr(tracing_export, "FLUSH", 0.4)
     collector = Collector(hangs=True)
     try:
@@ -251,11 +254,11 @@ async def test_a_collector_that_hangs_holds_up_no_request_and_the_end_for_a_mome
         await until(lambda: collector.tried)
         began = own_time()
         await chats(proxy, 20)
-        assert own_time() - began < 8
+        assert own_time() - began < 60  # each would wait for ten minutes
         began, own = time.monotonic(), own_time()
         await made.close()
-        # The exporter alone would wait for ten seconds.
-        assert time.monotonic() - began > 0.35 and own_time() - own < 8
+        # The library alone would wait for thirty seconds.
+        assert time.monotonic() - began > 0.35 and own_time() - own < 20
     finally:
         collector.stop()
 
