@@ -43,13 +43,6 @@ def errors(samples: dict[str, float]) -> dict[str, float]:
     return {key.removeprefix(name): value for key, value in samples.items() if name in key}
 
 
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> float:
-    """How long a backend may take for its metrics, in this test."""
-    monkeypatch.setattr(backend_metrics, "SECONDS", 0.2)
-    return 0.2
-
-
 @pytest.mark.parametrize("kind", [TEXT, OPEN, "application/json"])
 async def test_they_come_unchanged_and_without_a_key(
     upstream: Upstream, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -164,13 +157,15 @@ async def test_several_backends_are_asked_by_name(start_proxy: StartProxy) -> No
 async def test_what_fails_is_said_in_openais_envelope(
     upstream: Upstream,
     start_proxy: StartProxy,
-    short: float,
+    monkeypatch: pytest.MonkeyPatch,
     script: list[Step],
     status: int,
     said: str,
 ) -> None:
     upstream.script("/metrics", script)
-    probe = short / 2 if any(isinstance(step, Stall) for step in script) else 120
+    stalls = any(isinstance(step, Stall) for step in script)
+    seconds, probe = (0.2, 0.1) if stalls else (120.0, 120.0)
+    monkeypatch.setattr(backend_metrics, "SECONDS", seconds)
     proxy = await start_proxy(upstream, limits={"response": 1000}, timeouts={"probe": probe})
     found, error, headers = await failing(proxy)
     assert found == status, error

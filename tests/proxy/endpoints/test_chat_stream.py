@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientPayloadError, ClientResponse
 
-from tests.clock import own_time, skip
+from tests.clock import skip, steady_clock
 from tests.conforming import MODEL, finish, role, sse
 from tests.conforming import chunk as part
 from tests.fakes.upstream import (
@@ -113,7 +113,8 @@ async def test_each_events_text_is_there_before_the_next_is_sent(
 async def test_events_of_one_read_leave_in_one_write(
     upstream: Upstream, start_proxy: StartProxy
 ) -> None:
-    upstream.scripts = [stream(b"".join(EVENTS[:4]), Pause(0.2), EVENTS[4] + DONE)]
+    gate = Gate()
+    upstream.scripts = [stream(b"".join(EVENTS[:4]), gate, EVENTS[4] + DONE)]
     proxy = await start_proxy(upstream)
     asked = json.dumps({"model": MODEL, "messages": MESSAGES, "stream": True}).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
@@ -235,7 +236,8 @@ async def test_a_failure_mid_stream_is_one_error_event_and_no_done(
     upstream: Upstream, start_proxy: StartProxy, end: list[Step]
 ) -> None:
     upstream.scripts = [stream(*EVENTS[:2], Pause(0.02), end=False) + end]
-    proxy = await start_proxy(upstream, timeouts={"between_chunks": 0.2})
+    seconds = 0.2 if isinstance(end[0], Stall) else 60.0
+    proxy = await start_proxy(upstream, timeouts={"between_chunks": seconds})
     data = await streamed(proxy)
     assert list(texts(data)) == WORDS[:1]
     assert len(errors(data)) == 1
@@ -295,9 +297,12 @@ async def test_backend_down_is_a_status(upstream: Upstream, start_proxy: StartPr
 async def test_a_failure_after_a_heartbeat_is_an_error_event(
     upstream: Upstream, start_proxy: StartProxy, script: list[Step]
 ) -> None:
-    upstream.scripts = [[Pause(0.15), *script]]
+    gate = Gate()
+    upstream.scripts = [[gate, *script]]
     proxy = await start_proxy(upstream, timeouts={"heartbeat": 0.05})
-    data = await streamed(proxy)
+    async with await proxy.chat(stream=True) as response:
+        gate.open()  # the head has left
+        data = await response.read()
     assert data.startswith(b": keepalive\n\n")
     assert len(errors(data)) == 1
 
@@ -345,18 +350,19 @@ async def test_the_upstream_is_closed_when_the_client_leaves(
     proxy = await start_proxy(upstream)
     task = asyncio.create_task(proxy.chat(stream=wants_stream))
     seen = await upstream.request()
-    if phase == "streaming" and wants_stream:
-        response = await task
-        await read_until(response, WORDS[0])
-        left = own_time()
-        response.close()
-    else:
-        await asyncio.sleep(0.05)
-        left = own_time()
-        task.cancel()
-    await seen.closed.wait()
+    async with steady_clock() as clock:
+        if phase == "streaming" and wants_stream:
+            response = await task
+            await read_until(response, WORDS[0])
+            left = clock()
+            response.close()
+        else:
+            await asyncio.sleep(0.05)
+            left = clock()
+            task.cancel()
+        await seen.closed.wait()
+        assert clock() - left < 0.25
     assert seen.by_peer
-    assert seen.closed_at - left < 0.25
     await until(lambda: not proxy.service.state.inflight)
     named = "streaming" if phase == "streaming" and wants_stream else "waiting"
     scraped = await proxy.metrics()
@@ -368,9 +374,12 @@ async def test_a_client_that_does_not_read_stops_the_backend(
 ) -> None:
     big = sse([part({"content": "x" * 50_000})], done=False)
     upstream.scripts = [stream(EVENTS[0], *[big] * 600, EVENTS[4], DONE)]
-    proxy = await start_proxy(upstream, timeouts={"between_chunks": 2.0, "heartbeat": 0.1})
+    timeouts = {"between_chunks": 100.0, "heartbeat": 10.0, "client_write": 0.0}
+    proxy = await start_proxy(upstream, timeouts=timeouts)
     async with await proxy.chat(stream=True) as response:
-        await asyncio.sleep(2.5)  # longer than between_chunks, which measures the backend alone
+        for _ in range(20):  # longer than between_chunks, which measures the backend alone
+            await asyncio.sleep(0.02)
+            skip(10.0)
         connection = next(iter(upstream.connections))
         transport = connection.transport
         assert transport is not None

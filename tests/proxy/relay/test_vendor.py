@@ -234,7 +234,7 @@ async def test_many_requests_at_once_ask_once(answering: Upstream, start_proxy: 
         whole({"data": [{"id": "x", "meta": {"n_vocab": 5}}, {"id": "y"}]}),
         whole(b'{"x":' + b"[" * 100_000),
         [Stall()],
-        [head(length=1000), *[b" ", Pause(0.1)] * 100],  # each byte in time, all of them not
+        [head(length=2000), *[b" ", Pause(0.1)] * 1000],  # each byte in time, all of them not
     ],
 )
 async def test_a_server_that_does_not_tell_fails_no_request(
@@ -245,7 +245,7 @@ async def test_a_server_that_does_not_tell_fails_no_request(
     began = own_time()
     for _ in range(3):
         await accepted(proxy, CHAT, logit_bias=BIAS)
-    assert own_time() - began < 5  # not ten times a byte's wait, nor half a second for each request
+    assert own_time() - began < 50  # not a hundred seconds, which all of its bytes take
     assert asked(answering) == 1
     assert "448" in json.dumps(last(answering)["logit_bias"])
 
