@@ -9,7 +9,8 @@ import aiohttp
 from tests.deploy.manifests import KUBERNETES, Manifests
 from tests.deploy.tools import documents, kustomized, system_tool
 
-HOURS = 4000  # tokens, far more than the context has: it goes on until the client leaves
+TOKENS = 4000  # more than the context has: half a second of work
+MANY = 400  # prompts, a few at a time, so that the work goes on until the client leaves
 
 
 async def test_it_ends_as_soon_as_no_slot_has_work(llama_server: str) -> None:
@@ -22,8 +23,9 @@ async def test_it_ends_as_soon_as_no_slot_has_work(llama_server: str) -> None:
         "sleep 1;", "echo busy; sleep 0.01;"
     )
     script = shorter.replace("curl", curl).replace("http://127.0.0.1:8080", llama_server)
-    body = {"model": "tiny", "prompt": "Once", "max_tokens": HOURS, "stream": True, "n": 1}
-    body["ignore_eos"] = True
+    prompts = ["Once", "Once upon a time"] * (MANY // 2)  # of which no two end in one moment
+    body: dict[str, object] = {"model": "tiny", "prompt": prompts, "max_tokens": TOKENS}
+    body |= {"stream": True, "ignore_eos": True}
     async with aiohttp.ClientSession() as session:
         async with session.post(f"{llama_server}/v1/completions", json=body) as answer:
             assert await answer.content.readany()

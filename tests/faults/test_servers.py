@@ -75,17 +75,25 @@ async def test_a_server_has_no_more_of_a_core_than_its_share(tiny_model: Path) -
             await wait_for(load, "whole", 4)
             await server.pause()
             await server.resume()
-        begin, used = time.monotonic(), cpu_seconds(server.pid)
-        await until(lambda: cpu_seconds(server.pid) > used + 0.2, "CPU that is used")
-        assert time.monotonic() - begin > 1.0  # 2 s less what was saved up
+        took = [await _seconds_to_use(server, 0.2) for _ in range(3)]
+        # 2 s less what was saved up; who keeps it down may be late once, and makes up for that.
+        assert max(took) > 1.0
         await load.stop(SECONDS)
 
 
+async def _seconds_to_use(server: Server, cpu: float) -> float:
+    """Return how long a server takes to use so many seconds of a core."""
+    begin, used = time.monotonic(), cpu_seconds(server.pid)
+    await until(lambda: cpu_seconds(server.pid) > used + cpu, "CPU that is used")
+    return time.monotonic() - begin
+
+
 async def test_a_run_is_measured_and_shown(tiny_model: Path, tmp_path: Path) -> None:
-    faults = (Fault(0.2, 1, "kill"), Fault(0.4, 0, "pause"), Fault(0.6, 0, "resume"))
-    plan = Plan(1.5, 4, (ALL_OF_IT, 0.5), faults, warm=0.1)
+    # A second without an answer, of which the machine may take a part.
+    faults = (Fault(0.2, 1, "kill"), Fault(0.4, 0, "pause"), Fault(0.8, 0, "resume"))
+    plan = Plan(2.5, 4, (ALL_OF_IT, 0.5), faults, warm=0.1)
     measured = await measure(Front("none", "none", nothing), plan, tiny_model, tmp_path)
-    assert measured.seconds >= 1.5
+    assert measured.seconds >= 2.5
     assert measured.servers == ["A", "B"]
     assert measured.record.served("A") == len(measured.record.ended("whole")) > 0
     assert max(each.seconds for each in measured.record.samples) > 0.25
