@@ -14,10 +14,15 @@ from wellspoken.engine.vllm import vllm_check
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an engine and nvidia-smi answer late on a busy machine; a test may say less."""
-    for module in (llamacpp_kind, vllm_check):
-        monkeypatch.setattr(module, "ASK_SECONDS", 60.0)
+def patient() -> Iterator[None]:
+    """Let an engine and nvidia-smi answer late on a busy machine; a test may say less.
+
+    By patches of its own: the test's are then undone before its other fixtures end.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (llamacpp_kind, vllm_check):
+            patch.setattr(module, "ASK_SECONDS", 60.0)
+        yield
 
 
 @pytest.fixture

@@ -13,9 +13,11 @@ from wellspoken.proxy import logs
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a log's end wait for a busy machine."""
-    monkeypatch.setattr(logs, "SECONDS", SECONDS)
+def patient() -> Iterator[None]:
+    """Let the end of a log wait for a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "SECONDS", SECONDS)
+        yield
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,11 @@ CAPTURED = Path(__file__).parents[2] / "fixtures" / "detection"
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient() -> Iterator[None]:
     """Let no question be late because the machine is."""
-    monkeypatch.setattr(detect, "SECONDS", 60.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(detect, "SECONDS", 60.0)
+        yield
 
 
 @pytest.fixture
