@@ -34,7 +34,7 @@ from wellspoken.proxy.http.room import Room
 from wellspoken.proxy.http.stalls import WriteWatch, reset
 
 REFUSED_SECONDS: Final = 1.0
-"""How long a refused connection is there: so that the client has read why before its end."""
+"""How long a refused connection is there, unless the client closes it: so that it has read why."""
 
 
 class ConnectionOwner(Server):
@@ -66,6 +66,7 @@ class Connection(RequestHandler):
         "_answered",
         "_begun",
         "_body_left",
+        "_closing",
         "_head_bytes",
         "_head_seconds",
         "_head_size",
@@ -96,6 +97,7 @@ class Connection(RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._answered = 0
+        self._closing = False  # what comes is dropped, as this was refused
         self._begun = b""  # a head whose rest is to come
         self._body_left = 0  # bytes of the last request's body that are to come; -1: chunks
         self._held = False  # reading is paused, until a body that is too much at once was read
@@ -129,6 +131,8 @@ class Connection(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Parse, and watch a head that is not complete yet."""
+        if self._closing:
+            return
         count = self._request_count
         before = self._between()
         super().data_received(data)
@@ -268,12 +272,10 @@ class Connection(RequestHandler):
         self._refuse(408, "The request's headers took too long. Send the request again.")
 
     def _refuse(self, status: int, message: str) -> None:
-        self._head_done()
         self._tell(status, error_json(message, "invalid_request_error"))
-        self.force_close()
 
     def _tell(self, status: int, body: bytes, extra: bytes = b"") -> None:
-        """Answer in the task's place, as nothing else is on its way."""
+        """Answer in the task's place, as nothing else is on its way, and end the connection."""
         if self.transport is not None and not self.transport.is_closing():
             assert self._task_handler is not None, "an open connection has its task"
             writer, task = StreamWriter(self, self._loop), self._task_handler
@@ -282,20 +284,39 @@ class Connection(RequestHandler):
             lines = identifying(self._listener.refused(request, status), 0) + extra
             head = plain_head(status, len(body), extra=lines, close=True)
             self.transport.write(head + body)
+            self._close_writing()
+            self._head_done()
+            self._head_timer = self._loop.call_later(REFUSED_SECONDS, self.force_close)
+
+    def _close_writing(self) -> None:
+        """Say that nothing more comes, and read on, so that a client that sends has its answer.
+
+        Bytes that come to a connection that is closed, or wait there unread, reset it, and then a
+        client may lose what it has not read yet (RFC 9112 9.6).
+        """
+        self._closing = True
+        self.resume_reading()
+        if self.transport is not None and self.transport.can_write_eof():
+            self.transport.write_eof()
 
     async def finish_response(
         self, request: BaseRequest, resp: StreamResponse, start_time: float | None
     ) -> tuple[StreamResponse, bool]:
         """Finish one answer, and count it: aiohttp calls this once per request."""
         try:
-            return await super().finish_response(request, resp, start_time)
+            finished = await super().finish_response(request, resp, start_time)
         finally:
             self._answered += 1
-            if self._begun and self._head_timer is None:
+            if self._begun and self._head_timer is None and not self._closing:
                 self._head_timer = self._loop.call_later(self._head_seconds, self._head_late)
+        if self._closing:
+            self._close_writing()
+            await asyncio.sleep(REFUSED_SECONDS)  # cancelled as soon as the client closes
+        return finished
 
-    def end_now(self) -> None:
-        """After the present answer, do not wait for the rest of its request's body."""
+    def end_soon(self) -> None:
+        """After the present answer, drop the rest of its request's body, and wait a moment only."""
+        self._closing = True
         self._lingering_time = 0.0
 
     def handle_error(
@@ -308,6 +329,7 @@ class Connection(RequestHandler):
         """Answer what aiohttp could not parse (4xx), or what a handler raised (500)."""
         if isinstance(exc, ConnectionError):
             raise exc  # the client has gone; aiohttp ends the connection
+        self.end_soon()
         if status >= 500:
             self.logger.error("a request failed in the proxy itself", exc_info=exc)
             text = "The proxy failed; this is a bug in it. Its log has the details."
@@ -343,16 +365,14 @@ _FULL: Final = error_json(
 class Surplus(Connection):
     """A connection beyond the limit: what it asks first is answered 503, and it ends."""
 
-    __slots__ = ("_told",)
+    __slots__ = ()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take it for a moment."""
         super().connection_made(transport)
-        self._told = False
         self._head_timer = self._loop.call_later(REFUSED_SECONDS, self.force_close)
 
     def data_received(self, data: bytes) -> None:
-        """Answer the first bytes, and read on: bytes unread at its end would lose the answer."""
-        if not self._told:
-            self._told = True
+        """Answer the first bytes."""
+        if not self._closing:
             self._tell(503, _FULL, b"Retry-After: 1\r\n")

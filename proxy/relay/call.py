@@ -365,7 +365,7 @@ class Call(Struct, frozen=True, eq=False):
         # The framing of HTTP/1.0 may be what was refused (RFC 9112 6.1).
         unread = not self.request.content.is_eof() or self.request.version < (1, 1)
         if error.status == 408 and isinstance(self.request.protocol, Connection):
-            self.request.protocol.end_now()
+            self.request.protocol.end_soon()
         return self.reply(error.status, error.body(), lines.encode("ascii"), close=unread)
 
 

@@ -20,6 +20,7 @@ from tests.fakes.upstream import Gate, Pause, Script, Step, Upstream, event, hea
 from tests.fakes.upstream import chunk as http_chunk
 from tests.soak.proxies import (
     EVENTS,
+    Connection,
     answers,
     ask,
     at_most,
@@ -82,6 +83,16 @@ async def unread(clients: int) -> list[Line]:
     ]
 
 
+async def drip(connection: Connection) -> bytes:
+    """Send a byte now and then until there is an answer, and return that."""
+    reader, writer = connection
+    head = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
+    while not head.done():
+        writer.write(b"x")
+        await asyncio.wait([head], timeout=0.1)
+    return await head + await read_all(connection)
+
+
 async def drips(clients: int) -> list[Line]:
     """Send bodies, so many, a byte now and then."""
     limits = {"body_rate": 1000}
@@ -90,17 +101,8 @@ async def drips(clients: int) -> list[Line]:
             began = own_time()
             data = request(True, 9000)
             opened = [await send(made.url, data[:-8000]) for _ in range(clients)]
-
-            async def drip() -> None:
-                while True:
-                    for _, writer in opened:
-                        writer.write(b"x")
-                    await asyncio.sleep(0.1)
-
-            task = asyncio.create_task(drip())
-            got = await asyncio.gather(*map(read_all, opened))
+            got = await asyncio.gather(*map(drip, opened))
             took = (own_time() - began) * 1e3
-            task.cancel()
             there = len(chats_of(server))
     late = sum(one.startswith(b"HTTP/1.1 408 ") for one in got)
     return [
