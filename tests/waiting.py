@@ -37,3 +37,13 @@ def block_until(
     while not condition():
         assert time.monotonic() < end, f"not within {seconds:g} s: {what()}"
         time.sleep(0.005)
+
+
+async def read_until(read: Callable[[], Awaitable[bytes]], part: bytes, times: int = 1) -> bytes:
+    """Return what `read` gives until `part` has come so often; fail if it ends before."""
+    data = b""
+    while data.count(part) < times:
+        piece = await read()
+        assert piece, f"it ended before {part!r} had come {times} times: {data[-500:]!r}"
+        data += piece
+    return data

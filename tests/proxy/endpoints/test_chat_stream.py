@@ -32,7 +32,7 @@ from tests.fakes.upstream import (
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, envelope, raw
 from tests.proxy.endpoints.test_chat_body import BROKEN
 from tests.proxy.upstream.trials import pass_trial
-from tests.waiting import until
+from tests.waiting import read_until, until
 from wellspoken.proxy.upstream.link import response as link
 
 WORDS = ["Hello", " wide", " world"]
@@ -60,10 +60,10 @@ def errors(data: bytes) -> list[dict[str, Any]]:
     return found
 
 
-async def read_until(response: ClientResponse, word: str) -> bytes:
+async def read_word(response: ClientResponse, word: str) -> bytes:
     """Read until a piece of content has come."""
     data = b""
-    while word not in "".join(texts(data)):
+    while word not in "".join(texts(data.rpartition(b"\n")[0])):
         more = await response.content.readany()
         assert more, data
         data += more
@@ -103,7 +103,7 @@ async def test_each_events_text_is_there_before_the_next_is_sent(
     async with await proxy.chat(stream=True) as response:
         got = b""
         for word, gate in zip(WORDS, gates, strict=True):
-            got += await read_until(response, word)
+            got += await read_word(response, word)
             await gate.reached.wait()
             gate.open()
         got += await response.read()
@@ -192,10 +192,14 @@ async def test_the_heartbeat_goes_on_between_events(
     gate = Gate()
     upstream.scripts = [stream(*EVENTS[:2], gate, *EVENTS[2:], DONE)]
     proxy = await start_proxy(upstream, timeouts={"heartbeat": 0.1})
-    data = b""
     async with await proxy.chat(stream=True) as response:
-        while data.count(b": keepalive\n\n") < 2 or EVENTS[1] not in data:
-            data += await response.content.readuntil(b"\n\n")
+
+        async def read() -> bytes:
+            return await response.content.readuntil(b"\n\n")
+
+        data = await read_until(read, b": keepalive\n\n", 2)
+        if EVENTS[1] not in data:
+            data += await read_until(read, EVENTS[1])
         gate.open()
         data += await response.read()
     assert data.replace(b": keepalive\n\n", b"") == PLAIN
@@ -210,7 +214,7 @@ async def test_no_heartbeat_while_events_come(upstream: Upstream, start_proxy: S
     async with await proxy.chat(stream=True) as response:
         got = b""
         for word, gate in zip(WORDS, gates, strict=True):
-            got += await read_until(response, word)
+            got += await read_word(response, word)
             skip(60)
             await asyncio.sleep(0.01)
             gate.open()
@@ -353,7 +357,7 @@ async def test_the_upstream_is_closed_when_the_client_leaves(
     async with steady_clock() as clock:
         if phase == "streaming" and wants_stream:
             response = await task
-            await read_until(response, WORDS[0])
+            await read_word(response, WORDS[0])
             left = clock()
             response.close()
         else:

@@ -57,7 +57,7 @@ class Backend:
                     continue
                 size = left = int(head.partition(b"content-length:")[2].split()[0])
                 while left:
-                    left -= len(await reader.read(min(left, MB)))
+                    left -= len(await reader.readexactly(min(left, MB)))
                 async with self.came:
                     self.sizes.append(size)
                     self.came.notify_all()

@@ -47,7 +47,9 @@ def look(url: str, pid: int, calls: int) -> list[float]:
             connection.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
             said = b""
             while b'{"status":"ok"}' not in said:
-                said += connection.recv(65_536)
+                part = connection.recv(65_536)
+                assert part, f"closed behind {said!r}"
+                said += part
             took.append(min(time.perf_counter() - began, computed(pid) - before))
             time.sleep(0.005)
     return sorted(took)

@@ -15,10 +15,10 @@ from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Cut, Gate, Stall, Step, Upstream, event, stream, whole
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy, StartProxy, envelope
 from tests.proxy.endpoints.test_chat_body import PLAIN
-from tests.proxy.endpoints.test_chat_stream import EVENTS, read_until
+from tests.proxy.endpoints.test_chat_stream import EVENTS, read_word
 from tests.proxy.limits.clients import MakeClient, key_of
 from tests.proxy.limits.clients import client as client
-from tests.waiting import until
+from tests.waiting import read_until, until
 from wellspoken.proxy.limits.accounts import Account, Accounts
 from wellspoken.proxy.limits.quota import MINUTE
 
@@ -167,7 +167,7 @@ async def test_a_client_that_leaves_pays_what_was_made_so_far(
     upstream.script(CHAT, stream(*EVENTS[:3], Stall(), end=False))
     proxy, counted = await start(start_proxy, client, upstream, **QUOTA)
     answer = await proxy.chat(A, stream=True, max_tokens=500)
-    await read_until(answer, "wide")
+    await read_word(answer, "wide")
     assert counted.tokens > 500
     answer.close()
     await counted.ended()
@@ -367,9 +367,7 @@ async def test_a_stream_that_passes_pays_what_it_had(
     proxy, counted = await start(start_proxy, client, upstream, **QUOTA)
     answer = await proxy.chat(A, stream=True, oai_compat=False)
     if end.startswith("the client leaves"):
-        seen = b""
-        while seen.count(b'"x"') < LONG:
-            seen += await answer.content.readany()
+        await read_until(answer.content.readany, b'"x"', LONG)
         answer.close()
     else:
         with contextlib.suppress(ClientError):

@@ -28,7 +28,7 @@ from tests.fakes.upstream import (
 )
 from tests.proxy.conftest import CHAT, Proxy, StartProxy, raw
 from tests.proxy.endpoints.test_chat_body import BROKEN, PLAIN
-from tests.proxy.endpoints.test_chat_stream import EVENTS, WORDS, read_until
+from tests.proxy.endpoints.test_chat_stream import EVENTS, WORDS, read_word
 from tests.proxy.logs.logging_here import Written, logging_to, requests
 from tests.waiting import until
 from wellspoken.adapters.events import Fault
@@ -81,7 +81,7 @@ async def test_a_stream_has_a_first_token_and_repairs_have_names(
     proxy = await start_proxy(upstream)
     written.observe(proxy.service)
     async with await proxy.chat(stream=True) as response:
-        await read_until(response, WORDS[0])
+        await read_word(response, WORDS[0])
         began = perf_counter()
         await asyncio.sleep(0.1)
         waited = perf_counter() - began
@@ -213,7 +213,7 @@ async def test_a_client_that_leaves(
     await upstream.request()
     if phase == "streaming":
         response = await task
-        await read_until(response, WORDS[0])
+        await read_word(response, WORDS[0])
         response.close()
     else:
         task.cancel()
@@ -227,7 +227,7 @@ async def test_a_request_that_the_proxys_end_cuts_off(
     proxy = await start_proxy(upstream)
     written.observe(proxy.service)
     async with await proxy.chat(stream=True) as response:
-        await read_until(response, WORDS[0])
+        await read_word(response, WORDS[0])
         await proxy.service.stop()
         assert await outcome(written) == "info 499 stopped:streaming"
 
@@ -239,7 +239,7 @@ async def test_a_client_that_leaves_while_the_proxy_drains(
     proxy = await start_proxy(upstream)
     written.observe(proxy.service)
     async with await proxy.chat(stream=True) as response:
-        await read_until(response, WORDS[0])
+        await read_word(response, WORDS[0])
         proxy.service.state.draining = True
         response.close()
         assert await outcome(written) == "info 499 disconnected:streaming"

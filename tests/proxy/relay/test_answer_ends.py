@@ -23,6 +23,7 @@ from tests.fakes.upstream import (
     whole,
 )
 from tests.proxy.conftest import Proxy, StartProxy
+from tests.waiting import read_until
 from wellspoken.adapters.translate import StreamTranslator
 from wellspoken.proxy.relay.send import LARGE
 
@@ -164,9 +165,7 @@ async def test_content_never_waits_and_no_reason_comes_before_an_error(
     proxy = await start_proxy(upstream, adapter=adapter)
     data = {"model": "m", "prompt": "Hi", "n": n, "stream": True, "temperature": 1}
     async with proxy.session.post(proxy.url(PATH), json=data) as response:
-        found = b""
-        while found.count(b'"Hi"') < n:
-            found += await response.content.readany()
+        found = await read_until(response.content.readany, b'"Hi"', n)
         gate.open()
         found += await response.read()
     assert found.count(b'"error"') == 1 and b"[DONE]" not in found

@@ -26,6 +26,7 @@ from tests.conforming_completions import body as text_body
 from tests.fakes.upstream import DONE, Cut, Gate, Reset, Script, Stall, Upstream, stream, whole
 from tests.fold import chunks_of
 from tests.proxy.conftest import MESSAGES, Proxy, StartProxy
+from tests.waiting import read_until
 
 Json = dict[str, Any]
 CHAT, TOKENIZE, TEMPLATE = "/v1/chat/completions", "/tokenize", "/apply-template"
@@ -319,9 +320,7 @@ async def test_the_text_does_not_wait_for_the_count(start_proxy: StartProxy) -> 
         upstream.odd[TOKENIZE] = [gate, *whole({"count": 7})]
         proxy = await start_proxy(upstream, adapter="vllm")
         async with await proxy.chat(**OPTIONS) as response:
-            found = b""
-            while b'"content":"Hi"' not in found:
-                found += await response.content.readany()
+            found = await read_until(response.content.readany, b'"content":"Hi"')
             await gate.reached.wait()
             assert b"prompt_tokens" not in found
             gate.open()

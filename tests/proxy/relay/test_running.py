@@ -11,7 +11,7 @@ from tests.corpus import FIXTURES
 from tests.fakes.upstream import DONE, Gate, Upstream, event, stream
 from tests.fold import chunks_of
 from tests.proxy.conftest import StartProxy
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, read_until
 
 Json = dict[str, Any]
 COUNTED = (FIXTURES / "chat/vllm/0.32.0-chat_stream_continuous_usage.sse").read_bytes()
@@ -98,8 +98,8 @@ async def test_progress_comes_before_the_first_word(
         data = b""
         if comes:
             async with asyncio.timeout(SECONDS):
-                while data.count(b"prompt_progress") < len(told(PROGRESS, "prompt_progress")):
-                    data += await response.content.readany()
+                awaited = len(told(PROGRESS, "prompt_progress"))
+                data = await read_until(response.content.readany, b"prompt_progress", awaited)
         end.open()
         data += await response.read()
     expected = told(PROGRESS, "prompt_progress") if comes else []

@@ -30,7 +30,7 @@ from tests.fold import fold_completion, payloads
 from tests.proxy.conftest import MESSAGES, Proxy, StartProxy, envelope
 from tests.proxy.endpoints.test_completions import answered, post
 from tests.proxy.upstream.trials import pass_trial
-from tests.waiting import until
+from tests.waiting import read_until, until
 from wellspoken.proxy.relay.answer import Relay
 
 Json = dict[str, Any]
@@ -91,9 +91,8 @@ async def test_choices_first_appear_in_order_whichever_is_faster(
     await upstream.request(1)
     gates[0].open()
     async with await asking as response:
-        data = b""
-        while b'"text":"y"' not in data:  # what waited comes as soon as choice 0 has appeared
-            data += await response.content.readany()
+        # What waited comes as soon as choice 0 has appeared.
+        data = await read_until(response.content.readany, b'"text":"y"')
         assert data.index(b'"text":"a"') < data.index(b'"text":"x"')
         gates[1].open()
         data += await response.read()
@@ -198,9 +197,7 @@ async def test_a_failure_in_the_middle_of_a_stream_is_its_last_event(
     monkeypatch.setenv("BACKEND_KEY", SECRET)
     proxy = await start_proxy(upstream, adapter="llamacpp", key="env:BACKEND_KEY")
     async with await post(proxy, n=2, stream=True) as response:
-        data = b""
-        while data.count(b'"text":"') < 2:
-            data += await response.content.readany()
+        data = await read_until(response.content.readany, b'"text":"', 2)
         gate.open()
         data += await response.read()
     assert response.status == 200
@@ -223,9 +220,7 @@ async def test_the_error_event_is_not_lost_to_a_part_that_has_news_at_the_same_m
     upstream.scripts = [failing, *[others] * 7]
     proxy = await start_proxy(upstream, adapter="llamacpp")
     async with await post(proxy, n=8, stream=True) as response:
-        data = b""
-        while data.count(b'"text":"') < 8:
-            data += await response.content.readany()
+        data = await read_until(response.content.readany, b'"text":"', 8)
         gate.open()
         data += await response.read()
     assert [x["message"] for x in errors(data)] == ["no"]

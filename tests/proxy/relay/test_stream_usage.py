@@ -13,6 +13,7 @@ from tests.conforming import MODEL, chunk, finish, role, sse
 from tests.fakes.upstream import DONE, Gate, Script, Stall, Step, Upstream, event, stream, whole
 from tests.fold import fold
 from tests.proxy.conftest import CHAT, Proxy, StartProxy
+from tests.waiting import read_until
 from wellspoken.adapters.events import Usage
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.upstream.refusals import MOST_IN_VAIN
@@ -299,8 +300,7 @@ async def test_a_client_that_leaves_has_used_what_was_seen(
     over, calls = asyncio.Event(), observed(proxy)
     proxy.service.hooks.observers.append(lambda *_: over.set())
     response = await proxy.chat(stream=True)
-    while b"Is it" not in await response.content.readline():
-        pass
+    await read_until(response.content.readline, b"Is it")
     response.close()
     async with asyncio.timeout(60):
         await over.wait()
@@ -317,8 +317,7 @@ async def test_a_client_that_leaves_has_used_the_choices_asked_for_one_by_one_to
     proxy.service.hooks.observers.append(lambda *_: over.set())
     response = await proxy.chat(stream=True, n=2)
     for _ in range(2):
-        while b"Is it" not in await response.content.readline():
-            pass
+        await read_until(response.content.readline, b"Is it")
     response.close()
     async with asyncio.timeout(60):
         await over.wait()
