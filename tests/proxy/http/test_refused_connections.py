@@ -5,8 +5,6 @@ Mutants: a connection that is closed right behind its answer; one that reads no 
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.fakes.upstream import Upstream
@@ -37,10 +35,10 @@ REFUSED: dict[str, tuple[bytes, int]] = {
 
 
 @pytest.fixture
-async def proxy(upstream: Upstream, start_proxy: StartProxy) -> Proxy:
-    """A proxy that waits for little."""
-    timeouts: dict[str, Any] = {"client_body": 0.2, "client_header": 0.2}
-    return await start_proxy(upstream, timeouts=timeouts)
+async def proxy(upstream: Upstream, start_proxy: StartProxy, status: int) -> Proxy:
+    """A proxy that waits for little, where something is to be late."""
+    late = {"client_body": 0.2, "client_header": 0.2} if status == 408 else {}
+    return await start_proxy(upstream, timeouts=late)
 
 
 @pytest.mark.parametrize(("beginning", "status"), REFUSED.values(), ids=REFUSED)

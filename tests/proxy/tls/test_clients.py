@@ -25,6 +25,7 @@ from tests.proxy.endpoints.test_chat_stream import EVENTS
 from tests.proxy.lifecycle.test_reload_watching import mounted, watched
 from tests.waiting import until
 from wellspoken.proxy.cli.main import main
+from wellspoken.proxy.http import connection
 
 _START = """
 import socket, sys
@@ -294,6 +295,31 @@ async def test_who_says_nothing_is_let_go(authority: Authority, upstream: Upstre
         writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert not await reader.read()
         writer.close()
+
+
+async def test_who_is_refused_while_it_sends_has_the_answer(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the writing side cannot be closed alone: the connection stays until the client goes."""
+    monkeypatch.setattr(connection, "REFUSED_SECONDS", 600.0)
+    pair = authority.sign("server")
+    flags: dict[str, object] = {
+        "server": {"listen": "127.0.0.1:0"},
+        "backend": [{"url": "http://127.0.0.1:9", "adapter": "openai"}],
+        "tls": {"certificate": str(pair.certificate), "key": str(pair.key)},
+    }
+    async with watched(None, flags) as it:
+        host, port = await it.service.start()
+        reader, writer = await asyncio.open_connection(
+            host, port, ssl=trust(authority), server_hostname="localhost"
+        )
+        writer.write(b"GET /livez HTTP/1.1\r\nX: " + b"x" * 100_000)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 431 ")
+        for _ in range(16):
+            writer.write(b"x" * 1_000_000)
+            await writer.drain()
+        writer.close()
+        await until(lambda: not it.service.listener.connections)
 
 
 async def test_a_handshake_has_a_deadline(
