@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests.bench import store_loss
 from tests.bench.store_check import Line, exit_code, table
 from tests.soak import __main__ as soak
-from tests.soak import ends
+from tests.soak import ends, kills
 from tests.soak.proxies import at_most, exactly, is_whole
 
 
@@ -36,6 +39,18 @@ def test_times_break_nothing_on_a_busy_machine_alone(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(soak, "sections", lambda short: {"livez": slow})
     assert soak.main(["--short", "--only", "livez"]) == 0
     assert soak.main(["--only", "livez"]) == 1
+
+
+def test_so_does_the_age_of_what_a_kill_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        Line("kill", "sqlite", "oldest", 300.0, "ms", "<=", 50.0, True),
+        Line("kill", "sqlite", "doubled", 0, "", "==", 0, True),
+    ]
+    monkeypatch.setattr(store_loss, "kill", lambda *given: lines)
+    assert exit_code(kills.stored(2)) == 0
+    assert soak.main(["--only", "kills"]) == 1
+    lines[1] = replace(lines[1], value=1)
+    assert exit_code(kills.stored(2)) == 1
 
 
 def test_what_is_no_whole_answer_is_none() -> None:
