@@ -36,7 +36,7 @@ class Progress:
     def say(self, what: str) -> None:
         """Print what is done from now on."""
         self._now = what
-        print(f"[{time.monotonic() - self._began:3.0f} s] {what}", flush=True)
+        self._print(what)
 
     def note(self, what: str) -> None:
         """Have this printed as what is done, the next time that it is due."""
@@ -49,4 +49,8 @@ class Progress:
 
     def _repeat(self) -> None:
         while not self._ended.wait(EVERY):
-            self.say(self._now)
+            if what := self._now:
+                self._print(what)
+
+    def _print(self, what: str) -> None:
+        print(f"[{time.monotonic() - self._began:3.0f} s] {what}", flush=True)
