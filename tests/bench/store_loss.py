@@ -28,6 +28,7 @@ from tests.bench.store_check import (
 from tests.bench.store_engines import Engine, Place
 from tests.bench.store_load import Load, Upstream, upstream
 from tests.bench.store_proxy import Proxy, configured, proxy
+from tests.waiting import SECONDS
 
 WINDOW = 50.0
 """Milliseconds of acknowledged answers that `async` durability may lose to a kill."""
@@ -46,7 +47,7 @@ async def asked(url: str, path: bytes) -> str:
     return "" if answer.startswith(b"HTTP/1.1 200") else answer.decode("utf-8", "replace")
 
 
-async def ready(url: str, path: bytes = b"/readyz", seconds: float = 30.0) -> None:
+async def ready(url: str, path: bytes = b"/readyz", seconds: float = SECONDS) -> None:
     """Wait until that is answered with status 200. Raises LoadError with what it says instead."""
     until = time.monotonic() + seconds
     while reason := await asked(url, path):

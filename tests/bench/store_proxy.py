@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.process import START_SECONDS, StartError, pinned
+from tests.waiting import SECONDS
 
 _LISTENS = re.compile(r"listens on (http://\S+)")
 
@@ -73,7 +74,7 @@ class Proxy:
         """Ask it to end."""
         os.kill(self.pid, signal.SIGTERM)
 
-    async def ended(self, seconds: float = 60.0) -> int:
+    async def ended(self, seconds: float = SECONDS) -> int:
         """Wait for its end; return the exit code. Raises StartError if it takes too long."""
         until = time.monotonic() + seconds
         while (code := self.process.poll()) is None:

@@ -33,6 +33,7 @@ from tests.soak.proxies import (
     read_all,
     request,
     send,
+    settle_inflight,
     write_config,
 )
 from tests.waiting import until
@@ -170,7 +171,7 @@ async def one_client(requests: int) -> list[Line]:
             gate.open()
             got = await asyncio.gather(*asked)
             good = sum(map(is_whole, await asyncio.gather(*others)))
-            free = await inflight(made.url)
+            free = await settle_inflight(made.url)
     refused = sum(one.startswith(b"HTTP/1.1 429 ") for one in got)
     return [
         exactly("one client", f"429s of {requests} at per_client = 8", refused, requests - share),
@@ -202,7 +203,7 @@ async def budget(requests: int) -> list[Line]:
             held = len(chats_of(server))
             gate.open()
             got = await asyncio.gather(*asked)
-            free = await inflight(made.url)
+            free = await settle_inflight(made.url)
     refused = [one for one in got if one.startswith(b"HTTP/1.1 503 ")]
     again = sum(b"\r\nretry-after: " in one.lower() for one in refused)
     return [

@@ -23,13 +23,13 @@ from tests.soak.proxies import (
     chat,
     descriptors,
     exactly,
-    inflight,
     is_whole,
     request,
     send,
+    settle_inflight,
     write_config,
 )
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 AT_ONCE = 16
 ABORTED = 0.3
@@ -86,16 +86,8 @@ async def _load(running: Proxy, requests: int, rng: random.Random) -> int:
 
 async def _settle(running: Proxy, server: Upstream) -> float:
     """Wait until nothing is open but what asks for it; return what counts as open besides."""
-    await until(lambda: not server.connections, "the backend's connections idle out", 30)
-
-    async def is_idle() -> bool:
-        return await inflight(running.url) == 0
-
-    try:
-        await until(is_idle, seconds=30)
-    except AssertionError:
-        pass
-    return await inflight(running.url)
+    await until(lambda: not server.connections, "the backend's connections idle out")
+    return await settle_inflight(running.url)
 
 
 async def disconnects(count: int) -> list[Line]:
@@ -112,10 +104,10 @@ async def disconnects(count: int) -> list[Line]:
                         await reader.readuntil(b"data: ")
                     left = own_time()
                     writer.transport.abort()
-                    async with asyncio.timeout(60):
+                    async with asyncio.timeout(SECONDS):
                         await there.closed.wait()
                     waits.append((there.closed_at - left) * 1e3)
-                still = await inflight(running.url)
+                still = await settle_inflight(running.url)
     middle, slow = quantile(waits, 0.5), quantile(waits, 0.99)
     return [
         exactly("disconnects", f"closed of {count}", len(waits), count),

@@ -23,11 +23,11 @@ from tests.soak.proxies import (
     chat,
     chats_of,
     exactly,
-    inflight,
     is_whole,
     read_all,
     request,
     send,
+    settle_inflight,
     write_config,
 )
 from tests.waiting import until
@@ -126,7 +126,7 @@ async def slow_readers(clients: int) -> list[Line]:
                 for _, writer in sent:
                     writer.transport.abort()
                 await until(lambda: not server.connections, "the backend hears of it")
-                still = await inflight(running.url)
+                still = await settle_inflight(running.url)
     return [
         at_most("slow readers", f"held for each of {clients}", held, "MB", PER_READER_MB),
         exactly("slow readers", "requests that count as open, once they left", still, 0),

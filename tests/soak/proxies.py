@@ -8,6 +8,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.bench.store_check import Line
 from tests.conforming import MODEL, chunk, finish, role
 from tests.fakes.upstream import DONE, Request, Script, Step, Upstream, event, stream, whole
 from tests.proxy.conftest import CHAT
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, until
 
 EVENTS = [event(role()), *(event(chunk({"content": f"{n} "})) for n in range(8)), event(finish())]
 
@@ -141,6 +142,20 @@ async def metric(url: str, name: str) -> float:
 async def inflight(url: str) -> float:
     """Return how many requests the proxy has open beside the one that asks."""
     return await metric(url, "wellspoken_inflight_requests") - 1
+
+
+async def settle_inflight(url: str) -> float:
+    """Wait until no request counts as open; return what does for minutes, which should be 0.
+
+    One is open for a moment after its client, or its backend, has seen its end.
+    """
+    with suppress(AssertionError):
+        await until(lambda: _is_idle(url))
+    return await inflight(url)
+
+
+async def _is_idle(url: str) -> bool:
+    return await inflight(url) == 0
 
 
 def descriptors(pid: int) -> int:
