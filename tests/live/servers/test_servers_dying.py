@@ -19,6 +19,7 @@ from tests.live.clients.serving import running_proxy
 from tests.live.servers.conftest import InFront, Proxy, Servers
 from tests.waiting import SECONDS, until
 from wellspoken.engine import shim
+from wellspoken.proxy.upstream import ejection
 
 CLIENTS = 16
 DEATHS = 4
@@ -48,8 +49,13 @@ async def more_answers(load: Load, server: str, count: int) -> None:
 
 
 async def test_a_flapping_server_is_left_alone_longer_each_time(
-    servers: Servers, in_front: InFront, caplog: pytest.LogCaptureFixture
+    servers: Servers,
+    in_front: InFront,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Each death is soon after the return before it, however long the machine stands still between.
+    monkeypatch.setattr(ejection, "SOON", 1000.0)
     running = await servers(3)
     urls = [each.url for each in running]
     flapping = running[0]
