@@ -19,6 +19,7 @@ import json
 import socket
 import ssl
 import struct
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -365,13 +366,26 @@ class Upstream:
     async def refuse(self) -> None:
         """Stop listening and drop every connection; connects to the port are refused then."""
         if self._server is not None:
+            await self._see_newcomers(self._server)
             self._server.close()
             for connection in list(self.connections):
                 if connection.transport is not None:
                     connection.ended_here = True
                     connection.transport.abort()
+            if sys.version_info >= (3, 13):
+                self._server.abort_clients()  # also one in the middle of a handshake
             await self._server.wait_closed()
             self._server = None
+
+    async def _see_newcomers(self, server: asyncio.Server) -> None:
+        """Accept no more, and let those that were accepted be among the connections.
+
+        asyncio loses them where a server is closed at this moment, or waits for their end (3.13).
+        """
+        for each in server.sockets:
+            asyncio.get_running_loop().remove_reader(each.fileno())
+        for _ in range(2):  # a task begins a connection, and the protocol is told one step later
+            await asyncio.sleep(0)
 
     async def listen(self) -> None:
         """Start to listen, on the old port if there was one."""
