@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tests.clock import steady_clock
 from tests.faults.clients import Load, Record
 from tests.faults.fronts import Front
 from tests.faults.servers import Server, serve
@@ -68,14 +69,22 @@ async def measure(front: Front, plan: Plan, model: Path, folder: Path) -> Measur
             await asyncio.sleep(plan.warm)
             load.record = Record()
             begin = time.monotonic()
-            await _follow(plan, servers, begin)
+            await _follow(plan, servers)
             took = time.monotonic() - begin
             await load.stop(PATIENCE)
     return Measured(load.record, took, [server.name for server in servers])
 
 
-async def _follow(plan: Plan, servers: Sequence[Server], begin: float) -> None:
-    for fault in plan.faults:
-        await asyncio.sleep(begin + fault.at * plan.seconds - time.monotonic())
-        await getattr(servers[fault.server], fault.what)()
-    await asyncio.sleep(begin + plan.seconds - time.monotonic())
+async def _follow(plan: Plan, servers: Sequence[Server]) -> None:
+    """Let happen what is planned; for as long as nothing runs here no time passes."""
+    async with steady_clock() as now:
+        begin = now()
+
+        async def wait(part: float) -> None:
+            while (left := begin + part * plan.seconds - now()) > 0:
+                await asyncio.sleep(left)
+
+        for fault in plan.faults:
+            await wait(fault.at)
+            await getattr(servers[fault.server], fault.what)()
+        await wait(1)

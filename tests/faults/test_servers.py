@@ -89,7 +89,7 @@ async def _seconds_to_use(server: Server, cpu: float) -> float:
 
 
 async def test_a_run_is_measured_and_shown(tiny_model: Path, tmp_path: Path) -> None:
-    # A second without an answer, of which the machine may take a part.
+    # A second without an answer.
     faults = (Fault(0.2, 1, "kill"), Fault(0.4, 0, "pause"), Fault(0.8, 0, "resume"))
     plan = Plan(2.5, 4, (ALL_OF_IT, 0.5), faults, warm=0.1)
     measured = await measure(Front("none", "none", nothing), plan, tiny_model, tmp_path)
