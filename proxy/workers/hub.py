@@ -256,6 +256,7 @@ async def spawn_worker(index: int, hub: Hub) -> Worker:
     in the current directory from standing in for a module.
     """
     ours, theirs = socket.socketpair()
+    process: Process | None = None
     try:
         with theirs:
             passed = [each.fileno() for each in (theirs, *hub.sockets)]
@@ -267,7 +268,9 @@ async def spawn_worker(index: int, hub: Hub) -> Worker:
             )
         channel: Channel[ToParent] = await Channel.over(ours, decode_to_parent)
     except BaseException:
-        ours.close()
+        ours.close()  # at which a worker ends by itself
+        if process is not None:
+            await process.wait()  # nobody else knows of it
         raise
     worker = Worker(index, process, channel, hub)
     hub.workers.add(worker)

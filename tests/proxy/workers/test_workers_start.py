@@ -22,6 +22,7 @@ from wellspoken.proxy import workers
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config import Config, ConfigSource, load
 from wellspoken.proxy.workers import port as module
+from wellspoken.proxy.workers.channel import Channel
 from wellspoken.proxy.workers.hub import Hub, spawn_worker
 from wellspoken.proxy.workers.port import Port
 
@@ -235,6 +236,27 @@ async def test_one_that_is_killed_when_it_has_just_ended_keeps_its_exit_code(
     noticed.set()
     assert await worker.wait() == 3
     worker.kill()  # nor does it fail later
+
+
+async def test_one_that_nobody_wants_before_it_was_spoken_to_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What nobody waits for would be found by whoever ends next, or by the loop's own end."""
+    reached = asyncio.Event()
+
+    async def hang(*_: object) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Channel, "over", hang)
+    others = set(children(os.getpid()))
+    spawning = asyncio.create_task(spawn_worker(0, Hub(config_for())))
+    await reached.wait()
+    assert set(children(os.getpid())) - others
+    spawning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+    assert not set(children(os.getpid())) - others
 
 
 async def test_a_program_that_is_not_there_is_the_end(
