@@ -18,6 +18,7 @@ import uvloop
 from tests.engine import processes
 from tests.engine.scripted import Host
 from tests.waiting import block_until, until
+from wellspoken.engine import child as children
 from wellspoken.engine import shim
 from wellspoken.engine import supervisor as module
 from wellspoken.engine.failure import EngineError, NotReady
@@ -41,8 +42,12 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let restarts follow each other without a pause that people would want."""
+    """Let restarts follow each other, and reads of the log, without a pause people would want.
+
+    A read that is late, and rests for three times as long, meets the next phase when it is over.
+    """
     monkeypatch.setattr(module, "BACKOFF", (0.02, 0.1))
+    monkeypatch.setattr(children, "REST", 0.0)
 
 
 def commands(root: Path) -> dict[int, list[str]]:
