@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -151,13 +152,13 @@ async def test_a_postgres_that_hangs(
     await until(are_there)  # where a transaction was late, there is no connection for a moment
     try:
         for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
+            send(pid, signal.SIGSTOP)
         await load.go_on()  # also who asked before: nobody waits for the end of the hang
         await until(lambda: some_in_spool(proxy))
     finally:
         monkeypatch.setattr(failover, "INSERT_SECONDS", 60.0)  # it may be slow, and hangs no more
         for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
+            send(pid, signal.SIGCONT)
     await load.go_on()
     await load.end()
     await checked(proxy, postgres, url, load)
@@ -218,6 +219,12 @@ async def test_a_wrong_password_is_one_line_and_no_end(
     assert "password" in answer["store"]
     assert [each.levelname for each in caplog.records if "stored" in each.message] == ["ERROR"]
     assert "canary" not in caplog.text + str(answer) + str(response.headers)
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process, unless it has just ended."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def backends(postgres: Server, url: str) -> list[int]:
