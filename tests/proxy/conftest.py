@@ -24,8 +24,11 @@ from wellspoken.proxy.lifecycle.build import build
 from wellspoken.proxy.lifecycle.signals import ALL
 from wellspoken.proxy.server import Service
 from wellspoken.proxy.store import completions, failover, queue
+from wellspoken.proxy.upstream import context_lengths, detector
 
 SECONDS = 600  # a test that hangs fails after this long
+PROBE = 60.0
+"""Seconds that a backend has to answer a question, in place of two: a machine may stand still."""
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -58,6 +61,15 @@ def patient_store() -> Iterator[None]:
             patch.setattr(failover, name, 300.0)
         for name in ("OPEN_SECONDS", "READY_SECONDS"):
             patch.setattr(completions, name, 300.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_questions() -> Iterator[None]:
+    """Let the questions to a backend that have a limit of their own be as late; likewise."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (detector, context_lengths):
+            patch.setattr(module, "SECONDS", PROBE)
         yield
 
 
@@ -168,6 +180,7 @@ def start_proxy(aiohttp_client: AiohttpClient) -> StartProxy:
             for one in upstreams
         ]
         tables["server"] = {"listen": "127.0.0.1:0", **tables["server"]}
+        tables["timeouts"] = {"probe": PROBE, **tables["timeouts"]}
         service = build(load(None, {**tables, "backend": backends}, {}))
         client: TestClient[Any, Any] = await aiohttp_client(ProxyServer(service))
         assert client.port is not None

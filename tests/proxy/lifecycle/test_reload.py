@@ -12,7 +12,7 @@ import pytest
 from tests.clock import own_time
 from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Gate, Request, Upstream, stream, whole
-from tests.proxy.conftest import CHAT, StartProxy, raw
+from tests.proxy.conftest import CHAT, PROBE, StartProxy, raw
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.endpoints.test_chat_stream import EVENTS
 from tests.proxy.upstream.trials import pass_trial
@@ -38,7 +38,9 @@ def table(upstream: Upstream, **more: Any) -> Table:
 def config(*backends: Table, **tables: Any) -> Config:
     """Return a configuration like that of `start_proxy`."""
     server = {"listen": "127.0.0.1:0", **tables.pop("server", {})}
-    return load(None, {**tables, "server": server, "backend": backends}, {})
+    timeouts = {"probe": PROBE, **tables.pop("timeouts", {})}
+    given = {**tables, "server": server, "timeouts": timeouts, "backend": backends}
+    return load(None, given, {})
 
 
 def named(service: Service) -> dict[str, Target]:

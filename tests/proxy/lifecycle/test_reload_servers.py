@@ -12,7 +12,7 @@ import pytest
 
 from tests.conforming import body, chunk, finish, role
 from tests.fakes.upstream import DONE, Gate, Upstream, event, stream, whole
-from tests.proxy.conftest import Proxy, StartProxy
+from tests.proxy.conftest import PROBE, Proxy, StartProxy
 from tests.proxy.upstream.trials import pass_trial
 from tests.waiting import until
 from wellspoken.proxy.config import Config, load
@@ -22,7 +22,7 @@ from wellspoken.proxy.upstream.target import Target
 OK: Final = whole(body())
 BUSY: Final = whole({"error": {"message": "busy"}}, status=503)
 UNSEEN: Final = {"interval": 0, "failures": 2, "pause": 50}
-KEPT: Final = {"upstream_keep_alive": 3600}
+KEPT: Final = {"upstream_keep_alive": 3600, "probe": PROBE}
 
 
 @pytest.fixture

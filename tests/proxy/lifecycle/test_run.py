@@ -115,6 +115,7 @@ async def test_the_banner_waits_for_the_store(upstream: Upstream, tmp_path: Path
     upstream.script("/v1/models", whole({"data": [{"id": "tiny"}]}))
     flags = {
         "server": {"listen": "127.0.0.1:0"},
+        "timeouts": {"probe": 60},
         "backend": [{"url": upstream.url, "adapter": "openai"}],
         "store": {"path": str(tmp_path / "store.db")},
     }
@@ -137,6 +138,7 @@ async def test_a_store_that_fails_hides_no_model(upstream: Upstream, tmp_path: P
     (tmp_path / "store.db").write_bytes(b"this is no database" * 100)
     flags = {
         "server": {"listen": "127.0.0.1:0"},
+        "timeouts": {"probe": 60},
         "backend": [{"url": upstream.url, "adapter": "openai"}],
         "store": {"path": str(tmp_path / "store.db")},
     }

@@ -155,7 +155,8 @@ async def test_a_span_has_the_listed_name(upstream: Upstream, start_traced: Star
 async def running(upstream: Upstream) -> AsyncIterator[tuple[str, aiohttp.ClientSession]]:
     """Serve in front of one server as the program does; give the URL and a session."""
     backend = {"url": upstream.url, "adapter": "vllm"}
-    made = Running(load(None, {"server": {"listen": "127.0.0.1:0"}, "backend": [backend]}, {}))
+    tables = {"server": {"listen": "127.0.0.1:0"}, "timeouts": {"probe": 60}}
+    made = Running(load(None, {**tables, "backend": [backend]}, {}))
     url = await made.url()
     try:
         async with aiohttp.ClientSession() as session:

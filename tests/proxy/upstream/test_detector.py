@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +24,9 @@ from wellspoken.proxy.upstream import detector as detect
 from wellspoken.proxy.upstream.detector import Detector
 from wellspoken.proxy.upstream.target import Target
 
-SECONDS = detect.SECONDS  # before the fixture below
+SECONDS = detect.SECONDS  # before the fixtures
 PATHS = [path for paths in ROUNDS for path in paths]
 CAPTURED = Path(__file__).parents[2] / "fixtures" / "detection"
-
-
-@pytest.fixture(autouse=True)
-def patient() -> Iterator[None]:
-    """Let no question be late because the machine is."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(detect, "SECONDS", 60.0)
-        yield
-
-
-@pytest.fixture
-def start_proxy(start_proxy: StartProxy) -> StartProxy:
-    """Start a proxy whose questions have as long, unless the test says otherwise."""
-
-    async def start(*upstreams: Any, **more: Any) -> Proxy:
-        timeouts = {"probe": 60.0, **more.pop("timeouts", {})}
-        return await start_proxy(*upstreams, timeouts=timeouts, **more)
-
-    return start
 
 
 def play(upstream: Upstream, name: str) -> None:

@@ -22,9 +22,7 @@ from tests.proxy.upstream.test_detector import (
     chat,
     detector_of,
     everywhere,
-    patient,
     play,
-    start_proxy,
     target_of,
 )
 from tests.waiting import until
@@ -34,8 +32,6 @@ from wellspoken.adapters.servers.known.vllm import VLLM
 from wellspoken.adapters.servers.registry import GENERAL
 from wellspoken.proxy.config import load
 from wellspoken.proxy.upstream import detector as detect
-
-__all__ = ["patient", "start_proxy"]  # fixtures
 
 LOADING = whole({"error": {"message": "Loading model"}}, 503, headers=[("Server", "llama.cpp")])
 

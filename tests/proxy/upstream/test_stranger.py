@@ -13,10 +13,8 @@ import pytest
 from tests.fakes.upstream import Step, Upstream, whole
 from tests.ports import free_port
 from tests.proxy.conftest import CHAT, Proxy, StartProxy
-from tests.proxy.upstream.test_detector import PATHS, everywhere, patient, start_proxy
+from tests.proxy.upstream.test_detector import PATHS, everywhere
 from tests.waiting import until
-
-__all__ = ["patient", "start_proxy"]  # fixtures
 
 NOT_FOUND = whole(b"<html>404</html>", 404, "text/html", [("Server", "nginx/1.22.1")])
 REFUSED = whole({"error": {"message": "messages is required"}}, 400)
