@@ -149,6 +149,8 @@ class Load:
                 client = None
             if end != "whole" and not self._stops:
                 await asyncio.sleep(AGAIN)
+        if client is not None:
+            client.close()
 
     def _note(self, client: Asker | None, streams: bool, begin: float, error: str) -> End:
         answer = client.came if client is not None else b""

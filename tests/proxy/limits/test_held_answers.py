@@ -88,6 +88,7 @@ async def test_tokens_keep_it_going_until_the_total(
     proxy = await start_proxy(upstream, timeouts=timeouts)
 
     async def go_on() -> None:  # a token may come each time
+        await upstream.request()  # or the time to connect would be over
         while True:
             await asyncio.sleep(0.05)
             skip(10.0)
