@@ -15,7 +15,7 @@ from pytest_aiohttp import AiohttpClient
 from tests.conforming import MODEL
 from tests.fakes.llamacpp import LlamaCpp
 from tests.fakes.upstream import DONE, Upstream, stream, whole
-from tests.proxy.conftest import CHAT, MESSAGES, Proxy, ProxyServer, envelope, raw
+from tests.proxy.conftest import CHAT, MESSAGES, PROBE, Proxy, ProxyServer, envelope, raw
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.endpoints.test_chat_stream import EVENTS
 from wellspoken.proxy import routes
@@ -42,6 +42,7 @@ def guarded(aiohttp_client: AiohttpClient, monkeypatch: pytest.MonkeyPatch) -> G
             "server": {"listen": "127.0.0.1:0"},
             "backend": [{"adapter": "openai", "url": upstream.url, **more}],
             "auth": {"keys": ("env:CLIENT_KEYS",) if keys is None else keys},
+            "timeouts": {"probe": PROBE},
         }
         service = build(load(None, tables, {}))
         client: TestClient[Any, Any] = await aiohttp_client(ProxyServer(service))

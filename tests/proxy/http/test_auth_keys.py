@@ -22,7 +22,7 @@ from tests.conforming import MODEL
 from tests.fakes.upstream import DONE, Gate, Upstream, stream, whole
 from tests.proxy.cli.test_cli import COMMAND
 from tests.proxy.cli.test_cli import configs as configs
-from tests.proxy.conftest import CHAT, MESSAGES
+from tests.proxy.conftest import CHAT, MESSAGES, PROBE
 from tests.proxy.endpoints.test_chat_stream import EVENTS
 from tests.proxy.lifecycle.test_run import Running
 from tests.waiting import until
@@ -145,6 +145,7 @@ def served(upstream: Upstream, *keys: str) -> Running:
         "server": {"listen": "127.0.0.1:0"},
         "backend": [{"url": upstream.url, "adapter": "openai"}],
         "auth": {"keys": keys},
+        "timeouts": {"probe": PROBE},
     }
     return Running(load(None, tables, {}))
 
