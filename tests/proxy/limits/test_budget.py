@@ -122,6 +122,7 @@ async def test_a_body_without_room_waits_and_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     announced: bool,
 ) -> None:
+    monkeypatch.setattr(budget, "PATIENCE", 60.0)
     gate = Gate()
     upstream.scripts = [[gate, *whole(PLAIN)], whole(PLAIN)]
     proxy = await start_proxy(upstream, limits=ROOM)

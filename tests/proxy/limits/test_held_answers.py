@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from aiohttp import ClientPayloadError
 
-from tests.clock import skip
+from tests.clock import hurry, skip
 from tests.fakes.upstream import Pause, Script, Step, Upstream, chunk, event, head
 from tests.proxy.conftest import Proxy, StartProxy, envelope
 from tests.proxy.limits.test_held import piece
+from tests.waiting import until
 
 
 def endless(*beginning: bytes, again: bytes, kind: str = "text/event-stream") -> Script:
@@ -56,10 +57,12 @@ async def test_a_stream_has_to_bring_tokens(
     limited, other = "first_token_stream", "between_tokens"
     if begun:
         limited, other = other, limited
-    proxy = await start_proxy(upstream, timeouts={limited: 0.4, other: 60.0})
-    error = await end_of(proxy)
+    proxy = await start_proxy(upstream, timeouts={limited: 60.0, other: 3600.0})
+    asking = asyncio.create_task(end_of(proxy))
+    await until(lambda: upstream.sent)  # its head is no longer waited for
+    error = await hurry(asking)
     assert error["code"] == "backend_timeout"
-    assert f"timeouts.{limited}" in error["message"] and "0.4 s" in error["message"]
+    assert f"timeouts.{limited}" in error["message"] and "60 s" in error["message"]
     await upstream.requests[0].closed.wait()
     scraped = await proxy.metrics()
     reason = "token_timeout" if begun else "first_token_timeout"
