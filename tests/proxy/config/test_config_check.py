@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.ports import free_port, hold
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config import examine, load
 from wellspoken.proxy.config.values import ConfigError
@@ -219,10 +219,9 @@ def test_an_endpoint_that_is_taken_off_is_a_warning(capsys: pytest.CaptureFixtur
 def test_a_taken_port_is_only_a_warning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+    port = free_port()
+    with hold(port) as taken:
         taken.listen()
-        port = taken.getsockname()[1]
         monkeypatch.delenv("WELLSPOKEN_LISTEN")
         Path("w.toml").write_text(f"[server]\nlisten='127.0.0.1:{port}'\n[[backend]]\nurl='x'\n")
         code, said = checked(capsys, "w.toml")

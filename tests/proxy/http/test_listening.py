@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from tests.ports import free_port
 from wellspoken.proxy.http.sockets import listening
 from wellspoken.proxy.terminal.colour import Colour
 
@@ -28,8 +29,8 @@ def test_it_listens_at_once(listen: str) -> None:
 
 
 def test_a_taken_port_is_an_error_and_can_be_had_later() -> None:
-    (first,) = listening("127.0.0.1:0")
-    where = f"127.0.0.1:{first.getsockname()[1]}"
+    where = f"127.0.0.1:{free_port()}"  # which nobody else gets in between
+    (first,) = listening(where)
     with pytest.raises(OSError, match="in use"):
         listening(where)
     first.close()

@@ -131,7 +131,7 @@ async def test_an_end_that_nobody_reads_keeps_no_connection(
     while proxy.service.state.inflight or not upstream.requests:
         try:
             async with asyncio.timeout(0.02):
-                await loop.sock_recv(client, 65_536)
+                assert await loop.sock_recv(client, 65_536)
         except TimeoutError:
             pass
     await until(lambda: not proxy.service.listener.connections)

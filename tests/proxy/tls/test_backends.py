@@ -20,7 +20,7 @@ from tests.proxy.conftest import CHAT, StartProxy
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.lifecycle.test_reload_watching import watched
 from tests.proxy.upstream.trials import pass_trial
-from tests.waiting import until
+from tests.waiting import read_until, until
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.config.tables import BackendTls, Timeouts
 from wellspoken.proxy.doctor.diagnose import DoctorOptions, diagnose
@@ -128,8 +128,7 @@ async def wanting(pair: Pair, clients: Path, version: str) -> AsyncIterator[str]
     )
     assert process.stdout is not None
     try:
-        while b"ACCEPT" not in await process.stdout.readline():
-            assert process.returncode is None
+        await read_until(process.stdout.readline, b"ACCEPT")
         reading = asyncio.create_task(process.stdout.read())  # else it would wait to write
         yield f"https://127.0.0.1:{port}"
     finally:

@@ -76,8 +76,13 @@ def trust(authority: Authority, shown: Pair | None = None) -> ssl.SSLContext:
 
 
 def reading(context: ssl.SSLContext) -> httpx2.AsyncClient:
-    """Return a client that waits for a slow machine, as long as OpenAI's waits by itself."""
-    return httpx2.AsyncClient(verify=context, timeout=600)
+    """Return a client that waits for a slow machine, as long as OpenAI's waits by itself.
+
+    It keeps its connection as long, so that one is open however late it is used again.
+    """
+    return httpx2.AsyncClient(
+        verify=context, timeout=600, limits=httpx2.Limits(keepalive_expiry=600)
+    )
 
 
 def given(pair: Pair, *more: str) -> list[str]:
