@@ -43,7 +43,7 @@ ROWS = (
 )  # fmt: skip
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 UNITS = {"reqps", "ops", "percentunit", "s", "short", "bytes"}
-INTERVALS = {"$__rate_interval": "30s", "$__range": "5m"}
+INTERVALS = {"$__rate_interval": "5m", "$__range": "5m"}
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _LABEL = re.compile(r"\{\{(\w+)\}\}")
 
