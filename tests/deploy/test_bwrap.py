@@ -10,7 +10,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from tests.deploy.sandbox import Ran, asked, body, ran, running, sandboxed, status
+from tests.deploy.sandbox import SECONDS, Ran, asked, body, ran, running, sandboxed, status
 from tests.ports import free_port
 
 KEY = "sk-canary"
@@ -60,7 +60,7 @@ async def test_an_engine_of_its_own_needs_tmp_and_shm_alone(tiny_model: Path) ->
     bound = ["--ro-bind", str(tiny_model), "/tmp/models/tiny.gguf", "--tmpfs", "/dev/shm"]
     inside = sandboxed(Path("/"), {**BARE, "HOME": "/tmp/home"}, *bound)
     async with running([*inside, *words], port, ended) as served:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             while await status(f"{served.url}/readyz") != 200:
                 await asyncio.sleep(0.1)
         code, answer = await asked(served.url, "")
@@ -94,7 +94,7 @@ async def test_a_place_that_cannot_be_written_to_is_named() -> None:
     port, ended = free_port(), list[Ran]()
     words += ["--listen", f"127.0.0.1:{port}"]
     async with running([*sandboxed(Path("/"), environ), *words], port, ended) as served:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             while path not in (await body(f"{served.url}/readyz")).get("store", ""):
                 await asyncio.sleep(0.05)
     assert path in ended[0].out, ended[0].out

@@ -25,7 +25,7 @@ from tests.fakes.engine import EngineProxy, engine_proxy
 from tests.fakes.upstream import DONE, Cut, Gate, Script, Stall, Upstream, event, stream, whole
 from tests.ports import free_port
 from tests.proxy.conftest import CHAT, MESSAGES, Proxy
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 KEY = "a-client"
 """The key of the one client of `workers`."""
@@ -209,7 +209,7 @@ async def workers(folder: Path) -> AsyncIterator[str]:
         stderr=(said := tempfile.TemporaryFile()),
     )
     try:
-        async with ClientSession() as session, asyncio.timeout(60):
+        async with ClientSession() as session, asyncio.timeout(SECONDS):
             while await scrape(session, address) == "":
                 if process.poll() is not None:
                     said.seek(0)

@@ -20,6 +20,7 @@ from tests.bench import load
 from tests.bench.data import Source
 from tests.bench.judge.loads import case, upstream
 from tests.bench.process import child
+from tests.waiting import SECONDS
 
 REQUESTS = 50
 SHORT, LONG = 20, 120  # events of the streams whose difference tells the calls of one event
@@ -61,7 +62,7 @@ class Control:
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(30)
+        self._socket.settimeout(SECONDS)
         self._socket.connect(path)
         self._lines = self._socket.makefile("rw")
 

@@ -18,9 +18,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.live.clients.direct import Direct
+from tests.waiting import SECONDS
 from wellspoken.engine.unix_http import Client
 
-START_SECONDS = 60
 TOLERANCE = 1e-4
 
 Rows = list[tuple[str, float]]
@@ -123,7 +123,7 @@ def running_proxy(
             env=os.environ | environment,
         )
         stack.callback(_end, process)
-        end = time.monotonic() + START_SECONDS
+        end = time.monotonic() + SECONDS
         while "\nTry:" not in (banner := log.read_text()):
             assert process.poll() is None and time.monotonic() < end, banner or "it said nothing"
             time.sleep(0.05)
@@ -134,4 +134,4 @@ def running_proxy(
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
-    process.wait(START_SECONDS)
+    process.wait(SECONDS)
