@@ -345,7 +345,7 @@ def core_killed(hosting: Hosting) -> None:
         core = hosting.pid("VLLM::EngineCore")  # looked for while no answer is running to its end
         stream = Stream(hosting, long()).begun()
         kill(core)
-        stream.end(60)
+        stream.end()
         block_until(lambda: hosting.state() != "ready", lambda: hosting.log[-4000:])
         status, _, body = hosting.post(question())
         assert status == 200, body
@@ -382,7 +382,7 @@ def proxy_killed(hosting: Hosting) -> None:
         kill(hosting.process.pid)
         hosting.process.wait()
         print(f"nothing left after {hosting.check_gone():.1f} s")
-        stream.end(10)
+        stream.end()
         if not stream.reasons:
             break
     assert stream.reasons == set() and not stream.done, stream
@@ -395,8 +395,8 @@ def ended_in_order(hosting: Hosting) -> None:
     hosting.process.send_signal(signal.SIGTERM)
     stream.end()
     assert stream.reasons == {"length"} and stream.done, stream
-    assert hosting.process.wait(60) == 0, hosting.log[-4000:]
-    hosting.check_gone(1)
+    assert hosting.process.wait(START_SECONDS) == 0, hosting.log[-4000:]
+    hosting.check_gone()
 
 
 def shared_memory(pid: int) -> set[Path]:
