@@ -41,6 +41,7 @@ async def examined_while_it_hangs(gate: Gate, url: str, *names: str) -> Report:
         waiting.cancel()
         if gate.reached.is_set():
             gate.reached.clear()
+            await asyncio.sleep(0.05)  # for what came before the gate to be read
             skip(31.0)
     return await asking
 
@@ -156,17 +157,23 @@ async def test_a_server_that_hangs_later_is_given_up(upstream: Upstream) -> None
             [b"HTTP/1.1 302 Found\r\nLocation: http://other:1/v1\r\nContent-Length: 0\r\n\r\n"],
             "sends requests on to http://other:1/v1 (status 302), where the proxy does not",
         ),
-        ([head(length=100) + b"{", Stall()], "no chat request: only 1 bytes within 1 s. Look at"),
     ],
-    ids=["html", "gateway", "loading", "other", "cut", "ssh", "elsewhere", "slow"],
+    ids=["html", "gateway", "loading", "other", "cut", "ssh", "elsewhere"],
 )
 async def test_what_is_no_llm_server_is_said_to_be_none(
     upstream: Upstream, script: Script, words: str
 ) -> None:
     upstream.scripts = [script]
-    report = await examined(upstream.url, limit=1.0)
+    report = await examined(upstream.url)
     assert report.code == 2
     assert words in report.error
+
+
+async def test_an_answer_that_does_not_come_on(upstream: Upstream) -> None:
+    upstream.scripts = [[head(length=100) + b"{", gate := Gate()]]
+    report = await examined_while_it_hangs(gate, upstream.url)
+    assert report.code == 2
+    assert "no chat request: only 1 bytes within 30 s. Look at" in report.error
 
 
 async def test_a_model_that_is_not_there(upstream: Upstream) -> None:
