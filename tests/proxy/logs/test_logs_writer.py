@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -357,3 +358,32 @@ def test_the_log_keeps_up_with_ten_thousand_lines_a_second(tmp_path: Path) -> No
     reader.join(120)
     os.close(ours)
     assert read == [line * 10_000]
+
+
+PAUSED = """
+import sys, time
+from wellspoken.proxy.logs.line_writer import LogWriter
+def write(lines):
+    for line in lines:
+        time.sleep(0.1)
+        print(line.decode(), end="", flush=True)
+    return 0
+writer = LogWriter(write, lambda count: b"lost")
+writer.start()
+for n in range(10):
+    writer.put(b"line\\n")
+print("closing", flush=True)
+writer.close(3.0)
+"""
+
+
+def test_a_machine_that_stands_still_at_the_end_loses_nothing() -> None:
+    """One second is what is written, three are waited for, and four go by without anything."""
+    command = [sys.executable, "-c", PAUSED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"closing\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(4)
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout.read() == b"line\n" * 10
