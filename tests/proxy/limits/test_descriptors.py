@@ -24,8 +24,13 @@ from wellspoken.proxy.upstream.failures import Peer, not_connected
 
 LIMIT = 60
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
-# Nobody of the crowd is late with its head, however slow the machine is.
-_SETTINGS = {"WELLSPOKEN_LIMITS_CONNECTIONS": "1000", "WELLSPOKEN_TIMEOUTS_CLIENT_HEADER": "600"}
+# Nobody of the crowd is late with its head, however slow the machine is, and no descriptor gets free
+# because the connection to the backend was idle.
+_SETTINGS = {
+    "WELLSPOKEN_LIMITS_CONNECTIONS": "1000",
+    "WELLSPOKEN_TIMEOUTS_CLIENT_HEADER": "600",
+    "WELLSPOKEN_TIMEOUTS_UPSTREAM_KEEP_ALIVE": "600",
+}
 _RUN = """
 import sys
 if {plain}: sys.modules["uvloop"] = None
@@ -63,24 +68,25 @@ async def test_a_crowd_takes_all(upstream: Upstream, tmp_path: Path, plain: bool
         port = int(base.rpartition(":")[2])
         async with httpx2.AsyncClient(base_url=base, timeout=60) as client:
             assert (await client.post(CHAT, json=BODY)).status_code == 200
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n")
-            limited(process.pid, LIMIT)
-            crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(LIMIT * 2)]
-            for each in crowd:  # none is idle, nor the one before, so that none makes room
-                each.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: ")
-            await until(lambda: b"have to wait" in log.read_bytes())
-            await until(lambda: held(process.pid) >= LIMIT)
-            writer.write(b"\r\n")
-            ready = await reader.read()
-            writer.close()
-            assert ready.startswith(b"HTTP/1.1 503 ")
-            assert b'"reason":"no file descriptors are left: raise the limit' in ready
-            used = cpu_seconds(process.pid)
-            await asyncio.sleep(1)
-            assert not cpu_seconds(process.pid) - used > 0.5  # no loop is busy
-            for each in crowd:
-                each.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n")
+        limited(process.pid, LIMIT)
+        crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(LIMIT * 2)]
+        for each in crowd:  # none is idle, nor the one before, so that none makes room
+            each.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: ")
+        await until(lambda: b"have to wait" in log.read_bytes())
+        await until(lambda: held(process.pid) >= LIMIT)
+        writer.write(b"\r\n")
+        ready = await reader.read()
+        writer.close()
+        assert ready.startswith(b"HTTP/1.1 503 ")
+        assert b'"reason":"no file descriptors are left: raise the limit' in ready
+        used = cpu_seconds(process.pid)
+        await asyncio.sleep(1)
+        assert not cpu_seconds(process.pid) - used > 0.5  # no loop is busy
+        for each in crowd:
+            each.close()
+        async with httpx2.AsyncClient(base_url=base, timeout=60) as client:
 
             async def is_ready() -> bool:  # those who waited are taken first, and have gone
                 return (await client.get("/readyz")).status_code == 200
