@@ -24,8 +24,8 @@ from wellspoken.proxy.upstream.failures import Peer, not_connected
 
 LIMIT = 60
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
-# Nobody of the crowd is late with its head, however slow the machine is, and no descriptor gets free
-# because the connection to the backend was idle.
+# Nobody of the crowd is late with its head, however slow the machine is, and no descriptor is given
+# back because the connection to the backend was idle.
 _SETTINGS = {
     "WELLSPOKEN_LIMITS_CONNECTIONS": "1000",
     "WELLSPOKEN_TIMEOUTS_CLIENT_HEADER": "600",
