@@ -77,7 +77,11 @@ async def running(file: Path, *flags: str) -> AsyncIterator[Proxy]:
         *("serve", "--config", str(file), "--log-format", "text", *flags),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "WELLSPOKEN_LOG_ACCESS": "false"},
+        env={
+            **os.environ,
+            "WELLSPOKEN_LOG_ACCESS": "false",
+            "WELLSPOKEN_TIMEOUTS_HEARTBEAT": "3600",  # a stream waits at a gate
+        },
     )
     try:
         assert process.stdout is not None

@@ -54,10 +54,10 @@ class Running:
 
 
 def config_for(upstream: Upstream, **server: Any) -> Config:
-    """Return a configuration with one backend, on a free port."""
+    """Return a configuration with one backend, on a free port; no stream is silent for too long."""
     backend = {"url": upstream.url, "adapter": "openai"}
     flags = {"server": {"listen": "127.0.0.1:0", **server}, "backend": [backend]}
-    return load(None, {**flags, "timeouts": {"probe": 60}}, {})
+    return load(None, {**flags, "timeouts": {"probe": 60, "heartbeat": 3600}}, {})
 
 
 async def test_the_banner_has_a_request_to_copy(upstream: Upstream) -> None:

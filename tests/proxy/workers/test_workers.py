@@ -119,6 +119,7 @@ async def workers(
         *("--listen", "127.0.0.1:0", "--workers", str(count), *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "WELLSPOKEN_TIMEOUTS_HEARTBEAT": "3600"},  # a stream waits at a gate
     )
     running = Workers(process)
     pids: list[int] = []
