@@ -25,6 +25,7 @@ import pytest
 from tests.documents import ROOT, Command, blocks, commands
 from tests.live.test_openai_node import HERE as NODE
 from tests.live.test_openai_node import node, run
+from tests.waiting import until
 
 __all__ = ["node"]  # a fixture
 
@@ -222,8 +223,11 @@ async def _filled(proxy: str) -> None:
             store=True,
             metadata={"run": "7"},
         )
-        while not (await client.chat.completions.list()).data:
-            await asyncio.sleep(0.01)
+
+        async def is_listed() -> bool:
+            return len((await client.chat.completions.list()).data) > 0
+
+        await until(is_listed, "the completion is listed")
 
 
 def test_the_project_can_be_installed(tmp_path: Path) -> None:

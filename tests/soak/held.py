@@ -74,8 +74,7 @@ async def unread(clients: int) -> list[Line]:
             opened = [await send(made.url, request(True), 4096) for _ in range(clients)]
             await until(lambda: len(chats_of(server)) == clients, "all are at the backend")
             free = await wait_free(made.url, began)
-            for one in chats_of(server):
-                await one.closed.wait()
+            await until(lambda: all(one.closed.is_set() for one in chats_of(server)), "all closed")
             got = await asyncio.gather(*map(read_all, opened))
     of = f"of {clients} that read nothing"
     return [
@@ -144,8 +143,7 @@ async def silent(each: int) -> list[Line]:
         async with backend(script) as server, running(server, timeouts={key: LIMIT}) as made:
             began, data = own_time(), request("body" not in name)
             got = await asyncio.gather(*(ask(made.url, data) for _ in range(each)))
-            for one in chats_of(server):
-                await one.closed.wait()
+            await until(lambda: all(one.closed.is_set() for one in chats_of(server)), "all closed")
             free = await wait_free(made.url, began)
         told = sum(f"timeouts.{key}".encode() in one and b"[DONE]" not in one for one in got)
         lines += [
