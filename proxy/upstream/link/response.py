@@ -297,9 +297,8 @@ class UpstreamResponse(Struct, eq=False):
         """Say whether the request may be given up, of whose answer's body nothing has come."""
         return self._first and self._may_leave is not None and self._may_leave()
 
-    def deadline(self) -> float:
+    def deadline(self, now: float) -> float:
         """Return when the present wait is too long, or the answer too slow, or when to look."""
-        now = self._loop.time()
         due = (self._since or now) + self._limit if self._limit else NEVER
         if self._pace is None:
             return due

@@ -51,7 +51,7 @@ class Waiting(Protocol):
     def may_leave(self) -> bool:
         """Say whether the request may be given up, since nothing of the answer's body has come."""
 
-    def deadline(self) -> float:
+    def deadline(self, now: float) -> float:
         """Return the loop's time at which the present wait is too long, or when to ask again."""
 
 
@@ -327,8 +327,10 @@ class Wire(asyncio.Protocol):
     def _ring(self) -> None:
         self._alarm = None
         if self._waiting is not None:
-            deadline = self._waiting.deadline()
-            if deadline <= self._loop.time() + 0.001:
+            # Once: a process that stands still between two looks would be over its next look.
+            now = self._loop.time()
+            deadline = self._waiting.deadline(now)
+            if deadline <= now + 0.001:
                 self.drop(TimeoutError())
             elif deadline < float("inf"):
                 self.wake_at(deadline)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, Final
 from unittest.mock import Mock
 
@@ -56,7 +56,7 @@ class Reader:
     def may_leave(self) -> bool:
         return False
 
-    def deadline(self) -> float:
+    def deadline(self, now: float) -> float:
         return float("inf")
 
     @property
@@ -272,6 +272,19 @@ def test_nobody_is_told_of_a_connection_that_was_closed_here() -> None:
         close(wire)
         wire.connection_lost(None)
         assert lost == [False] and reader.found == NOTHING
+
+
+def test_a_process_that_stands_still_between_two_looks_at_the_clock_ends_no_answer() -> None:
+    """Mutant: a second look at the clock, when what the reader said of the first is compared."""
+    wire, transport, _ = connection()
+    reader = Reader(wire)
+    wire.send(b"request", reader, False)
+    stops = count(step=10.0)
+    wire._loop = Mock(time=lambda: next(stops))
+    reader.deadline = lambda now: now + 0.05  # type: ignore[method-assign]
+    wire._ring()
+    assert reader.found == NOTHING and not transport.abort.called
+    wire._loop.call_at.assert_called_once()
 
 
 def test_the_fields_are_as_they_came() -> None:
