@@ -95,6 +95,7 @@ class _Start:
         self._pulse: str | None = None
         self._looking: asyncio.Task[str | None] | None = None
         self._starting = True
+        self._report_due = False
 
     def read(self, line: str) -> None:
         """Take a line of the engine's log."""
@@ -147,6 +148,8 @@ class _Start:
                 now = self._loop.time()
                 if self._phase.startswith(DOWNLOADING) and now - self._heard < ALIVE_SECONDS:
                     deadline += now - began
+            if self._report_due:  # which may be read later than its sender's end
+                await asyncio.wait({working}, timeout=LAST_SECONDS)
             silent = working.exception() if working.done() else None
             if working.done() and not isinstance(silent, Silent):
                 return working.result()
@@ -172,7 +175,9 @@ class _Start:
     async def until_ready(self, child: Child, command: Command, log: Log) -> Facts:
         """Wait until it answers, warm it up, and return what it says of itself."""
         if command.reports:
+            self._report_due = True
             await self._await_report(child)
+            self._report_due = False
         await self._answers()
         facts = await self._kind.facts(self.client, command.argv, tuple(child.tail))
         self.say("warming up")

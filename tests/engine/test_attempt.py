@@ -18,6 +18,7 @@ from tests.waiting import SECONDS, until
 from wellspoken.engine import attempt as module
 from wellspoken.engine import run_folder as places
 from wellspoken.engine.attempt import Running, attempt
+from wellspoken.engine.child import Child
 from wellspoken.engine.failure import EngineError
 from wellspoken.engine.kind import Command, Facts, Settings
 from wellspoken.engine.run_folder import RunFolder
@@ -123,6 +124,21 @@ async def test_one_that_dies_of_its_first_request() -> None:
 )
 async def test_reports(steps: list[str], text: str) -> None:
     assert text in await Trying(Small(*steps, reports=True)).fails()
+
+
+async def test_a_report_that_is_read_later_than_the_end_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = Child.status_line
+
+    async def read_late(child: Child) -> bytes:
+        await child.wait()
+        await asyncio.sleep(0.1)
+        return await read(child)
+
+    monkeypatch.setattr(Child, "status_line", read_late)
+    steps = ['report:{"error": "load"}', "say:what", "exit:1"]
+    assert await Trying(Small(*steps, reports=True)).fails() == "refused with load: what"
 
 
 async def test_the_checks_come_first() -> None:
