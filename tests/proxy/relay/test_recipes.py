@@ -116,8 +116,9 @@ async def answered(proxy: Proxy, upstream: Upstream, request: Any) -> tuple[Any,
         (x.target, json.dumps(x.json()) if x.body else "", x.header("traceparent") or "")
         for x in upstream.requests
     ]
-    # Sorted, since requests for several prompts are sent at once.
-    return sorted(sent), response.status, told, lines
+    # Sorted, since requests for several prompts are sent at once, and so are their answers' events.
+    events = sorted(told.split("\n\n")) if len(sent) > 1 else told
+    return sorted(sent), response.status, events, lines
 
 
 VARYING = ("date", "openai-processing-ms", "x-request-id")

@@ -307,14 +307,13 @@ async def test_a_slow_client_stops_every_part(upstream: Upstream, start_proxy: S
 async def test_a_body_for_a_stream_and_a_stream_for_a_body(
     upstream: Upstream, start_proxy: StartProxy
 ) -> None:
-    upstream.scripts = [whole(one("a")), streamed(event(piece("b")))]
+    upstream.script_choices(7, whole(one("a")), streamed(event(piece("b"))))
     proxy = await start_proxy(upstream, adapter="llamacpp")
-    async with await post(proxy, n=2, stream=True) as response:
+    async with await post(proxy, n=2, seed=7, stream=True) as response:
         data = await response.read()
     assert check_completion_stream(data, Request(model=MODEL, n=2)) == []
     assert [x["text"] for x in fold_completion(data)["choices"]] == ["a", "b"]
-    upstream.scripts = [whole(one("a")), streamed(event(piece("b")))]
-    found = await answered(proxy, n=2)
+    found = await answered(proxy, n=2, seed=7)
     assert [x["text"] for x in found["choices"]] == ["a", "b"]
 
 
