@@ -97,11 +97,7 @@ class Worker:
 
     def kill(self) -> None:
         """End its process at once, unless it has ended by itself."""
-        # Not Process.kill: it polls, and so takes the exit code from under asyncio's own watcher,
-        # which then reports 255 (Python 3.11); and of a process that has ended it fails.
-        if self.process.returncode is None:
-            with suppress(ProcessLookupError):  # it ended meanwhile
-                os.kill(self.process.pid, signal.SIGKILL)
+        _kill(self.process)
 
     async def _hear(self) -> None:
         try:
@@ -249,6 +245,14 @@ class Hub:
         return good[0].warnings
 
 
+def _kill(process: Process) -> None:
+    # Not Process.kill: it polls, and so takes the exit code from under asyncio's own watcher, which
+    # then reports 255 (Python 3.11); and of a process that has ended it fails.
+    if process.returncode is None:
+        with suppress(ProcessLookupError):  # it ended meanwhile
+            os.kill(process.pid, signal.SIGKILL)
+
+
 async def spawn_worker(index: int, hub: Hub) -> Worker:
     """Start a worker's process, which waits for `Worker.begin`. Raises OSError.
 
@@ -268,9 +272,10 @@ async def spawn_worker(index: int, hub: Hub) -> Worker:
             )
         channel: Channel[ToParent] = await Channel.over(ours, decode_to_parent)
     except BaseException:
-        ours.close()  # at which a worker ends by itself
-        if process is not None:
-            await process.wait()  # nobody else knows of it
+        ours.close()
+        if process is not None:  # of which nobody else knows
+            _kill(process)
+            await process.wait()
         raise
     worker = Worker(index, process, channel, hub)
     hub.workers.add(worker)
