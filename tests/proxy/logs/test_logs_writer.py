@@ -361,9 +361,11 @@ def test_the_log_keeps_up_with_ten_thousand_lines_a_second(tmp_path: Path) -> No
 
 
 PAUSED = """
-import sys, time
+import sys, threading, time
 from wellspoken.proxy.logs.line_writer import LogWriter
+begin = threading.Event()
 def write(lines):
+    begin.wait()
     for line in lines:
         time.sleep(0.1)
         print(line.decode(), end="", flush=True)
@@ -373,6 +375,7 @@ writer.start()
 for n in range(10):
     writer.put(b"line\\n")
 print("closing", flush=True)
+begin.set()
 writer.close(3.0)
 """
 
