@@ -19,7 +19,6 @@ import json
 import socket
 import ssl
 import struct
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -372,8 +371,9 @@ class Upstream:
                 if connection.transport is not None:
                     connection.ended_here = True
                     connection.transport.abort()
-            if sys.version_info >= (3, 13):
-                self._server.abort_clients()  # also one in the middle of a handshake
+            abort = getattr(self._server, "abort_clients", None)  # from 3.13 on, not in uvloop
+            if abort is not None:
+                abort()  # also one in the middle of a handshake
             await self._server.wait_closed()
             self._server = None
 
