@@ -78,7 +78,7 @@ def _import(options: ImportOptions, tally: jsonl.Tally, terminal: Terminal) -> N
 
 def _store(target: open_store.StoreRunner, group: list[Row], tally: jsonl.Tally) -> None:
     if group:
-        new = target.runner.run(_insert(target.store, group))
+        new = target.run(_insert(target.store, group))
         tally.counts.update({"imported": new, "there already": len(group) - new})
 
 

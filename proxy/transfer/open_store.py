@@ -6,10 +6,13 @@ import asyncio
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -20,6 +23,8 @@ from wellspoken.proxy.store.completions import CompletionStore, open_store
 from wellspoken.proxy.store.database import StoreError
 from wellspoken.proxy.store.rows import Position, Query, Row
 from wellspoken.proxy.transfer.jsonl import UsageError
+
+Result = TypeVar("Result")
 
 NONE = (
     "name the store: --config FILE, --store PATH or --store env:NAME with the URL of a PostgreSQL "
@@ -80,44 +85,74 @@ def owner(key: str | None) -> str | None:
 
 @dataclass(slots=True)
 class StoreRunner:
-    """A store and the loop that it works on, which runs only while it is asked something.
+    """A store and the loop that it works on, which has a thread of its own.
 
-    So an interrupt meets the command itself, and at once, while it reads or writes a pipe.
+    So an interrupt meets the command itself, wherever it stands, and never the loop, which would
+    be left half way through a step (that is no KeyboardInterrupt any more, or none at all).
     """
 
-    runner: asyncio.Runner
+    loop: asyncio.AbstractEventLoop
     store: CompletionStore
+
+    def run(self, work: Coroutine[object, object, Result]) -> Result:
+        """Return what comes of some work with the store, which an interrupt cancels."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
 
     def find(self, query: Query) -> list[Row]:
         """Return rows as the store does."""
-        return self.runner.run(self.store.find(query))
+        return self.run(self.store.find(query))
 
     def positions(self, query: Query) -> list[Position]:
         """Return where rows stand, as the store does."""
-        return self.runner.run(self.store.positions(query))
+        return self.run(self.store.positions(query))
 
 
 @contextmanager
 def open_for_command(wanted: config.Store) -> Iterator[StoreRunner]:
     """Open a store for a command. Raises UsageError, StoreError."""
     log = logging.getLogger("wellspoken.command")
-    with asyncio.Runner() as runner:
-        try:
-            store = open_store(wanted, log=log)
-        except ConfigError as error:
-            raise UsageError(str(error)) from None
+    try:
+        store = open_store(wanted, log=log)
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+    with _loop_in_thread() as loop:
+        runner = StoreRunner(loop, store)
         try:
             log.disabled = True  # what is wrong now is raised as well
             runner.run(store.open())
             if store.trouble:
                 raise StoreError(store.trouble)
             log.disabled = False
-            yield StoreRunner(runner, store)
+            yield runner
         except KeyboardInterrupt:
-            # It may come where a coroutine is made and not begun, which Python would warn of, or
-            # leave one that the store is closed under.
+            # It may come where a coroutine is made and not begun, which Python would warn of.
             warnings.filterwarnings("ignore", "coroutine .* never awaited", RuntimeWarning)
-            runner.get_loop().set_exception_handler(lambda loop, context: None)
             raise
         finally:
             runner.run(store.close())
+
+
+@contextmanager
+def _loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    """Run a loop beside the command; a second interrupt does not wait for its end."""
+    started: Future[asyncio.AbstractEventLoop] = Future()
+
+    def work() -> None:
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            started.set_result(loop)
+            loop.run_forever()
+
+    thread = Thread(target=work, name="store", daemon=True)
+    thread.start()
+    loop = started.result()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()

@@ -31,6 +31,34 @@ Pages._read = read_most
 sys.exit(main(sys.argv[1:]))
 """
 
+_INTERRUPTED_OFTEN = """
+import os, random, signal, sys, threading
+from wellspoken.proxy.store.rows import Query
+from wellspoken.proxy.transfer import open_store
+
+wanted = open_store.settings(None, sys.argv[1], made=False)
+pause = random.Random(1)
+
+def read_on(ready):
+    with open_store.open_for_command(wanted) as runner:
+        ready.set()
+        while True:
+            runner.find(Query(owner=None, limit=1))
+
+for number in range(100):
+    ready = threading.Event()
+    def send():
+        ready.wait()
+        threading.Event().wait(pause.random() / 200)
+        os.kill(os.getpid(), signal.SIGINT)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        read_on(ready)
+    except KeyboardInterrupt:
+        sender.join()
+"""
+
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -86,6 +114,14 @@ def test_an_interrupt_leaves_whole_lines(many: Path, tmp_path: Path) -> None:
     text = said.decode()
     told = re.fullmatch(r"wellspoken: interrupted after \d+ completions, (\d+) lines .*\n", text)
     assert told is not None and len(lines) - 64 <= int(told[1]) <= len(lines)
+
+
+def test_an_interrupt_never_meets_the_loop(many: Path) -> None:
+    """Where it did, one of some hundred ended as another error, with a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_OFTEN, str(many)], capture_output=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_an_interrupt_ends_it_while_nobody_reads(many: Path) -> None:
