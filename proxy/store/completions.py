@@ -296,6 +296,7 @@ class CompletionStore:
             self._note_failure(Unusable(f"{type(error).__name__}: {error}"), "nothing is stored")
         finally:
             task.cancel()
+            await asyncio.gather(task, return_exceptions=True)  # until it has let go of everything
         return False
 
     def _note_failure(self, error: StoreError, what: str) -> None:

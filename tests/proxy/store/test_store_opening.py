@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from wellspoken.proxy.store import completions
 from wellspoken.proxy.store.database import Unavailable, Unusable
 from wellspoken.proxy.store.queue import FAILS
 from wellspoken.proxy.store.retention import Retention
+from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 
 
 async def test_it_may_be_used_before_it_is_open(make_store: MakeStore) -> None:
@@ -156,6 +158,31 @@ async def test_an_opening_that_fails_in_itself_does_not_stop_the_end(
     with sqlite3.connect(made._config.path or "") as db:
         assert db.execute("SELECT count(*) FROM completion").fetchone() == (1,)
     db.close()
+
+
+async def test_the_end_waits_for_an_opening_to_let_go(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The thread that opens the file goes on, whatever is cancelled."""
+    begun, go_on = threading.Event(), threading.Event()
+    prepare = SqliteDatabase._prepare
+
+    def wait_and_prepare(file: SqliteDatabase) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        prepare(file)
+
+    monkeypatch.setattr(SqliteDatabase, "_prepare", wait_and_prepare)
+    store = make_store()
+    store.start()
+    await until(begun.is_set)
+    closing = asyncio.create_task(store.close())
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    go_on.set()
+    await closing
+    made = {path.name for path in tmp_path.iterdir()}
+    assert "store.db" in made and "store.db-wal" not in made  # the last to close takes it away
 
 
 async def test_an_answer_waits_until_the_store_is_open(make_store: MakeStore) -> None:
