@@ -7,7 +7,6 @@ import logging
 import os
 import warnings
 from collections.abc import Coroutine, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,17 +139,15 @@ def open_for_command(wanted: config.Store) -> Iterator[StoreRunner]:
 @contextmanager
 def _loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
     """Run a loop beside the command; a second interrupt does not wait for its end."""
-    started: Future[asyncio.AbstractEventLoop] = Future()
+    runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+    loop = runner.get_loop()
 
     def work() -> None:
-        with asyncio.Runner() as runner:
-            loop = runner.get_loop()
-            started.set_result(loop)
+        with runner:
             loop.run_forever()
 
     thread = Thread(target=work, name="store", daemon=True)
     thread.start()
-    loop = started.result()
     try:
         yield loop
     finally:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
+import os
 import re
 import shlex
 import sqlite3
@@ -345,3 +348,17 @@ def test_help_begins_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 0
     lines = capsys.readouterr().out.split("\n")
     assert (lines[2], lines[3][:19]) == ("examples:", "  wellspoken export")
+
+
+def test_a_loop_that_cannot_be_made_ends_it(
+    db: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for want of a file descriptor; made in its own thread, it was waited for in vain."""
+
+    def fail() -> asyncio.AbstractEventLoop:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(asyncio, "new_event_loop", fail)
+    done = run("export", "--store", db)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"wellspoken: Too many open files; stopped after 0 completions")
