@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Required, TypedDict
+from typing import Any, Final, Literal, Required, TypedDict
 
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
@@ -11,6 +12,8 @@ from msgspec.structs import replace
 from wellspoken.adapters.events import Reason, Usage
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.adapters.tokens.tokenize import Tokenize
+
+_HEX: Final = re.compile(r"[0-9a-f]{8}").fullmatch
 
 Extensions = Literal["none", "known", "all"]
 Recovered = Literal["tool_calls", "thinking", "opened_thinking"]
@@ -68,6 +71,63 @@ class AnswerResult(Struct):
     usage_source: str = ""
 
 
+class OfferedTool(Struct, frozen=True):
+    """What a client calls a tool that the backend is offered as a function of another name or kind.
+
+    `custom`: its input is text, which the function has as its one string, "input".
+    """
+
+    name: str
+    namespace: str | None = None
+    custom: bool = False
+
+
+class ResponseFacts(Struct, frozen=True, kw_only=True, eq=False):
+    """What an answer that leaves as OpenAI's response has to know of the request.
+
+    `suffix`: what its id and those of its items have in common, 8 url-safe characters or more.
+    `echo`: the keys of the response that repeat the request, as JSON. `tools`: the function's name
+    at the backend -> the client's tool, where that is another. `paths`: where in the request each
+    message of the chat request came from ("input[2]", "instructions"; "" for a past turn).
+    `clock`: epoch seconds, for `completed_at`.
+    """
+
+    suffix: str
+    echo: Mapping[str, Raw]
+    clock: Callable[[], int]
+    tools: Mapping[str, OfferedTool] = {}
+    paths: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The response's id."""
+        return f"resp_{self.suffix}{0:08x}"
+
+    def item_id(self, prefix: str, place: int, *, given: bool = False) -> str:
+        """Return the id of the item at a place of the output or, `given`, of the input.
+
+        `prefix`: msg, rs, fc, ctc, ... Such an id tells the response's (`response_of_item`).
+        """
+        return f"{prefix}_{self.suffix}{place + 1 + (GIVEN if given else 0):08x}"
+
+
+GIVEN: Final = 1 << 31
+"""Added to the place of an item of the input, in its id."""
+
+
+def response_of_item(id: str) -> tuple[str, int] | None:
+    """Return the id of the response that an item's id belongs to, and its place there.
+
+    The place is that in the output, or with `GIVEN` added that in the input. None: an id that no
+    response here has given.
+    """
+    prefix, _, rest = id.partition("_")
+    suffix, number = rest[:-8], rest[-8:]
+    if not prefix or not suffix or not _HEX(number) or number == "00000000":
+        return None
+    return f"resp_{suffix}{0:08x}", int(number, 16) - 1
+
+
 class Surroundings(TypedDict, total=False):
     """What an `Exchange` has from elsewhere than the client's request."""
 
@@ -106,6 +166,8 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
     be asked. `pairs_best`: the backend gives each entry its best alternative's value (Backend).
     `recover`: what the backend leaves in the text (stage recover).
     `origin` names backend and request in messages.
+
+    `response`: what is answered as a chat is to leave as OpenAI's response (POST /v1/responses).
     """
 
     model: str
@@ -142,6 +204,7 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
     pairs_best: bool = False
     recover: frozenset[Recovered] = frozenset()
     origin: str = ""
+    response: ResponseFacts | None = None
     notes: Notes = field(default_factory=Notes)
     result: AnswerResult = field(default_factory=AnswerResult)
 
@@ -185,6 +248,8 @@ class Exchange(Struct, frozen=True, kw_only=True, eq=False):
         """Say whether the client gets a key outside the contract."""
         if key in self.keep or self.extensions == "all":
             return True
+        if key == "reasoning_content" and self.response is not None:
+            return True  # which there is an item of OpenAI's
         if self.extensions == "none":
             return False
         return key == "reasoning_content" or SWITCHED.get(key) in self.switches
