@@ -62,6 +62,7 @@ def asks_plainly(exchange: Exchange, dialect: Dialect) -> bool:
         and not exchange.stops
         and not exchange.echo
         and not exchange.service_tier
+        and exchange.response is None
         and not exchange.schemas
         and exchange.recover <= {"tool_calls"}
         and "return_token_ids" not in exchange.switches

@@ -32,6 +32,8 @@ from wellspoken.adapters.writers.chat_stream import ChatStream
 from wellspoken.adapters.writers.completion_body import CompletionBody
 from wellspoken.adapters.writers.completion_stream import CompletionStream
 from wellspoken.adapters.writers.objects import error_object
+from wellspoken.adapters.writers.response_body import ResponseBody
+from wellspoken.adapters.writers.response_stream import ResponseStream
 
 FOLD = 65_536
 """Bytes of a stream after which its pieces are joined, or dropped: a token is ten times its text.
@@ -48,13 +50,17 @@ class BodyAnswer(Struct, gc=False):
     retry: bool | None = None
 
 
-def body_writer(exchange: Exchange) -> ChatBody | CompletionBody:
+def body_writer(exchange: Exchange) -> ChatBody | CompletionBody | ResponseBody:
     """Return the writer of the client's body."""
+    if exchange.response is not None:
+        return ResponseBody(exchange)
     return ChatBody(exchange) if exchange.kind == "chat" else CompletionBody(exchange)
 
 
-def stream_writer(exchange: Exchange) -> ChatStream | CompletionStream:
+def stream_writer(exchange: Exchange) -> ChatStream | CompletionStream | ResponseStream:
     """Return the writer of the client's stream."""
+    if exchange.response is not None:
+        return ResponseStream(exchange)
     return ChatStream(exchange) if exchange.kind == "chat" else CompletionStream(exchange)
 
 
@@ -103,7 +109,7 @@ class StreamTranslator:
         self._sources = sources
         # An unrepaired body is the client's; arrays of logprobs are always made anew.
         alike = dialect == exchange.kind and (exchange.kind == "chat" or not exchange.logprobs)
-        self.passes = alike and not sources
+        self.passes = alike and not sources and exchange.response is None
         self.merge = merge
         self.order = OrderStage(exchange, merged=True) if merge is not None else None
         # What a merge asks for is there, or the answer fails; llama.cpp's own key is no `n`.
@@ -111,7 +117,7 @@ class StreamTranslator:
         self.body = body_writer(exchange) if fold else None
         self.asks_plainly = fold and not sources and asks_plainly(exchange, dialect)
         self.stream = None if fold else stream_writer(exchange)
-        self.kept = body_writer(exchange) if exchange.stored and not fold else None
+        self.kept = self._keep() if exchange.stored and not fold else None
         self.lane: Lane | None = None
         if merge is None and type(self.stream) is ChatStream and self.kept is None:
             source = self.sources[0]
@@ -122,6 +128,12 @@ class StreamTranslator:
         self.done = False
         self.started = False
         self.fault: Fault | None = None
+
+    def _keep(self) -> ChatBody | CompletionBody | ResponseBody | ResponseStream:
+        """Return what folds a stream that is stored: a response's writer does it by itself."""
+        return (
+            self.stream if isinstance(self.stream, ResponseStream) else body_writer(self.exchange)
+        )
 
     @property
     def sources(self) -> Sequence[BackendAnswer]:
@@ -296,7 +308,7 @@ class StreamTranslator:
             self.done = ended or self.body.fault is not None
             self.fault = self.body.fault
             return b""
-        if self.kept is not None:
+        if self.kept is not None and self.kept is not self.stream:
             self.kept(events)
         out = self.stream(events)
         self.written += len(out)

@@ -20,9 +20,10 @@ from tests.corpus import FIXTURES, Fixture, fixtures, text_fixtures
 ALL = [*fixtures(), *text_fixtures()]
 ROOT = Path(__file__).parents[3]
 
-# What an answer alone does not tell: name -> where it is counted or tested instead. The first needs
-# several answers, the second what the server's own file says (`Exchange.pairs_best`).
+# What an answer alone does not tell: name -> where it is counted or tested instead. Some need
+# several answers, others a request to another endpoint, or what the server's own file says.
 BESIDE = {
+    "custom_tool_input_not_json": "tests/adapters/writers/test_response_writers.py",
     "embedding_base64_refused": "tests/proxy/endpoints/test_embeddings.py",
     "n_ignored": "tests/proxy/relay/test_rest.py",
     "n_refused": "tests/proxy/relay/test_rest.py",

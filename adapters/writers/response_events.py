@@ -1,0 +1,138 @@
+"""The events of a response's stream: their names, keys and numbers, in OpenAI's order.
+
+One item is open at a time, and one part of it. An event is its name's line, and a line of data
+with the name as its first key and the number as the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from wellspoken.adapters.events import Fault
+from wellspoken.adapters.writers.base_writers import encode
+from wellspoken.adapters.writers.response_objects import ResponseFailure, clean
+
+END: Final = b"}\n\n"
+
+
+class PartKind(NamedTuple):
+    """A kind of content part: its type, the key of its text, its events' name, if it is scored."""
+
+    type: str
+    key: bytes
+    name: bytes
+    scored: bool = False
+
+
+TEXT: Final = PartKind("output_text", b"text", b"response.output_text", True)
+REFUSAL: Final = PartKind("refusal", b"refusal", b"response.refusal")
+REASONING: Final = PartKind("reasoning_text", b"text", b"response.reasoning_text")
+
+
+class ResponseEvents:
+    """Writes the events one by one into `out`; `number` is the next one's.
+
+    `opening` gives the response's JSON at its begin, with which the stream begins before its first
+    item, so nothing is written before there is something to tell.
+    """
+
+    def __init__(self, opening: Callable[[], bytes]) -> None:
+        self.out = bytearray()
+        self.number = 0
+        self.opening = opening
+        self.item = b""  # keys of the open item's events
+        self.place = 0
+        self.part = b""  # keys of the open part's
+        self.front = b""  # what stands before a delta's number
+        self.behind = b""  # and between that and its text
+        self.unscored = self.scored = b""  # behind the text, without entries and before them
+
+    def take(self) -> bytes:
+        """Return what was written since it was last taken."""
+        out, self.out = bytes(self.out), bytearray()
+        return out
+
+    def begin(self) -> None:
+        """Write that the response was made, and that it is being answered, unless that was."""
+        if not self.number:
+            response = self.opening()
+            self.write_response(b"response.created", response)
+            self.write_response(b"response.in_progress", response)
+
+    def write_response(self, name: bytes, response: bytes) -> None:
+        """Write an event with the whole response."""
+        self._write(name, b',"response":', response)
+
+    def write_error(self, fault: Fault, failure: ResponseFailure) -> None:
+        """Write a failure: the keys of the response's own event and, as an object, any error's."""
+        code = encode(clean(fault.code) if fault.code is not None else failure.code)
+        param = encode(clean(fault.param) if fault.param is not None else None)
+        said = b'"code":%b,"message":%b,"param":%b' % (code, encode(failure.message), param)
+        type = encode(clean(fault.type))
+        self._write(b"error", b",", said, b',"error":{"type":', type, b",", said, b"}")
+
+    def add_item(self, id: str, place: int, item: bytes) -> None:
+        """Write that an item begins, as it is then."""
+        self.begin()
+        self.place = place
+        self.item = b',"item_id":%b,"output_index":%d' % (encode(id), place)
+        self._write(b"response.output_item.added", b',"output_index":%d,"item":' % place, item)
+
+    def add_call(self) -> None:
+        """Make the deltas those of the open item's arguments."""
+        self._frame(b"response.function_call_arguments", self.item, b"")
+
+    def add_part(self, kind: PartKind, index: int, part: bytes) -> None:
+        """Write that a part of the open item begins."""
+        self.part = self.item + b',"content_index":%d' % index
+        self._write(b"response.content_part.added", self.part, b',"part":', part)
+        self._frame(kind.name, self.part, b',"logprobs":' if kind.scored else b"")
+
+    def _frame(self, name: bytes, keys: bytes, logprobs: bytes) -> None:
+        name += b".delta"
+        self.front = b'event: %b\ndata: {"type":"%b","sequence_number":' % (name, name)
+        self.behind = keys + b',"delta":'
+        self.scored = logprobs
+        self.unscored = (logprobs + b"[]" if logprobs else b"") + END
+
+    def delta(self, text: bytes, scores: bytes) -> None:
+        """Write a piece of what is open: a JSON string, and a list of entries or b"". Hot."""
+        number = b"%d" % self.number
+        self.number += 1
+        if scores:
+            rest = b"".join((self.behind, text, self.scored, scores, END))
+        else:
+            rest = b"".join((self.behind, text, self.unscored))
+        self.out += self.front + number + rest
+
+    def end_part(self, kind: PartKind, text: bytes, scores: bytes, part: bytes) -> None:
+        """Write that the open part is over: its whole text, a JSON string, its entries, itself."""
+        logprobs = (b',"logprobs":', scores) if kind.scored else ()
+        self._write(kind.name + b".done", self.part, b',"%b":' % kind.key, text, *logprobs)
+        self._write(b"response.content_part.done", self.part, b',"part":', part)
+
+    def end_call(self, name: bytes, arguments: bytes) -> None:
+        """Write a call's whole arguments; both are JSON strings."""
+        keys = (b',"name":', name, b',"arguments":', arguments)
+        self._write(b"response.function_call_arguments.done", self.item, *keys)
+
+    def end_custom_call(self, given: bytes) -> None:
+        """Write a custom call's input, which is known as a whole only; a JSON string."""
+        name = b"response.custom_tool_call_input"
+        if given != b'""':
+            self._write(name + b".delta", self.item, b',"delta":', given)
+        self._write(name + b".done", self.item, b',"input":', given)
+
+    def end_item(self, item: bytes) -> None:
+        """Write that the open item is over, with all of it."""
+        place = b',"output_index":%d,"item":' % self.place
+        self._write(b"response.output_item.done", place, item)
+
+    def _write(self, name: bytes, *rest: bytes) -> None:
+        out = self.out
+        out += b'event: %b\ndata: {"type":"%b","sequence_number":%d' % (name, name, self.number)
+        for each in rest:
+            out += each
+        out += END
+        self.number += 1
