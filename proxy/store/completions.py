@@ -16,7 +16,7 @@ from wellspoken.proxy.store.failover import Failover
 from wellspoken.proxy.store.packing import pack_rows, unpack_rows, warn_of_leftovers
 from wellspoken.proxy.store.queue import FAILS, WriteQueue
 from wellspoken.proxy.store.retention import Retention
-from wellspoken.proxy.store.rows import Capture, Position, Query, Row
+from wellspoken.proxy.store.rows import Position, Query, Row, Storable
 from wellspoken.proxy.store.spool import Spool, default_path
 from wellspoken.proxy.store.sqlite.file import SqliteDatabase
 from wellspoken.proxy.store.tries import wait_until_set
@@ -160,7 +160,7 @@ class CompletionStore:
             await self._spool.close()
         await self._database.close()
 
-    async def add(self, capture: Capture) -> str:
+    async def add(self, capture: Storable) -> str:
         """Take an answer; return "" or why it is not stored, as a client may know it. Never raises.
 
         Returns at once or, with `durability = "commit"`, when it is committed. Until it is known

@@ -26,7 +26,7 @@ from wellspoken.proxy import config
 from wellspoken.proxy.metrics.store_families import StoreMetrics
 from wellspoken.proxy.store.database import StoreError, Unavailable, Unusable
 from wellspoken.proxy.store.packing import pack_rows
-from wellspoken.proxy.store.rows import Capture, Row, row_of
+from wellspoken.proxy.store.rows import Row, Storable
 from wellspoken.proxy.store.tries import wait_until_set, write_or_halve
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ _NOT_YET = f"not committed yet: {FAILS}"
 class _Item:
     """One capture on its way; `row` once it is made, `done` where somebody waits for it."""
 
-    capture: Capture
+    capture: Storable
     size: int
     row: Row | None = None
     done: asyncio.Future[str] | None = None
@@ -114,7 +114,7 @@ class WriteQueue:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def add(self, capture: Capture) -> str:
+    async def add(self, capture: Storable) -> str:
         """Take a capture; return "" or why it will not be stored, or is not committed yet."""
         item = _Item(capture, capture.size + _ITEM)
         if self._closed:
@@ -384,7 +384,7 @@ def _make_rows(items: Sequence[_Item]) -> tuple[list[Row], list[tuple[_Item, Exc
     for item in items:
         try:
             if item.row is None:
-                (item.row,) = pack_rows([row_of(item.capture)])
+                (item.row,) = pack_rows([item.capture.make_row()])
             rows.append(item.row)
         except Exception as error:
             # Whatever one client's request does to the decoder must not stop the others' rows.

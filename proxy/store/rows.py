@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 
@@ -10,6 +10,21 @@ BESIDE = frozenset({"messages", "metadata", "store", "stream", "stream_options"}
 """Keys of a request that are no parameter of a stored completion: they are kept beside, or not."""
 COLUMNS = ("answer", "parameters", "messages")
 """What a row has of JSON, and its size counts."""
+
+
+class Storable(Protocol):
+    """What becomes a row on its way through the queue."""
+
+    @property
+    def request_id(self) -> str:
+        """The request that it comes of, for the log."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes wait with it."""
+
+    def make_row(self) -> Row:
+        """Return its row. Takes its time on a large one: a thread's work."""
 
 
 class Capture(Struct, frozen=True, gc=False):
@@ -28,6 +43,10 @@ class Capture(Struct, frozen=True, gc=False):
     def size(self) -> int:
         """How many bytes wait with it."""
         return len(self.answer) + len(self.request)
+
+    def make_row(self) -> Row:
+        """See `row_of`."""
+        return row_of(self)
 
 
 class Row(Struct, gc=False):
