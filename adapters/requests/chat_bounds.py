@@ -14,8 +14,8 @@ from wellspoken.adapters.requests import errors
 from wellspoken.adapters.requests.errors import short, type_of
 from wellspoken.adapters.requests.shapes import (
     ChatRequest,
-    CompletionRequest,
     FunctionCall,
+    GenerationRequest,
     Message,
     Part,
     ResponseFormat,
@@ -112,7 +112,7 @@ def _openai(request: ChatRequest) -> None:
 
 
 def numbers(
-    request: ChatRequest | CompletionRequest, kind: str, rows: Iterable[tuple[str, int, int | None]]
+    request: GenerationRequest, kind: str, rows: Iterable[tuple[str, int, int | None]]
 ) -> None:
     """Raise `RequestError` for the first of these numbers that is out of bounds."""
     for name, low, high in rows:
@@ -121,7 +121,7 @@ def numbers(
 
 
 def number(
-    request: ChatRequest | CompletionRequest,
+    request: GenerationRequest,
     name: str,
     kind: str,
     low: int,
@@ -141,7 +141,7 @@ def seed_of_choice(seed: int, choice: int) -> int:
     return further if further < INT64 else further - INT64
 
 
-def stop(request: ChatRequest | CompletionRequest, most: int) -> None:
+def stop(request: GenerationRequest, most: int) -> None:
     """Raise `RequestError` for more than `most` stop strings."""
     if isinstance(request.stop, list) and len(request.stop) > most:
         raise errors.too_long("stop", "array", most, len(request.stop))
@@ -209,11 +209,11 @@ def _response_format(wanted: ResponseFormat) -> None:
             raise errors.missing(
                 "response_format.json_schema", "Send an object with name and schema."
             )
-        _name(wanted.json_schema.name, "response_format.json_schema.name")
+        check_name(wanted.json_schema.name, "response_format.json_schema.name")
 
 
-def _name(name: str | None, param: str) -> None:
-    """Check the name of a function or a schema."""
+def check_name(name: str | None, param: str) -> None:
+    """Raise `RequestError` for what is no name of a function or a schema."""
     if name is None:
         raise errors.missing(param, "It may hold a-z, A-Z, 0-9, underscores and dashes.")
     if not name:
@@ -243,7 +243,7 @@ def _tool(tool: Tool, param: str) -> None:
     if tool.type == "function":
         if tool.function is None:
             raise errors.missing(f"{param}.function", "Send an object with name and parameters.")
-        _name(tool.function.name, f"{param}.function.name")
+        check_name(tool.function.name, f"{param}.function.name")
     elif not isinstance(tool.custom, dict):
         raise errors.missing(f"{param}.custom", "Send an object with name.")
 
@@ -281,7 +281,7 @@ def _functions(request: ChatRequest) -> None:
         if len(functions) > MAX_TOOLS:
             raise errors.too_long("functions", "array", MAX_TOOLS, len(functions))
         for index, function in enumerate(functions):
-            _name(function.name, f"functions[{index}].name")
+            check_name(function.name, f"functions[{index}].name")
     choice = request.function_call
     if choice is None:
         return

@@ -37,7 +37,9 @@ _TYPES: Final = {
 _ELEMENTS: Final = {
     "stop": "an array of strings",
     "modalities": "an array of strings",
+    "include": "an array of strings",
     "content": "an array of content parts",
+    "input": "an array of items",
 }
 
 
