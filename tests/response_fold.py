@@ -120,8 +120,7 @@ class ResponsePieces:
 def fold_response(stream: bytes) -> Json:
     """Return the response that the stream amounts to.
 
-    An answer that failed leaves the last item open, which is incomplete then; a custom call's input
-    is told as a whole only, so the last response alone has that.
+    An answer that failed leaves the last item open, which is incomplete then.
     """
     events = response_events(stream)
     created, working, *middle, last = events
@@ -142,8 +141,6 @@ def fold_response(stream: bytes) -> Json:
         assert pieces.item is None
     elif pieces.item is not None:
         pieces.item["status"] = "incomplete"
-        if pieces.item["type"] == "custom_tool_call":
-            pieces.item["input"] = last["response"]["output"][-1]["input"]
     told: Json = last["response"]
     assert told["output"] == pieces.output
     changing = {"status", "completed_at", "error", "incomplete_details", "usage", "output"}

@@ -14,6 +14,8 @@ from wellspoken.adapters.writers.base_writers import encode
 from wellspoken.adapters.writers.response_objects import ResponseFailure, clean
 
 END: Final = b"}\n\n"
+CUSTOM: Final = b"response.custom_tool_call_input"
+LISTED: Final = b',"logprobs":'
 
 
 class PartKind(NamedTuple):
@@ -31,14 +33,14 @@ REASONING: Final = PartKind("reasoning_text", b"text", b"response.reasoning_text
 
 
 class ResponseEvents:
-    """Writes the events one by one into `out`; `number` is the next one's.
+    """Writes the events one by one into `out`, in pieces; `number` is the next one's.
 
     `opening` gives the response's JSON at its begin, with which the stream begins before its first
     item, so nothing is written before there is something to tell.
     """
 
     def __init__(self, opening: Callable[[], bytes]) -> None:
-        self.out = bytearray()
+        self.out: list[bytes] = []
         self.number = 0
         self.opening = opening
         self.item = b""  # keys of the open item's events
@@ -46,12 +48,16 @@ class ResponseEvents:
         self.part = b""  # keys of the open part's
         self.front = b""  # what stands before a delta's number
         self.behind = b""  # and between that and its text
-        self.unscored = self.scored = b""  # behind the text, without entries and before them
+        self.unscored = b""  # behind a text that has no entries
 
     def take(self) -> bytes:
         """Return what was written since it was last taken."""
-        out, self.out = bytes(self.out), bytearray()
-        return out
+        out, self.out = self.out, []
+        return b"".join(out)
+
+    def size(self) -> int:
+        """Return how many bytes that would be."""
+        return sum(map(len, self.out))
 
     def begin(self) -> None:
         """Write that the response was made, and that it is being answered, unless that was."""
@@ -66,9 +72,9 @@ class ResponseEvents:
 
     def write_error(self, fault: Fault, failure: ResponseFailure) -> None:
         """Write a failure: the keys of the response's own event and, as an object, any error's."""
-        code = encode(clean(fault.code) if fault.code is not None else failure.code)
         param = encode(clean(fault.param) if fault.param is not None else None)
-        said = b'"code":%b,"message":%b,"param":%b' % (code, encode(failure.message), param)
+        code, message = encode(failure.code), encode(failure.message)
+        said = b'"code":%b,"message":%b,"param":%b' % (code, message, param)
         type = encode(clean(fault.type))
         self._write(b"error", b",", said, b',"error":{"type":', type, b",", said, b"}")
 
@@ -81,34 +87,36 @@ class ResponseEvents:
 
     def add_call(self) -> None:
         """Make the deltas those of the open item's arguments."""
-        self._frame(b"response.function_call_arguments", self.item, b"")
+        self._frame(b"response.function_call_arguments", self.item)
 
     def add_part(self, kind: PartKind, index: int, part: bytes) -> None:
         """Write that a part of the open item begins."""
         self.part = self.item + b',"content_index":%d' % index
         self._write(b"response.content_part.added", self.part, b',"part":', part)
-        self._frame(kind.name, self.part, b',"logprobs":' if kind.scored else b"")
+        self._frame(kind.name, self.part, scored=kind.scored)
 
-    def _frame(self, name: bytes, keys: bytes, logprobs: bytes) -> None:
+    def _frame(self, name: bytes, keys: bytes, *, scored: bool = False) -> None:
         name += b".delta"
         self.front = b'event: %b\ndata: {"type":"%b","sequence_number":' % (name, name)
         self.behind = keys + b',"delta":'
-        self.scored = logprobs
-        self.unscored = (logprobs + b"[]" if logprobs else b"") + END
+        self.unscored = LISTED + b"[]" + END if scored else END
 
-    def delta(self, text: bytes, scores: bytes) -> None:
-        """Write a piece of what is open: a JSON string, and a list of entries or b"". Hot."""
-        number = b"%d" % self.number
-        self.number += 1
-        if scores:
-            rest = b"".join((self.behind, text, self.scored, scores, END))
-        else:
-            rest = b"".join((self.behind, text, self.unscored))
-        self.out += self.front + number + rest
+    def delta(self, text: bytes) -> None:
+        """Write a piece of what is open, a JSON string. Hot."""
+        number = self.number
+        self.number = number + 1
+        self.out.append(b"%b%d%b%b%b" % (self.front, number, self.behind, text, self.unscored))
+
+    def delta_scored(self, text: bytes, entries: bytes) -> None:
+        """Write a piece of text with its entries, a list's JSON. Hot."""
+        number = self.number
+        self.number = number + 1
+        keys = (self.front, number, self.behind, text, LISTED, entries, END)
+        self.out.append(b"%b%d%b%b%b%b%b" % keys)
 
     def end_part(self, kind: PartKind, text: bytes, scores: bytes, part: bytes) -> None:
         """Write that the open part is over: its whole text, a JSON string, its entries, itself."""
-        logprobs = (b',"logprobs":', scores) if kind.scored else ()
+        logprobs = (LISTED, scores) if kind.scored else ()
         self._write(kind.name + b".done", self.part, b',"%b":' % kind.key, text, *logprobs)
         self._write(b"response.content_part.done", self.part, b',"part":', part)
 
@@ -117,12 +125,14 @@ class ResponseEvents:
         keys = (b',"name":', name, b',"arguments":', arguments)
         self._write(b"response.function_call_arguments.done", self.item, *keys)
 
-    def end_custom_call(self, given: bytes) -> None:
+    def give_input(self, said: bytes) -> None:
         """Write a custom call's input, which is known as a whole only; a JSON string."""
-        name = b"response.custom_tool_call_input"
-        if given != b'""':
-            self._write(name + b".delta", self.item, b',"delta":', given)
-        self._write(name + b".done", self.item, b',"input":', given)
+        if said != b'""':
+            self._write(CUSTOM + b".delta", self.item, b',"delta":', said)
+
+    def end_custom_call(self, said: bytes) -> None:
+        """Write that a custom call's input was all of it."""
+        self._write(CUSTOM + b".done", self.item, b',"input":', said)
 
     def end_item(self, item: bytes) -> None:
         """Write that the open item is over, with all of it."""
@@ -130,9 +140,6 @@ class ResponseEvents:
         self._write(b"response.output_item.done", place, item)
 
     def _write(self, name: bytes, *rest: bytes) -> None:
-        out = self.out
-        out += b'event: %b\ndata: {"type":"%b","sequence_number":%d' % (name, name, self.number)
-        for each in rest:
-            out += each
-        out += END
+        begin = b'event: %b\ndata: {"type":"%b","sequence_number":%d' % (name, name, self.number)
+        self.out += (begin, *rest, END)
         self.number += 1

@@ -244,17 +244,17 @@ def response_usage(usage: Usage | None) -> ResponseUsage | None:
     given, made = usage.prompt or 0, usage.completion or 0
     return ResponseUsage(
         given,
-        _details(usage.prompt_details, "cached_tokens"),
+        _details(usage.prompt_details, "cached_tokens", "cache_write_tokens"),
         made,
         _details(usage.completion_details, "reasoning_tokens"),
         given + made,
     )
 
 
-def _details(told: Raw, needed: str) -> Raw:
-    """Return what was told of a count, with the one that OpenAI's object always has, first."""
+def _details(told: Raw, *needed: str) -> Raw:
+    """Return what was told of a count, behind what OpenAI's object always has."""
     found = json.decode(told, type=dict[str, Raw]) if bytes(told) else {}
-    return one_line(Raw(encode({needed: Raw(b"0"), **found})))
+    return one_line(Raw(encode(dict.fromkeys(needed, Raw(b"0")) | found)))
 
 
 def response_failure(fault: Fault) -> ResponseFailure:

@@ -70,11 +70,13 @@ def _write_item(place: int, item: JsonObject, events: ResponseEvents, *, ends: b
         events.add_call()
         said = bytes(item[key])
         if said != b'""':
-            events.delta(said, b"")
+            events.delta(said)
         if ends:
             events.end_call(bytes(item["name"]), said)
-    elif key and ends:
-        events.end_custom_call(bytes(item[key]))
+    elif key:
+        events.give_input(bytes(item[key]))
+        if ends:
+            events.end_custom_call(bytes(item[key]))
     for index, part in enumerate(_objects(item["content"]) if not key else []):
         last = index + 1 == len(_objects(item["content"]))
         _write_part(index, part, events, ends=ends or not last)
@@ -89,7 +91,9 @@ def _write_part(index: int, part: JsonObject, events: ResponseEvents, *, ends: b
     begun = {name: empty.get(name, value) for name, value in part.items()}
     events.add_part(kind, index, encode(begun))
     text, scores = bytes(part[key]), bytes(part.get("logprobs", b"[]"))
-    if text != b'""' or scores != b"[]":
-        events.delta(text, scores if kind.scored and scores != b"[]" else b"")
+    if scores != b"[]":
+        events.delta_scored(text, scores)
+    elif text != b'""':
+        events.delta(text)
     if ends:
         events.end_part(kind, text, scores, encode(part))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wellspoken.adapters.events import Event, Fault
+from wellspoken.adapters.events import Event, Fault, Text
 from wellspoken.adapters.exchange import Exchange, ResponseFacts
 from wellspoken.adapters.writers.response_body import ResponseFold
 from wellspoken.adapters.writers.response_events import ResponseEvents
@@ -26,11 +26,12 @@ class ResponseStream(ResponseFold):
     def __call__(self, events: list[Event]) -> bytes:
         """Return the bytes that these events are; b"" for what only changes the state."""
         for event in events:
-            if self.done:
-                break
-            self.take(event)
-            if self.done:
-                self._end()
+            if type(event) is Text and event.choice == 0 and not self.done:
+                self.items.add_text(event)
+            elif not self.done:
+                self.take(event)
+                if self.done:
+                    self._end()
         self.started = self.events.number > 0
         return self.events.take()
 
@@ -39,7 +40,7 @@ class ResponseStream(ResponseFold):
         events, fault = self.events, self.fault
         if fault is not None and not events.number:
             return
-        told = len(events.out)
+        told = events.size()
         response = self.body()
         if fault is not None:
             events.write_error(fault, response_failure(fault))
@@ -47,7 +48,7 @@ class ResponseStream(ResponseFold):
         else:
             name = b"completed" if self.completed_at is not None else b"incomplete"
             events.write_response(b"response." + name, response)
-        self.closing = len(events.out) - told
+        self.closing = events.size() - told
 
 
 def fail_stream(facts: ResponseFacts, model: str, created: int, fault: Fault) -> bytes:

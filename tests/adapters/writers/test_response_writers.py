@@ -206,7 +206,11 @@ def test_the_whole_response() -> None:
         "temperature": 0.25,
         "usage": {
             "input_tokens": 5,
-            "input_tokens_details": {"cached_tokens": 3, "audio_tokens": 1},
+            "input_tokens_details": {
+                "cached_tokens": 3,
+                "cache_write_tokens": 0,
+                "audio_tokens": 1,
+            },
             "output_tokens": 7,
             "output_tokens_details": {"reasoning_tokens": 0, "odd_tokens": 2},
             "total_tokens": 12,
@@ -347,7 +351,7 @@ def test_no_end_precedes_a_failure() -> None:
     error = response_events(out)[-2]
     inner = {
         "type": "server_error",
-        "code": "upstream_cut",
+        "code": "server_error",
         "message": "It broke off.",
         "param": "p",
     }

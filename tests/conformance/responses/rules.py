@@ -40,7 +40,7 @@ RESPONSE_RULES: dict[str, str] = {
     "R.incomplete": "incomplete_details has a reason exactly if the response is incomplete",
     "R.error": "error has code and message exactly if the response failed",
     "R.usage": "usage is there, unless the response failed",
-    "R.usage_keys": "usage has its counts and both details, and no more",
+    "R.usage_keys": "usage has its counts, no more, and details with theirs",
     "R.sum": "counts are whole numbers, total = input + output, details count a part of them",
     "R.numbers": "usage is the backend's",
     "R.echo": "what the request said is repeated as it was said",
