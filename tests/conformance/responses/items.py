@@ -46,8 +46,8 @@ def url_safe(prefix: str, id: object) -> bool:
 
 
 def asks_logprobs(request: Json) -> bool:
-    """Say whether a request asks for logprobs."""
-    return INCLUDED in (request.get("include") or ())
+    """Say whether a request asks for logprobs, by name or by a number of alternatives."""
+    return INCLUDED in (request.get("include") or ()) or bool(request.get("top_logprobs"))
 
 
 def check_item(item: Any, request: Json, report: Report, at: str) -> None:

@@ -29,7 +29,7 @@ _OF_CHAT = (
 
 RESPONSE_RULES: dict[str, str] = {
     **{rule: RULES[rule] for rule in _OF_CHAT},
-    "R.keys": "a response has every required key, and none that is not documented",
+    "R.keys": "a response has every required key, and no other that is not documented or asked for",
     "R.types": "a key's value has its documented type",
     "R.id": "the id is resp_ and at least 8 url-safe characters",
     "R.object": 'object is "response"',

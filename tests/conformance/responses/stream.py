@@ -8,10 +8,11 @@ from typing import Any
 
 from tests.conformance.model import Facts, Report, Violation
 from tests.conformance.responses.body import check_head, check_response
+from tests.conformance.responses.errors import check_names
 from tests.conformance.responses.events import read_events
 from tests.conformance.responses.items import PARTS, check_item, check_part, check_rows
 from tests.conformance.responses.rules import RESPONSE_RULES
-from tests.conformance.shape import check_error_object
+from tests.conformance.shape import SWITCHED, check_error_object
 
 Json = dict[str, Any]
 
@@ -26,6 +27,16 @@ VARYING = frozenset(
         "service_tier",
     }
 )
+CODES = frozenset(
+    {
+        "server_error",
+        "rate_limit_exceeded",
+        "invalid_prompt",
+        "context_length_exceeded",
+        "insufficient_quota",
+    }
+)
+"""Codes of a failed response that clients act upon; another may be told as one of these."""
 TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
 PART_OF = {
     "response.output_text": "output_text",
@@ -136,7 +147,7 @@ def _check_constant(response: Json, state: State, at: str) -> None:
     """Check that a snapshot says the same as the first."""
     if state.first is None:
         state.first = response
-    for key in (state.first.keys() | response.keys()) - VARYING:
+    for key in (state.first.keys() | response.keys()) - VARYING - SWITCHED.keys():
         same = response.get(key) == state.first.get(key)
         state.report.check(same, "S.constant", at, f"{key}: {response.get(key)!r}")
 
@@ -149,9 +160,11 @@ def _check_terminal(event: Json, state: State, at: str) -> None:
     report.check(same, "S.status", at, f"{status}: {response.get('status')!r}")
     _check_constant(response, state, at)
     if state.error is not None and isinstance(response.get("error"), dict):
-        for key in ("code", "message"):
-            said, told = state.error.get(key), response["error"].get(key)
-            report.check(said in (None, told), "S.failed", at, f"{key}: {said!r}, then {told!r}")
+        said, told = state.error, response["error"]
+        report.check(said["message"] == told.get("message"), "S.failed", at, f"{said}, {told}")
+        broad = said["code"] not in CODES and told.get("code") in CODES
+        same = broad or said["code"] in (None, told.get("code"))
+        report.check(same, "S.failed", at, f"code {said['code']!r}, then {told.get('code')!r}")
     if status != "failed":
         report.check(state.item is None, "S.order", at, "an item is not done")
     state.ended, state.last = True, response
@@ -181,6 +194,7 @@ def _check_error(event: Json, state: State, at: str) -> None:
     if isinstance(event["error"], dict):
         same = all(event[key] == event["error"].get(key) for key in ("code", "message", "param"))
         report.check(same, "S.failed", at, event)
+        check_names(event["error"], report, at)
     report.check(state.error is None, "S.failed", at, "a second error")
     state.error = event
 

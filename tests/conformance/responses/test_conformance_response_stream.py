@@ -151,9 +151,13 @@ STREAM_MUTANTS: list[tuple[str, str, Mutation, str]] = [
     ("failed", "no error", drop(-2), "S.failed"),
     ("failed", "error last", swap(-2, -1), "S.failed"),
     ("failed", "another code", put(-2, "code", value="timeout"), "S.failed"),
+    ("failed", "a code lost", lambda e: [each.update(code="context_length_exceeded")
+                                         for each in (e[-2], e[-2]["error"])], "S.failed"),
     ("failed", "another message", put(-1, "response", "error", "message", value="x"), "S.failed"),
     ("failed", "error twice", insert(-1, -2), "S.failed"),
     ("text", "error amid", insert(5, SAMPLES["failed"].events[-2]), "S.failed"),
+    ("failed", "a chat's name", lambda e: [each.update(param="messages[0]")
+                                           for each in (e[-2], e[-2]["error"])], "error.names"),
     ("failed", "error without a type", drop(-2, "error", "type"), "12.shape"),
     ("text", "item at 1", lambda e: [x.update(output_index=1) for x in e[2:9]], "S.index"),
     ("calls", "items at one place", put(9, "output_index", value=0), "S.index"),

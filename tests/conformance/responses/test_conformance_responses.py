@@ -67,6 +67,7 @@ BODY_MUTANTS: list[tuple[str, str, Mutation, str]] = [
         for key in SAMPLES["text"].body
     ),
     ("text", "output_text of the SDK", put("output_text", value="Hi"), "R.keys"),
+    ("text", "timings nobody asked for", put("timings", value={}), "R.keys"),
     ("text", "a chat's choices", put("choices", value=[]), "R.keys"),
     ("text", "float created", put("created_at", value=1741476777.5), "R.types"),
     ("text", "null temperature", put("temperature", value=None), "R.types"),
@@ -287,6 +288,12 @@ def test_conforming_error_of_a_response_passes() -> None:
 def test_error_mutant_of_a_response_is_refused(value: Any, status: int, rule: str) -> None:
     data = value.encode() if isinstance(value, str) else json.dumps(value).encode()
     assert rule in {v.rule for v in check_response_error(data, status)}
+
+
+def test_a_vendor_s_key_passes_where_its_switch_was_named() -> None:
+    good = SAMPLES["text"]
+    body = {**good.body, "timings": {"predicted_n": 3}}
+    assert check_response(body, {**good.request, "timings_per_token": True}) == []
 
 
 def test_unknown_bytes_are_an_empty_list() -> None:
