@@ -117,7 +117,7 @@ class StreamTranslator:
         self.body = body_writer(exchange) if fold else None
         self.asks_plainly = fold and not sources and asks_plainly(exchange, dialect)
         self.stream = None if fold else stream_writer(exchange)
-        self.kept = self._keep() if exchange.stored and not fold else None
+        self.kept = self._keep() if not fold else None
         self.lane: Lane | None = None
         if merge is None and type(self.stream) is ChatStream and self.kept is None:
             source = self.sources[0]
@@ -129,11 +129,11 @@ class StreamTranslator:
         self.started = False
         self.fault: Fault | None = None
 
-    def _keep(self) -> ChatBody | CompletionBody | ResponseBody | ResponseStream:
-        """Return what folds a stream that is stored: a response's writer does it by itself."""
-        return (
-            self.stream if isinstance(self.stream, ResponseStream) else body_writer(self.exchange)
-        )
+    def _keep(self) -> ChatBody | CompletionBody | ResponseBody | ResponseStream | None:
+        """Return what folds the stream: a response's writer, whose last event has it whole."""
+        if isinstance(self.stream, ResponseStream):
+            return self.stream
+        return body_writer(self.exchange) if self.exchange.stored else None
 
     @property
     def sources(self) -> Sequence[BackendAnswer]:

@@ -15,6 +15,8 @@ from wellspoken.proxy.endpoints.completions import completions
 from wellspoken.proxy.endpoints.embeddings import embeddings
 from wellspoken.proxy.endpoints.overview import overview
 from wellspoken.proxy.endpoints.preflight import preflight
+from wellspoken.proxy.endpoints.responses import stored_responses
+from wellspoken.proxy.endpoints.responses.create_response import create_response
 from wellspoken.proxy.http.cors import is_preflight
 from wellspoken.proxy.relay.call import Call, Response, Route, UnknownUrl
 from wellspoken.proxy.state import State
@@ -30,6 +32,10 @@ ROUTES: dict[str, Route] = {
             ("/v1/completions", "/completions", "/completion"),
             Route("POST", "completions", completions, asks=True),
         ),
+        (
+            ("/v1/responses", "/responses"),
+            Route("POST", "responses", create_response, asks=True),
+        ),
         (("/v1/models", "/models"), Route("GET", "models", models.models)),
         (("/v1/capabilities",), Route("GET", "capabilities", capabilities)),
         (("/livez",), Route("GET", "livez", health.livez, needs_key=False)),
@@ -43,6 +49,9 @@ ROUTES: dict[str, Route] = {
     )
     for path in paths
 }
+OWN_PATHS = frozenset(ROUTES) - {"/v1/responses", "/responses"}
+"""The paths that never pass through; `responses = "pass"` lets those of the responses."""
+
 _READY = Route("GET", "readyz", health.readyz_in_full, needs_key=False)
 ADMIN: dict[str, Route] = {
     "/livez": ROUTES["/livez"],
@@ -55,7 +64,8 @@ ADMIN: dict[str, Route] = {
 EXISTING = (
     "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{id}, "
     "GET /v1/chat/completions, GET, POST and DELETE /v1/chat/completions/{id}, "
-    "GET /v1/chat/completions/{id}/messages, "
+    "GET /v1/chat/completions/{id}/messages, POST /v1/responses, "
+    "GET and DELETE /v1/responses/{id}, GET /v1/responses/{id}/input_items, "
     "GET /, GET /livez, GET /readyz, GET /health, GET /metrics, GET /backend/metrics, "
     "GET /openapi.json, GET /v1/capabilities"
 )
@@ -94,8 +104,8 @@ def find_route(call: Call) -> Route:
     found = ROUTES.get(path)
     routes: tuple[Route, ...] = (found,) if found is not None else ()
     if found is None or method != found.method:
-        below = stored.routes(path)
-        if found is None and (not below or counts_tokens(path)):
+        below = stored.routes(path) or stored_responses.routes(path)
+        if found is None and (not below or counts_tokens(path) or path.endswith("/compact")):
             found = _find_elsewhere(call.state, path, method)
             below = below if found is None else ()
         routes = below if found is None else (*below, found)

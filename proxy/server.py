@@ -32,6 +32,7 @@ from wellspoken.proxy.relay.call import Call, Hooks, Response, UnknownUrl, begin
 from wellspoken.proxy.relay.outcome import RequestCounter
 from wellspoken.proxy.routes import find_admin_route, find_route, unknown_url
 from wellspoken.proxy.state import State
+from wellspoken.proxy.store.memory_responses import open_responses
 from wellspoken.proxy.tls.certificates import ServerContexts, server_contexts
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.readiness import Readiness
@@ -58,6 +59,7 @@ class Service:
             admin=Keys.of_admin(config),
             metrics=metrics,
             store=store,
+            responses=open_responses(config, store),
             expose=metrics.expose,
             loop=asyncio.get_running_loop(),
             log=logging.getLogger("wellspoken"),

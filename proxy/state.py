@@ -30,6 +30,7 @@ from wellspoken.proxy.upstream.target import Target
 
 if TYPE_CHECKING:
     from wellspoken.proxy.store.completions import CompletionStore
+    from wellspoken.proxy.store.kept_responses import ResponseStore
 
 
 def new_id() -> str:
@@ -80,7 +81,7 @@ class State:
     the loop, in steps. `stopping`: what is still open is cut off. `origins`: whose web pages
     may use the service, None where no page's. `admin`: the keys for what is about the proxy
     itself. `counters` count what clients with a quota ask for. `continued`: which server gave the
-    responses that may be continued.
+    responses that may be continued; `responses` keeps those that the proxy itself has made.
     """
 
     config: Config
@@ -90,6 +91,7 @@ class State:
     admin: Keys
     metrics: Metrics
     store: CompletionStore | None
+    responses: ResponseStore
     expose: Callable[[], Awaitable[bytes]]
     loop: asyncio.AbstractEventLoop
     log: logging.Logger

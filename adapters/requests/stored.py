@@ -61,12 +61,12 @@ def decode_completions(query: Pairs, *, bounds: Bounds = "openai") -> Page:
 
     `query`: its names and values in the client's order, percent-decoded.
     """
-    return _page(query, _COMPLETIONS, bounds)
+    return decode_page(query, _COMPLETIONS, bounds)
 
 
 def decode_messages(query: Pairs) -> Page:
     """Return the page that GET /v1/chat/completions/{id}/messages asks for, likewise."""
-    return _page(query, _MESSAGES, "openai")
+    return decode_page(query, _MESSAGES)
 
 
 def decode_update(body: bytes, *, bounds: Bounds = "openai") -> dict[str, str]:
@@ -81,7 +81,13 @@ def decode_update(body: bytes, *, bounds: Bounds = "openai") -> dict[str, str]:
     return update.metadata or {}
 
 
-def _page(query: Pairs, known: tuple[str, ...], bounds: Bounds) -> Page:
+def decode_page(
+    query: Pairs, known: tuple[str, ...], bounds: Bounds = "openai", order: str = "asc"
+) -> Page:
+    """Return the page that a query asks for whose parameters are `known`; raise `RequestError` 400.
+
+    `order`: that of a query that says none.
+    """
     plain: dict[str, str] = {}
     filters: dict[str, str] = {}
     for name, value in query:
@@ -101,7 +107,7 @@ def _page(query: Pairs, known: tuple[str, ...], bounds: Bounds) -> Page:
     # How many lists a database walks together is its affair, not a backend's.
     many = len(filters) > openai_bounds.MAX_PAIRS
     openai_bounds.metadata(filters, strict=many or bounds == "openai")
-    order = plain.get("order", "asc")
+    order = plain.get("order", order)
     if order not in ORDERS:
         raise errors.wrong_value("order", order, ORDERS)
     after, model = plain.get("after"), plain.get("model")

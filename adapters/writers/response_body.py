@@ -19,7 +19,6 @@ from wellspoken.adapters.events import (
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
-from wellspoken.adapters.requests.responses.renamed import rename_fault
 from wellspoken.adapters.writers.response_events import ResponseEvents
 from wellspoken.adapters.writers.response_items import CUT, OutputItems
 from wellspoken.adapters.writers.response_objects import (
@@ -32,10 +31,7 @@ from wellspoken.adapters.writers.response_objects import (
 
 
 class ResponseFold:
-    """What comes of an answer, told by its events; `events`: where the stream's are written.
-
-    `fault`: the answer failed; what it says is in the names of the response's request.
-    """
+    """What comes of an answer, told by its events; `events`: where the stream's are written."""
 
     def __init__(self, exchange: Exchange, events: ResponseEvents | None = None) -> None:
         facts = exchange.response
@@ -75,7 +71,7 @@ class ResponseFold:
                 self.reason = event.reason or "stop"
         elif type(event) is Fault:
             self.done = True
-            self.fault = rename_fault(event, self.facts)
+            self.fault = event
         elif type(event) is End:
             self.done = True
             if self.reason not in CUT:

@@ -44,7 +44,16 @@ class Router:
     many of a pool's requests may be sent again.
     """
 
-    __slots__ = ("_by_backend", "_by_name", "_share", "bounds", "only", "rules", "targets")
+    __slots__ = (
+        "_by_backend",
+        "_by_name",
+        "_share",
+        "bounds",
+        "only",
+        "passes_responses",
+        "rules",
+        "targets",
+    )
 
     def __init__(
         self, targets: Sequence[Target], rules: Health = _RULES, share: float = _SHARE
@@ -59,6 +68,8 @@ class Router:
             target.renamed = self._index
             if target.settings.bounds != "openai":
                 self.bounds = "backend"
+        # Whether a model's servers may answer /v1/responses at endpoints of their own.
+        self.passes_responses = any(target.settings.responses == "pass" for target in self.targets)
         self._by_backend = {name: Pool(servers, share) for name, servers in backends.items()}
         self.only = next(iter(self._by_backend.values())) if len(backends) == 1 else None
         self._by_name: dict[str, Pool] = {}

@@ -145,6 +145,7 @@ Urls = str | Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)]
 Weight = Annotated[float, Meta(ge=0, le=1e6)]
 Affinity = Annotated[str, Meta(pattern=r"^(none|prefix|header:[A-Za-z0-9_-]{1,64})$")]
 Retry = Literal["unsent", "unstarted"]
+Responses = Literal["translate", "pass"]
 
 
 class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -173,6 +174,7 @@ class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     recover: tuple[Recovered, ...] = ()
     system: System = "auto"
     streams: Streams = "both"
+    responses: Responses = "translate"
     endpoints: Endpoints | None = None
     forward_headers: Headers = FORWARDED
     headers: dict[Name, str] = {}
@@ -235,6 +237,7 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     past_reasoning: PastReasoning = "auto"
     recover: tuple[Recovered, ...] = ()
     system: System = "auto"
+    responses: Responses = "translate"
     endpoints: Endpoints | None = None
     forward_headers: Headers = FORWARDED
     caps: Caps = Caps()

@@ -98,8 +98,12 @@ def _default(path: str) -> int | None:
 
 async def pass_request(call: Call) -> Reply | EventStream:
     """Pass one request through. Raises RequestError, UpstreamError: then nothing was sent."""
+    return await pass_body(call, await call.read_body())
+
+
+async def pass_body(call: Call, body: bytes) -> Reply | EventStream:
+    """Pass a request with this body through, as `pass_request` does."""
     state = call.state
-    body = await call.read_body()
     reads = call.request.method != "POST"
     model, fields = await _decode(call, body)
     if model is None and state.router.only is None:

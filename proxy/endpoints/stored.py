@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 from msgspec import json, structs
 
@@ -23,10 +23,12 @@ from wellspoken.adapters.requests.stored import (
     decode_update,
 )
 from wellspoken.proxy.endpoints import stored_views
+from wellspoken.proxy.http.requests import query_of
 from wellspoken.proxy.http.responses import JSON, EventStream, Reply
 from wellspoken.proxy.relay.call import Call, Handler, Route
 from wellspoken.proxy.relay.send import LARGE
-from wellspoken.proxy.store.database import StoreError, Unreadable, Unusable
+from wellspoken.proxy.relay.storing import store_failure
+from wellspoken.proxy.store.database import StoreError
 from wellspoken.proxy.store.rows import Query, Row
 
 if TYPE_CHECKING:
@@ -75,18 +77,7 @@ def _with_store(
         try:
             return await handler(call, store)
         except StoreError as error:
-            again = {"x-should-retry": "false"} if isinstance(error, Unusable) else {}
-            why = str(error)
-            if not isinstance(error, Unreadable):  # paths and hosts are nothing for a client
-                call.state.log.warning("%s: the store cannot be used: %s", call.id, error)
-                why = "the server's log says why"
-            raise RequestError(
-                f"The store of completions cannot be used now: {why}.",
-                status=503,
-                type="server_error",
-                code="store_unavailable",
-                headers=again,
-            ) from error
+            raise store_failure(call, error) from error
 
     return handle
 
@@ -94,7 +85,7 @@ def _with_store(
 @_with_store
 async def completions(call: Call, store: CompletionStore) -> Reply | EventStream:
     """List stored completions, a page at a time. Raises RequestError, StoreError."""
-    wanted = decode_completions(_query(call), bounds=call.state.router.bounds)
+    wanted = decode_completions(query_of(call.request), bounds=call.state.router.bounds)
     position = None
     if wanted.after is not None:
         if len(wanted.after) <= _LONGEST:
@@ -162,7 +153,7 @@ async def delete(call: Call, store: CompletionStore) -> Reply:
 async def messages(call: Call, store: CompletionStore) -> Reply:
     """List the messages that a stored completion answers. Raises RequestError, StoreError."""
     id = _id(call)
-    wanted = decode_messages(_query(call))
+    wanted = decode_messages(query_of(call.request))
     row = _require(await store.get(call.routing.owner, id), id)
 
     def page() -> bytes:
@@ -241,18 +232,6 @@ def _take_fitting(rows: list[Row]) -> list[Row]:
 
 def _size(rows: list[Row]) -> int:
     return sum(row.size for row in rows)
-
-
-def _query(call: Call) -> list[tuple[str, str]]:
-    """Return the names and values of the query; raise RequestError 400 for what is no UTF-8."""
-    query = call.request.raw_path.partition("?")[2]
-    try:
-        return parse_qsl(query, keep_blank_values=True, errors="strict")
-    except UnicodeDecodeError:
-        raise RequestError(
-            "The query is not UTF-8. Percent-encode the UTF-8 bytes of its values.",
-            code="invalid_value",
-        ) from None
 
 
 def _id(call: Call) -> str:

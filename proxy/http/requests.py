@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import chain
 from os import urandom
 from typing import Final, NamedTuple
+from urllib.parse import parse_qsl
 
 from aiohttp.web_request import BaseRequest
 from multidict import CIMultiDictProxy
@@ -277,3 +278,15 @@ def client_lines(headers: CIMultiDictProxy[str], names: Collection[str]) -> byte
     kept = {name for name in names if name in headers}.difference(map(str.strip, listed))
     lines = [f"{name}: {x}\r\n" for name in names if name in kept for x in headers.getall(name)]
     return "".join(lines).encode("ascii")
+
+
+def query_of(request: BaseRequest) -> list[tuple[str, str]]:
+    """Return the names and values of the query; raise RequestError 400 for what is no UTF-8."""
+    query = request.raw_path.partition("?")[2]
+    try:
+        return parse_qsl(query, keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise RequestError(
+            "The query is not UTF-8. Percent-encode the UTF-8 bytes of its values.",
+            code="invalid_value",
+        ) from None

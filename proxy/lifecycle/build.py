@@ -26,7 +26,7 @@ from wellspoken.proxy.config.values import (
     read_key,
 )
 from wellspoken.proxy.metrics.service import Metrics
-from wellspoken.proxy.routes import ROUTES
+from wellspoken.proxy.routes import OWN_PATHS
 from wellspoken.proxy.server import Service
 from wellspoken.proxy.tls.certificates import ClientContext, client_context
 from wellspoken.proxy.upstream.client import Upstream
@@ -117,7 +117,7 @@ def outside(part: Backend | Engine, where: str) -> Outside:
             urls = [normal_url(url) for url in part.urls]
             secure = next((url for url in urls if url.startswith("https:")), urls[0])
             tls = client_context(secure, part.tls)
-        refuse_endpoints(part.endpoints or (), ROUTES)
+        refuse_endpoints(part.endpoints or (), OWN_PATHS)
         adapter = _adapter(part.kind if isinstance(part, Engine) else part.adapter)
         if part.tokenizer is not None:
             tokenizer = Tokenizer(part.tokenizer, download=part.tokenizer_download)
@@ -210,6 +210,7 @@ def _read_settings(part: Backend | Engine, found: Outside, config: Config) -> Ta
         past_reasoning=part.past_reasoning,
         recover=frozenset(part.recover),
         system=part.system,
+        responses=part.responses,
         endpoints=part.endpoints,
         forwards=client_headers(part),
         caps=part.caps,

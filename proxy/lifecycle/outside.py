@@ -36,7 +36,7 @@ from wellspoken.proxy.http.auth import Keys
 from wellspoken.proxy.http.sockets import refuse_taken
 from wellspoken.proxy.lifecycle.build import open_counters
 from wellspoken.proxy.lifecycle.hosted import kind_of
-from wellspoken.proxy.routes import ROUTES
+from wellspoken.proxy.routes import OWN_PATHS
 from wellspoken.proxy.store.database import StoreError
 from wellspoken.proxy.tls.certificates import client_context, expiries, server_contexts
 from wellspoken.proxy.upstream.tokenizer import Tokenizer
@@ -55,7 +55,7 @@ def misnamed(config: Config) -> Iterator[Problem]:
 def _of_endpoints(path: Path, part: Backend | Engine) -> Iterator[Problem]:
     for at, endpoint in enumerate(part.endpoints or ()):
         yield from _failing(
-            (*path, "endpoints", at), partial(refuse_endpoints, (endpoint,), ROUTES)
+            (*path, "endpoints", at), partial(refuse_endpoints, (endpoint,), OWN_PATHS)
         )
 
 

@@ -20,6 +20,7 @@ from wellspoken.adapters.requests.caps import (
     refuse_over,
 )
 from wellspoken.adapters.requests.errors import UNKNOWN, RequestError, missing
+from wellspoken.adapters.requests.responses.as_chat import ResponseChat
 from wellspoken.adapters.requests.vendor import apply_policy, refuse_variants, vendor_keys
 from wellspoken.proxy.http.requests import extensions_of, keep_of
 from wellspoken.proxy.limits.clients import KnownClient
@@ -33,7 +34,7 @@ from wellspoken.proxy.upstream.target import Target
 
 _OUTCOMES: Final = {"pass": "passed", "strip": "stripped", "reject": "rejected"}
 LISTED: Final = 32  # names that the header lists at most
-_NAME: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)  # a client's key may hold anything
+_NAME: Final = re.compile(r"[\w.\[\]-]{1,64}", re.ASCII)  # a client's key may hold anything
 
 
 def make_exchange(call: Call, target: Target, make: Callable[..., Exchange]) -> Exchange:
@@ -165,6 +166,9 @@ async def admit(call: Call, target: Target, wanted: Asked) -> Asked:
         raise
     if vendors:
         count_vendors(call, target, vendors)
+    if isinstance(wanted, ResponseChat) and wanted.left_out:
+        stripped = vendors if vendors and target.settings.vendor == "strip" else ()
+        _note_stripped(call, (*stripped, *wanted.left_out))
     return found
 
 
@@ -212,7 +216,7 @@ def count_vendors(call: Call, target: Target, names: tuple[str, ...]) -> None:
     counter = call.state.metrics.vendor_parameters.labels(target.name, outcome)
     counter.inc(1 if outcome == "rejected" else len(names))
     if outcome == "stripped":
-        call.results.stripped = _stripped(names)
+        _note_stripped(call, names)
 
 
 def _count_refused(call: Call, target: Target, error: RequestError) -> None:
@@ -237,8 +241,9 @@ async def admit_passing(call: Call, target: Target, model: str, fields: Mapping[
         raise
 
 
-def _stripped(names: tuple[str, ...]) -> bytes:
-    """Return the header line for the names of keys that were taken out; odd names are `_other`."""
+def _note_stripped(call: Call, names: tuple[str, ...]) -> None:
+    """Note the names of keys that were taken out, for a header line; odd names are `_other`."""
     shown = [name if _NAME.fullmatch(name) else "_other" for name in names[:LISTED]]
     shown += ["..."] if len(names) > LISTED else []
-    return f"x-wellspoken-stripped: {', '.join(dict.fromkeys(shown))}\r\n".encode("ascii")
+    line = f"x-wellspoken-stripped: {', '.join(dict.fromkeys(shown))}\r\n"
+    call.results.stripped = line.encode("ascii")

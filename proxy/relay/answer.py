@@ -69,7 +69,9 @@ def note_failure(call: Call, error: Exception) -> Fault:
 
 
 def error_event(call: Call, fault: Fault) -> bytes:
-    """Return the last event of a stream that has failed, without the backend's key."""
+    """Return the last of a stream that failed before it began, without the backend's key."""
+    if call.routing.form is not None:
+        return call.routing.hide(call.routing.form.tell_failure(fault))
     body = error_json(fault.message, fault.type, fault.param, fault.code)
     return b"data: " + call.routing.hide(body) + b"\n\n"
 
@@ -324,14 +326,14 @@ class Relay(Struct, eq=False):
                     stream.stop()
                 return call.fail(fault, explain_headers(exchange, fault.retry, self.failed))
         if stream is None:
-            if call.routing.kept is not None:
+            if call.routing.keep is not None:
                 await keep(call, body)
             return call.reply(200, body, explain_headers(exchange, None, None))
         out = self.last
         if fault is not None:
             call.note_fault(fault)
             out = call.routing.hide(out) if translator.started else error_event(call, fault)
-        elif call.routing.kept is not None:
+        elif call.routing.keep is not None:
             out = await keep_stream(call, translator, out)
         if call.request.headers.get("x-wellspoken-explain") == "1":
             out = with_repairs(out, exchange)

@@ -49,7 +49,8 @@ class Generation(Generic[Wanted]):
     OpenAI's). `find_variable` tells its text, where that is plain. `endpoint_of` tells where a
     backend answers what an exchange asks for; `elsewhere` goes on a message that one does not.
     `refuse` knows what the backend cannot do, for a client that would wait for an engine.
-    `request_untouched` is what a backend is sent with `"oai_compat": false`.
+    `request_untouched` is what a backend is sent with `"oai_compat": false`. `read`, instead
+    of `parse`, makes the request of what its body refers to, too, and is as large as that.
     """
 
     parse: Callable[[Call, bytes], Wanted]
@@ -61,6 +62,7 @@ class Generation(Generic[Wanted]):
     request_untouched: Callable[[Call, Target, Wanted], BackendRequest]
     refuse: Callable[[Backend, Wanted], None]
     plan: Callable[[Planner[Wanted]], Awaitable[Plan]]
+    read: Callable[[Call, bytes], Awaitable[Wanted]] | None = None
 
 
 async def generate(call: Call, generation: Generation[Wanted]) -> Reply | EventStream:
@@ -69,19 +71,23 @@ async def generate(call: Call, generation: Generation[Wanted]) -> Reply | EventS
     Raises what `respond` does: then nothing was sent. What is read of the body is let go before
     the backend is waited for, so no local name here may hold it.
     """
-    answer = await _prepare(call, generation)
+    answer = await prepare(call, generation, await call.read_body())
     return await answer()
 
 
 Answering = Callable[[], Awaitable[Reply | EventStream]]
 
 
-async def _prepare(call: Call, generation: Generation[Wanted]) -> Answering:
+async def prepare(call: Call, generation: Generation[Wanted], body: bytes) -> Answering:
     """Return what answers a request that may be answered."""
-    body = await call.read_body()
     router = call.state.router  # only now: a reload may have come while the body did
     large = len(body) >= LARGE
-    wanted = await in_thread(large, generation.parse, call, body)
+    if generation.read is not None:
+        wanted = await generation.read(call, body)
+        body = bytes(wanted.fields["messages"])
+        large = len(body) >= LARGE
+    else:
+        wanted = await in_thread(large, generation.parse, call, body)
     if call.routing.client is not None:
         await _admit_client(call, call.routing.client, wanted, body)
     pool = router.look_up(wanted.model)
@@ -251,7 +257,7 @@ def _describe_answer(
     `model`: as the answer calls it, which is what the client asked for.
     """
     exchange = make_exchange(call, target, partial(generation.exchange_for, wanted))
-    if call.routing.kept is not None:
+    if call.routing.keep is not None and exchange.response is None:
         exchange = replace(exchange, stored=True)
     if model != wanted.model:
         exchange = replace(exchange, model=model)

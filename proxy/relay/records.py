@@ -7,7 +7,7 @@ to the loop's thread; an observer reads them once the request is over.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from wellspoken.adapters.events import Fault, Usage
 from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.proxy.limits.clients import KnownClient
 from wellspoken.proxy.limits.quota import Quota
 from wellspoken.proxy.metrics.series import Times
@@ -64,16 +65,31 @@ class BackendSpan(Protocol):
         """Note why the request failed."""
 
 
+Keep = Callable[[bytes], Awaitable[str]]
+"""Is given a whole answer; says once it is kept "", or why it is not, as a client may know it."""
+
+
+class AnswerForm(Protocol):
+    """How an answer that leaves in another form than it is asked for tells of failures."""
+
+    def rename(self, error: RequestError) -> RequestError:
+        """Return an error in the names of the client's request."""
+
+    def tell_failure(self, fault: Fault) -> bytes:
+        """Return the whole stream of an answer of which nothing came before it failed."""
+
+
 class Routing(Struct, eq=False):
     """Where a request goes, and for whom.
 
     `route`: its label in metrics. `owner`: whose stored completions the client may see
     (auth.owner_of); `client`: who that is, where the configuration names it. `hide` takes the
     backend's key out of an error. `model`: as the client calls it; `label`: the same in metrics,
-    where clients must not choose names. `kept`: the request's body, where its answer is to be
-    stored. `engine`: what counts the request as open. `target`: the server that has it now, and
-    `visit` what it says of that server's health, where that is noted. `may_leave`: says whether
-    it may be taken from that server as long as it waits there; None: it may not.
+    where clients must not choose names. `keep`: what keeps the whole answer, where that is to be
+    stored. `form`: that of an answer that is neither a chat nor a completion. `engine`: what counts
+    the request as open. `target`: the server that has it now, and `visit` what it says of that
+    server's health, where that is noted. `may_leave`: says whether it may be taken from that server
+    as long as it waits there; None: it may not.
     """
 
     route: str = "other"
@@ -84,11 +100,20 @@ class Routing(Struct, eq=False):
     model: str = ""
     label: str = OTHER
     streams: bool = False
-    kept: bytes | None = None
+    keep: Keep | None = None
+    form: AnswerForm | None = None
     engine: Supervisor | None = None
     target: Target | None = None
     visit: Visit | None = None
     may_leave: MayLeave | None = None
+
+    def keep_answer(self, keep: Keep) -> None:
+        """Have the whole answer kept by this."""
+        self.keep = keep
+
+    def answer_in(self, form: AnswerForm) -> None:
+        """Have failures told in the form that the answer has."""
+        self.form = form
 
     def let_leave(self, may_leave: MayLeave | None) -> None:
         """Have it decide from now on whether the request may be taken from its server."""

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
 
 from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.shapes import ChatRequest
 from wellspoken.adapters.translate import StreamTranslator
 from wellspoken.proxy.relay.call import Call
+from wellspoken.proxy.relay.records import Keep
 from wellspoken.proxy.relay.send import LARGE
+from wellspoken.proxy.store.database import StoreError, Unreadable, Unusable
 from wellspoken.proxy.store.rows import Capture
+
+if TYPE_CHECKING:
+    from wellspoken.proxy.store.completions import CompletionStore
+    from wellspoken.proxy.store.kept_responses import ResponseStore
 
 NO_STORE = "no store is configured (store.path or store.url)"
 UNTOUCHED = 'with "oai_compat": false answers pass as they are'
@@ -30,19 +38,63 @@ def begin(call: Call, wanted: ChatRequest, body: bytes) -> None:
             code="unsupported_parameter",
         )
     if store is None or wanted.oai_compat is False:
-        _warn(call, NO_STORE if store is None else UNTOUCHED)
+        warn(call, NO_STORE if store is None else UNTOUCHED)
         return
-    full = store.refuses
+    _refuse_while(store.refuses, "leave out 'store'")
+    call.routing.keep_answer(partial(_store, store, call.routing.owner, call.id, body))
+
+
+def begin_response(call: Call, keep: Keep, *, sent: bool) -> None:
+    """Have a response kept where that is possible; `sent`: the client sent `"store": true`.
+
+    Raises RequestError as `begin` does.
+    """
+    store = call.state.responses
+    if store.why_not_kept:
+        if sent and call.state.config.store.missing == "refuse":
+            raise no_responses(store, "store")
+        warn(call, store.why_not_kept)
+        return
+    _refuse_while(store.refuses, "send 'store': false")
+    call.routing.keep_answer(keep)
+
+
+def no_responses(store: ResponseStore, param: str) -> RequestError:
+    """Return the error for what needs a kept response, where none is kept."""
+    return RequestError(
+        f"This server keeps no responses: {store.why_not_kept}. Send the whole conversation as "
+        "'input', or have a store configured.",
+        param=param,
+        code="unsupported_parameter",
+    )
+
+
+def _refuse_while(full: str, instead: str) -> None:
     if full:
         raise RequestError(
-            f"The answer could not be stored: {full}. Try again shortly, or leave out 'store'.",
+            f"The answer could not be stored: {full}. Try again shortly, or {instead}.",
             status=503,
             type="server_error",
             param="store",
             code="store_full",
             headers={"Retry-After": "1"},
         )
-    call.routing.kept = body
+
+
+def store_failure(call: Call, error: StoreError) -> RequestError:
+    """Return what a client is told of a store that cannot be used now."""
+    again = {"x-should-retry": "false"} if isinstance(error, Unusable) else {}
+    why = str(error)
+    if not isinstance(error, Unreadable):  # paths and hosts are nothing for a client
+        call.state.log.warning("%s: the store cannot be used: %s", call.id, error)
+        why = "the server's log says why"
+    return RequestError(
+        f"The store of completions cannot be used now: {why}.",
+        status=503,
+        type="server_error",
+        code="store_unavailable",
+        headers=again,
+    )
 
 
 async def keep(call: Call, answer: bytes) -> None:
@@ -50,14 +102,20 @@ async def keep(call: Call, answer: bytes) -> None:
 
     Returns once the store has it as surely as `store.durability` wants.
     """
-    store, request = call.state.store, call.routing.kept
-    assert store is not None and request is not None
-    problem = await store.add(Capture(call.routing.owner, call.id, answer, request))
+    assert call.routing.keep is not None
+    problem = await call.routing.keep(answer)
     if problem:
-        _warn(call, problem)
+        warn(call, problem)
 
 
-def _warn(call: Call, why: str) -> None:
+async def _store(
+    store: CompletionStore, owner: str, request_id: str, request: bytes, answer: bytes
+) -> str:
+    return await store.add(Capture(owner, request_id, answer, request))
+
+
+def warn(call: Call, why: str) -> None:
+    """Note why the answer is not stored, for the client to be told."""
     call.results.warning = why
 
 

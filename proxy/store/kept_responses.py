@@ -6,6 +6,7 @@ that was deleted or pruned breaks nothing that came of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from msgspec import Raw, Struct, json
@@ -104,14 +105,9 @@ def owner_of_rows(owner: str) -> str:
     return _OWNERS + owner
 
 
-def has_responses(owner: str) -> bool:
-    """Say whether the rows of an owner are responses, and no completions."""
-    return owner.startswith(_OWNERS)
-
-
 def is_response(row: Row) -> bool:
     """Say whether a row is a response's, and no completion's."""
-    return has_responses(row.owner)
+    return row.owner.startswith(_OWNERS)
 
 
 def response_of(row: Row) -> KeptResponse:
@@ -148,7 +144,7 @@ def context_of(kept: KeptResponse) -> list[Raw]:
     return [*_items_of(kept.history), *own_items_of(kept)]
 
 
-def history_of(items: list[Raw]) -> bytes:
+def history_of(items: Sequence[Raw]) -> bytes:
     """Return items as `KeptResponse` holds them."""
     return b"[" + b",".join(items) + b"]"
 

@@ -22,7 +22,7 @@ from wellspoken.adapters.servers.detection import Found
 from wellspoken.adapters.servers.model_list import NOTHING_LISTED, Listed
 from wellspoken.adapters.servers.parameters import PAST_REASONING, PastReasoning
 from wellspoken.adapters.tokens.table import TokenTable
-from wellspoken.proxy.config.tables import Affinity, Retry, Streams, System
+from wellspoken.proxy.config.tables import Affinity, Responses, Retry, Streams, System
 from wellspoken.proxy.upstream.client import HIDDEN, Upstream
 from wellspoken.proxy.upstream.context_lengths import ContextLengths
 from wellspoken.proxy.upstream.detector import Detector
@@ -52,9 +52,10 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
 
     `endpoints` are the paths that pass through, None for the backend's own list. `forwards` are the
     client's headers that go on; with `auth_pass` its key does, too. `tokenizer` gives a vocabulary
-    that the backend does not. `elsewhere`: clients are on other machines, and `places` are the
-    URLs, hosts and paths that they may not read. `affinity`, `retry` and `fallback`: what holds for
-    its model's servers together (balance/).
+    that the backend does not. `responses`: who makes the answers of /v1/responses, the
+    proxy of chat answers or, with "pass", the server. `elsewhere`: clients are on other machines,
+    and `places` are the URLs, hosts and paths that they may not read. `affinity`, `retry` and
+    `fallback`: what holds for its model's servers together (balance/).
     """
 
     models: tuple[str, ...] = ()
@@ -71,6 +72,7 @@ class TargetSettings(Struct, frozen=True, kw_only=True):
     recover: frozenset[Recovered] = frozenset()
     system: System = "auto"
     streams: Streams = "both"
+    responses: Responses = "translate"
     endpoints: Sequence[str] | None = None
     forwards: tuple[str, ...] = ()
     caps: Caps = Caps()

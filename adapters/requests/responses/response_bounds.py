@@ -86,5 +86,8 @@ def _format(request: ResponseRequest, strict: bool) -> None:
         return
     if strict or not wanted.name:
         chat_bounds.check_name(wanted.name, "text.format.name")
-    if wanted.schema is None:
+    schema = bytes(wanted.schema)
+    if schema == b"null":
         raise errors.missing("text.format.schema", "Send a JSON schema.")
+    if not schema.startswith(b"{"):
+        raise errors.wrong_type("text.format.schema", "an object", "something else")

@@ -25,12 +25,12 @@ _NULL: Final = b"null"
 
 
 class FormatOptions(Struct):
-    """`text.format`: what form the answer's text has to have; what `schema` holds is unread."""
+    """`text.format`: what form the answer's text has to have; `schema` is unread."""
 
     type: str | None = None
     name: str | None = None
     description: str | None = None
-    schema: dict[str, Raw] | None = None
+    schema: Raw = Raw(_NULL)
     strict: bool | None = None
 
 

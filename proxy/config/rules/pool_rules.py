@@ -21,7 +21,7 @@ from wellspoken.proxy.config.values import ConfigError, normal_url
 
 LEAST: Final = 0.001
 """The least weight but 0: with less, sums of weights would lose it."""
-_SHARED: Final = ("affinity", "retry", "fallback")
+_SHARED: Final = ("affinity", "retry", "fallback", "responses")
 
 
 class PoolPart(NamedTuple):

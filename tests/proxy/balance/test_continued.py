@@ -40,7 +40,8 @@ async def three() -> AsyncIterator[list[Upstream]]:
 
 
 async def begin(start_proxy: StartProxy, servers: list[Upstream], **more: Any) -> Proxy:
-    backend = {"url": [each.url for each in servers], "endpoints": [PATH], **more}
+    backend = {"url": [each.url for each in servers], "endpoints": [PATH], "responses": "pass"}
+    backend |= more
     return await start_proxy(backend, health={"interval": 0})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -53,6 +54,12 @@ OVER: list[tuple[str, Any, str]] = [
     ("MAX_OUTPUT_TOKENS", 5, "MAX_OUTPUT_TOKENS"),
     ("Model", "other", "Model"),
 ]
+
+
+@pytest.fixture
+def start_proxy(start_proxy: StartProxy) -> StartProxy:
+    """Start a proxy whose backends answer /v1/responses themselves."""
+    return partial(start_proxy, responses="pass")
 
 
 @pytest.mark.parametrize("path", [RESPONSES, MESSAGES, "/tokenize", EMBEDDINGS])

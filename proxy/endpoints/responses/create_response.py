@@ -1,0 +1,168 @@
+"""POST /v1/responses: made a chat request, which any backend answers, and kept to be continued.
+
+A backend with `responses = "pass"` is asked at its own endpoint instead, as is any for a request
+with `"oai_compat": false`: then nothing is translated, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Unpack
+
+from msgspec import Raw, Struct, json
+
+from wellspoken.adapters.events import Fault
+from wellspoken.adapters.exchange import Exchange, ResponseFacts, Surroundings
+from wellspoken.adapters.requests import chat_bounds
+from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.renaming import decode_named
+from wellspoken.adapters.requests.responses.as_chat import (
+    ResponseChat,
+    exchange_for_response,
+    find_response_variable,
+    make_chat,
+)
+from wellspoken.adapters.requests.responses.renamed import rename_error
+from wellspoken.adapters.requests.responses.response_bounds import check_response
+from wellspoken.adapters.requests.responses.response_request import (
+    ResponseRequest,
+    parse_response,
+)
+from wellspoken.adapters.requests.shapes import ChatRequest, Variable
+from wellspoken.adapters.writers.response_stream import fail_stream
+from wellspoken.proxy.endpoints.chat import CHAT
+from wellspoken.proxy.endpoints.passthrough import pass_body
+from wellspoken.proxy.endpoints.responses.finding import find_item, find_previous
+from wellspoken.proxy.http.responses import EventStream, Reply
+from wellspoken.proxy.limits.budget import BODY
+from wellspoken.proxy.relay.call import LARGE, Call, in_thread
+from wellspoken.proxy.relay.generate import Answering, prepare
+from wellspoken.proxy.relay.storing import begin_response
+from wellspoken.proxy.store.kept_responses import KeptResponse, context_of, history_of
+
+
+async def create_response(call: Call) -> Reply | EventStream:
+    """Answer a request for a response. Raises what `generate` does, in the client's names."""
+    try:
+        answer = await _prepare(call, await call.read_body())
+        return await answer()
+    except RequestError as error:
+        form = call.routing.form
+        raise error if form is None else form.rename(error) from None
+
+
+async def _prepare(call: Call, body: bytes) -> Answering:
+    untouched = b'"oai_compat"' in body and _is_untouched(body)
+    if untouched or (call.state.router.passes_responses and _passes(call, body)):
+        return partial(pass_body, call, _without_our_key(body) if untouched else body)
+    return await prepare(call, RESPONSES, body)
+
+
+def _is_untouched(body: bytes) -> bool:
+    return bytes(decode_named(body)[1].get("oai_compat", b"")) == b"false"
+
+
+def _without_our_key(body: bytes) -> bytes:
+    fields = decode_named(body)[1]
+    return json.encode({key: value for key, value in fields.items() if key != "oai_compat"})
+
+
+def _passes(call: Call, body: bytes) -> bool:
+    """Say whether the model's servers answer at an endpoint of their own."""
+    pool = call.state.router.look_up(decode_named(body)[0] or "")
+    return pool is not None and pool.servers[0].settings.responses == "pass"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResponseForm:
+    """How an answer that is a response tells of failures."""
+
+    facts: ResponseFacts
+    model: str
+
+    def rename(self, error: RequestError) -> RequestError:
+        """Return an error of the chat request in the names of the client's request."""
+        return rename_error(error, self.facts)
+
+    def tell_failure(self, fault: Fault) -> bytes:
+        """Return the stream of a response of which nothing came before it failed."""
+        return fail_stream(self.facts, self.model, self.facts.clock(), fault)
+
+
+async def _read(call: Call, body: bytes) -> ChatRequest:
+    """Return the chat request that a body asks for, with the turns that it goes on from."""
+    request = await in_thread(len(body) >= LARGE, parse_response, body)
+    history, found = await _recall(call, request)
+    keeps = request.store is not False and not call.state.responses.why_not_kept
+    make = partial(make_chat, request, history, found, stored=keeps)
+    id = call.state.new_id()
+    wanted = await in_thread(call.is_large, partial(make, suffix=id, clock=_now))
+    call.routing.answer_in(ResponseForm(wanted.facts, wanted.model))
+    if request.store is not False:
+        keep = partial(_keep, call, wanted.facts.id, wanted.own, history)
+        begin_response(call, keep, sent=request.store is True)
+    return wanted
+
+
+def _now() -> int:
+    return int(time.time())
+
+
+async def _recall(call: Call, request: ResponseRequest) -> tuple[Sequence[Raw], Mapping[str, Raw]]:
+    """Return the items of the turns before this one, and those that are referred to by id."""
+    history: Sequence[Raw] = ()
+    if request.previous_response_id is not None:
+        kept = await find_previous(call, request.previous_response_id)
+        await call.wait_for_room(BODY * kept.size)
+        history = await in_thread(call.is_large, context_of, kept)
+    found = {id: await find_item(call, id) for id in dict.fromkeys(request.references)}
+    return history, found
+
+
+async def _keep(call: Call, id: str, own: bytes, history: Sequence[Raw], answer: bytes) -> str:
+    """Keep a whole response; return why it is not kept, or ""."""
+    told = _decode_kept(answer)
+    return await call.state.responses.add(
+        KeptResponse(
+            id=id,
+            owner=call.routing.owner,
+            request_id=call.id,
+            created=told.created_at,
+            model=told.model,
+            answer=answer,
+            input=own,
+            history=history_of(history),
+        )
+    )
+
+
+class _Told(Struct):
+    created_at: int
+    model: str
+
+
+_decode_kept = json.Decoder(_Told).decode
+
+
+def _check(wanted: ChatRequest, strict: bool) -> None:
+    assert isinstance(wanted, ResponseChat)
+    check_response(wanted.asked, strict)
+    chat_bounds.check(wanted, strict)
+
+
+def _find_variable(wanted: ChatRequest) -> Variable | None:
+    assert isinstance(wanted, ResponseChat)
+    return find_response_variable(wanted)
+
+
+def _exchange_for(wanted: ChatRequest, **given: Unpack[Surroundings]) -> Exchange:
+    assert isinstance(wanted, ResponseChat)
+    return exchange_for_response(wanted, **given)
+
+
+RESPONSES: Final = replace(
+    CHAT, read=_read, check=_check, find_variable=_find_variable, exchange_for=_exchange_for
+)

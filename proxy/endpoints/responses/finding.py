@@ -1,0 +1,86 @@
+"""Kept responses and their items, found by their ids for the client whose key kept them.
+
+Another's id is answered as one that never was.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Raw
+
+from wellspoken.adapters.exchange import response_of_item
+from wellspoken.adapters.requests.errors import RequestError, short
+from wellspoken.proxy.relay.call import Call, in_thread
+from wellspoken.proxy.relay.storing import no_responses, store_failure
+from wellspoken.proxy.store.database import StoreError
+from wellspoken.proxy.store.kept_responses import KeptResponse
+from wellspoken.proxy.store.kept_responses import find_item as find_kept_item
+
+LONGEST: Final = 512
+"""Characters of an id that is looked for."""
+
+
+async def find_response(call: Call, id: str) -> KeptResponse:
+    """Return a kept response. Raises RequestError: 404 as OpenAI does, 503 if the store fails."""
+    kept = await _get(call, id, "response_id")
+    if kept is None:
+        raise not_found(id)
+    return kept
+
+
+async def find_previous(call: Call, id: str) -> KeptResponse:
+    """Return the response that a request goes on from; raise RequestError 400 as OpenAI does."""
+    kept = await _get(call, id, "previous_response_id")
+    if kept is None:
+        raise RequestError(
+            f"Previous response with id '{short(id)}' not found.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    return kept
+
+
+async def find_item(call: Call, id: str) -> Raw:
+    """Return the item that a request refers to; raise RequestError 404 as OpenAI does."""
+    place = response_of_item(id)
+    kept = await _get(call, place[0], "input") if place is not None else None
+    item = await in_thread(call.is_large, find_kept_item, kept, id) if kept is not None else None
+    if item is None:
+        raise RequestError(
+            f"Item with id '{short(id)}' not found. Items are kept with their response, unless "
+            "that was created with 'store': false. Send the item itself.",
+            status=404,
+            param="input",
+        )
+    return item
+
+
+async def delete_response(call: Call, id: str) -> None:
+    """Delete a kept response. Raises RequestError as `find_response` does."""
+    store = call.state.responses
+    if store.why_not_kept:
+        raise no_responses(store, "response_id")
+    try:
+        deleted = len(id) <= LONGEST and await store.delete(call.routing.owner, id)
+    except StoreError as error:
+        raise store_failure(call, error) from error
+    if not deleted:
+        raise not_found(id)
+
+
+def not_found(id: str) -> RequestError:
+    """Return the error for an id that no response has, or none of this client's."""
+    return RequestError(f"Response with id '{short(id)}' not found.", status=404)
+
+
+async def _get(call: Call, id: str, param: str) -> KeptResponse | None:
+    store = call.state.responses
+    if store.why_not_kept:
+        raise no_responses(store, param)
+    if len(id) > LONGEST:
+        return None
+    try:
+        return await store.get(call.routing.owner, id)
+    except StoreError as error:
+        raise store_failure(call, error) from error
