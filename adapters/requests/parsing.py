@@ -100,7 +100,7 @@ def _explain(text: str, example: str) -> RequestError:
     found = _FAILURE.fullmatch(text)
     if found is None:  # "Number out of range - at `$.temperature`"
         what, _, at = text.partition(" - at `$.")
-        param = at.rstrip("`") or None
+        param = at.rstrip("`").replace("[...]", "") or None
         return invalid(
             param, f"Invalid value for '{param}': {what.lower()}. Send a number of ordinary size."
         )

@@ -19,6 +19,7 @@ from wellspoken.adapters.events import (
     Usage,
 )
 from wellspoken.adapters.exchange import Exchange
+from wellspoken.adapters.requests.responses.renamed import rename_fault
 from wellspoken.adapters.writers.response_events import ResponseEvents
 from wellspoken.adapters.writers.response_items import CUT, OutputItems
 from wellspoken.adapters.writers.response_objects import (
@@ -31,7 +32,10 @@ from wellspoken.adapters.writers.response_objects import (
 
 
 class ResponseFold:
-    """What comes of an answer, told by its events; `events`: where the stream's are written."""
+    """What comes of an answer, told by its events; `events`: where the stream's are written.
+
+    `fault`: the answer failed; what it says is in the names of the response's request.
+    """
 
     def __init__(self, exchange: Exchange, events: ResponseEvents | None = None) -> None:
         facts = exchange.response
@@ -71,7 +75,7 @@ class ResponseFold:
                 self.reason = event.reason or "stop"
         elif type(event) is Fault:
             self.done = True
-            self.fault = event
+            self.fault = rename_fault(event, self.facts)
         elif type(event) is End:
             self.done = True
             if self.reason not in CUT:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wellspoken.adapters.events import Event, Fault, Text
 from wellspoken.adapters.exchange import Exchange, ResponseFacts
+from wellspoken.adapters.requests.responses.renamed import rename_fault
 from wellspoken.adapters.writers.response_body import ResponseFold
 from wellspoken.adapters.writers.response_events import ResponseEvents
 from wellspoken.adapters.writers.response_objects import ResponseEnvelope, response_failure
@@ -58,6 +59,7 @@ def fail_stream(facts: ResponseFacts, model: str, created: int, fault: Fault) ->
     """
     envelope = ResponseEnvelope(facts, model, created)
     events = ResponseEvents(lambda: envelope.write("in_progress", []))
+    fault = rename_fault(fault, facts)
     failure = response_failure(fault)
     events.begin()
     events.write_error(fault, failure)

@@ -31,7 +31,8 @@ examples:
   wellspoken export --store env:DATABASE_URL --format full | gzip > all.jsonl.gz
 
 Writes stored completions (store: true) as JSON lines, oldest first, also beside
-a running proxy.
+a running proxy. Responses (of /v1/responses) are in the full format alone, with
+--key behind the completions; the others leave them out, and count them.
 
 formats:
   chat   OpenAI's fine-tuning: {"messages", "tools", "parallel_tool_calls"}, a
@@ -40,13 +41,11 @@ formats:
          files).
   evals  OpenAI's evals: {"item": {"input", "metadata", ...},
          "sample": {"output_text", ...}}
-  full   everything, one line a completion; wellspoken import makes the same
-         store of it
+  full   everything, one line a completion or response, a response with all
+         that it continues; wellspoken import makes the same store of it
 
-A completion that cannot be read, since the database is damaged, is told and
-left out.
-Exit code: 0, 1 if the store, a completion or the disk failed, 2 for wrong
-usage.
+What cannot be read, since the database is damaged, is told and left out.
+Exit code: 0, 1 if the store, a row of it or the disk failed, 2 for wrong usage.
 """
 _IMPORT_HELP: Final = """\
 examples:
@@ -56,9 +55,10 @@ examples:
 
 Stores what wellspoken export wrote, in any of its formats, and records
 {"request", "response"} as wellspoken convert takes them. Each line becomes a
-conforming chat completion. A line of the full format keeps its id and owner;
-the others' ids are made of the line, so that what is there already is skipped,
-and the same file may be imported again.
+conforming chat completion, or of the full format the response that it was. A
+line of that format keeps its id and owner; the others' ids are made of the
+line, so that what is there already is skipped, and the same file may be
+imported again.
 Exit code: 0, 1 if lines were rejected or the store failed, 2 for wrong usage.
 """
 

@@ -105,9 +105,14 @@ def owner_of_rows(owner: str) -> str:
     return _OWNERS + owner
 
 
+def has_responses(owner: str) -> bool:
+    """Say whether the rows of an owner are responses, and no completions."""
+    return owner.startswith(_OWNERS)
+
+
 def is_response(row: Row) -> bool:
     """Say whether a row is a response's, and no completion's."""
-    return row.owner.startswith(_OWNERS)
+    return has_responses(row.owner)
 
 
 def response_of(row: Row) -> KeptResponse:

@@ -1,4 +1,4 @@
-"""The command `wellspoken export`: stored completions out, as lines of JSON.
+"""The command `wellspoken export`: stored completions and responses out, as lines of JSON.
 
 They are read in pages and written as they come, so memory does not grow with the store.
 """
@@ -22,6 +22,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from wellspoken.proxy.store.database import Unavailable, Unusable
+from wellspoken.proxy.store.kept_responses import is_response, owner_of_rows
 from wellspoken.proxy.store.rows import Query, Row
 from wellspoken.proxy.terminal.drawing import Terminal
 from wellspoken.proxy.transfer import jsonl, open_store
@@ -56,12 +57,14 @@ class ExportOptions(Struct, frozen=True):
 
 def summarize(format: Format, tally: jsonl.Tally) -> str:
     """Return the last line of the command; `tally.reasons` say why lines are missing."""
-    text = f"{jsonl.count_of(tally.counts['completions'], 'completion')}, "
-    text += f"{jsonl.count_of(tally.lines, 'line')} as {format}"
+    text = jsonl.count_of(tally.counts["completions"], "completion")
+    if tally.counts["responses"]:
+        text += f" and {jsonl.count_of(tally.counts['responses'], 'response')}"
+    text += f", {jsonl.count_of(tally.lines, 'line')} as {format}"
     if tally.reasons:
         text += f"; {tally.reasons.total()} left out: {tally.list_reasons()}"
     if tally.rejected:
-        text += f"; {jsonl.count_of(tally.rejected, 'completion')} could not be read"
+        text += f"; {jsonl.count_of(tally.rejected, 'row')} could not be read"
     return text
 
 
@@ -77,13 +80,14 @@ def run(options: ExportOptions) -> int:
 def _run(options: ExportOptions, tally: jsonl.Tally, terminal: Terminal) -> None:
     with ExitStack() as stack:
         wanted = open_store.settings(options.config, options.store, made=False)
-        query = _query(options)
+        queries = _queries(options)
         open_store.refuse_overwriting(
             wanted, "--output", None if options.output == "-" else options.output
         )
         source = stack.enter_context(open_store.open_for_command(wanted))
         out = LineWriter(stack.enter_context(_out(options.output)), tally)
-        _export(options, Pages(source, query, tally, terminal), out)
+        for query in queries:
+            _export(options, Pages(source, query, tally, terminal), out)
 
 
 def _export(options: ExportOptions, pages: Pages, out: LineWriter) -> None:
@@ -102,7 +106,10 @@ def _export(options: ExportOptions, pages: Pages, out: LineWriter) -> None:
             for line in lines_of(row, options.format, leave_out, everything=options.all):
                 out.add(line)
         out.flush()
-        tally.counts["completions"] += len(rows)
+        responses = sum(map(is_response, rows))
+        tally.counts["completions"] += len(rows) - responses
+        if options.format == "full":
+            tally.counts["responses"] += responses
         first = rows[0].created if first is None else first
         terminal.tick(progress, _share(first, rows[-1].created, last))
         rows.clear()  # so that the next page does not come beside it
@@ -208,19 +215,26 @@ def _share(first: int, now: int, last: int | None) -> float | None:
     return None if last is None or last <= first else min((now - first) / (last - first), 1.0)
 
 
-def _query(options: ExportOptions) -> Query:
+def _queries(options: ExportOptions) -> list[Query]:
+    """Return what is to be exported: everybody's rows, or one's completions, then the responses."""
     now = time.time()
     since, until = moment(options.since, "--since", now), moment(options.until, "--until", now)
     if since is not None and until is not None and since >= until:
         raise jsonl.UsageError("--since is not before --until, so there is nothing between them")
-    return Query(
-        owner=open_store.owner(options.key),
+    owner = open_store.owner(options.key)
+    query = Query(
+        owner=owner,
         limit=1,
         model=options.model,
         metadata=_pairs(options.metadata),
         since=since,
         until=until,
     )
+    if owner is None:
+        return [query]
+    # Their histories are not read for a format that has no place for them.
+    full = options.format == "full"
+    return [query, structs.replace(query, owner=owner_of_rows(owner), messages=full)]
 
 
 def moment(text: str | None, option: str, now: float) -> int | None:

@@ -4,7 +4,9 @@
 OpenAPI document (API 2.3.0). `evals`: a row of an eval's JSONL data source (EvalJsonlFileContent of
 the same), in which graders find what they find in OpenAI's own stored completions:
 `{{item.input}}` and `{{sample.output_text}}` (OpenAI's cookbook, "completion monitoring"; guide
-"Graders"). `full`: all that the store has, in a record {"request", "response"}.
+"Graders"). `full`: all that the store has, a completion as a record {"request", "response"}. It
+alone has the responses of the Responses API, as {"history", "input", "response"}: what they hold is
+no chat that a model could be trained on as it is.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw, Struct
 
+from wellspoken.proxy.store.database import Unreadable
+from wellspoken.proxy.store.kept_responses import is_response, response_of
 from wellspoken.proxy.store.rows import Row
 from wellspoken.proxy.transfer.jsonl import Fields, encode, fields_of, is_given, objects_of
 
@@ -35,8 +39,11 @@ PARTS: Final = {"user": ("text", "image_url"), "assistant": ("text", "refusal")}
 """The parts that a message's content may have; other roles' have text alone."""
 SAID: Final = ("content", "refusal", "tool_calls", "function_call")
 
+RESPONSES: Final = "responses"
+"""Why responses are left out of formats that are for completions alone."""
+
 _EMPTY: Final = (b"null", b"[]", b'""')
-_REFUSED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError)
+_REFUSED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, Unreadable)
 
 
 class LeftOut(ValueError):
@@ -56,12 +63,17 @@ _text_of = msgspec.json.Decoder(str).decode
 def lines_of(
     row: Row, format: Format, left_out: Callable[[str], object], *, everything: bool = False
 ) -> list[bytes]:
-    """Return the lines of one stored completion, each without its end.
+    """Return the lines of one stored completion or response, each without its end.
 
-    `chat` and `evals` have a line a choice, `full` has one. `left_out` is told why there is none,
-    once for each that is missing. `everything` keeps answers that were cut or are empty in `chat`.
+    `chat` and `evals` have a line a choice of a completion, `full` has one of each. `left_out` is
+    told why there is none, once for each that is missing. `everything` keeps answers that were cut
+    or are empty in `chat`.
     """
     try:
+        if is_response(row):
+            if format != "full":
+                raise LeftOut(RESPONSES)
+            return [_full_response(row)]
         if format == "full":
             return [_full(row)]
         answer = _answer_of(row.answer)
@@ -103,6 +115,22 @@ def _full(row: Row) -> bytes:
             "metadata": row.metadata,
             "request": request,
             "response": Raw(row.answer),
+        }
+    )
+
+
+def _full_response(row: Row) -> bytes:
+    kept = response_of(row)
+    return _line(
+        {
+            "id": kept.id,
+            "created": kept.created,
+            "request_id": kept.request_id,
+            **({"owner": kept.owner} if kept.owner else {}),
+            "metadata": row.metadata,
+            "history": Raw(kept.history),
+            "input": Raw(kept.input),
+            "response": Raw(kept.answer),
         }
     )
 

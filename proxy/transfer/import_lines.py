@@ -1,4 +1,4 @@
-"""A line of a file as a stored completion: what export writes, and convert's records.
+"""A line of a file as a stored completion or response: what export writes, and convert's records.
 
 What a line lacks of an answer is made as `wellspoken convert` makes it, so that what is stored is a
 chat completion in every case. Only `full` lines have an id of their own. The others get one that is
@@ -9,14 +9,15 @@ lines that are the same are one completion.
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from wellspoken.adapters.answer_schema import ChatCompletion, ChatId, Count, Created, Text
 from wellspoken.adapters.nesting import is_too_deep
 from wellspoken.adapters.servers import registry
+from wellspoken.proxy.store.kept_responses import KeptResponse, has_responses
 from wellspoken.proxy.store.rows import BESIDE, Row
 from wellspoken.proxy.transfer.converter import NO_MODEL, Converter
 from wellspoken.proxy.transfer.jsonl import (
@@ -30,9 +31,10 @@ from wellspoken.proxy.transfer.jsonl import (
 
 SHAPES: Final = (
     'a line is {"messages": [..., the answer]}, {"item": {"input": ...}, "sample": ...} or '
-    '{"request": ..., "response": ...}'
+    '{"request": ..., "response": ...}, or a response\'s {"history", "input", "response"}'
 )
 
+ResponseId = Annotated[str, Meta(pattern=r"^resp_[!-~]{8,}\Z")]
 _REFUSED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -64,6 +66,16 @@ class _Answer(Struct):
     usage: _Usage
 
 
+class _Response(Struct):
+    """What every stored response has; the keys that repeat its request are a client's affair."""
+
+    id: ResponseId
+    object: Literal["response"]
+    created_at: Created
+    model: Text
+    output: list[Fields]
+
+
 class _Sample(Struct):
     """What an eval's sample tells of an answer, as a model grader or an export writes it."""
 
@@ -77,6 +89,7 @@ class _Sample(Struct):
 
 _conforming_of = msgspec.json.Decoder(ChatCompletion).decode
 _answer_of = msgspec.json.Decoder(_Answer).decode
+_response_of = msgspec.json.Decoder(_Response).decode
 _sample_of = msgspec.json.Decoder(_Sample).decode
 _pairs_of = msgspec.json.Decoder(dict[str, str]).decode
 
@@ -109,6 +122,8 @@ class RowReader:
                 return _full(fields, self.owner) if _is_full(fields) else self._record(line, fields)
             if "messages" in fields:
                 return self._example(line, fields)
+            if {"history", "input", "response"} <= fields.keys():
+                return _response_row(fields, self.owner)
             if "item" in fields:
                 return self._eval(line, fields)
         except _REFUSED as error:
@@ -209,9 +224,41 @@ def _is_full(fields: Fields) -> bool:
 def _full(fields: Fields, owner: str | None) -> Row:
     request = _object(fields["request"], "the request")
     if owner is None:
-        owner = msgspec.json.decode(fields.get("owner", b'""'), type=str)
+        owner = _owner(fields)
     request_id = msgspec.json.decode(fields["request_id"], type=str)
     return _row(owner, request_id, bytes(fields["response"]), request, _pairs(fields, request))
+
+
+def _response_row(fields: Fields, owner: str | None) -> Row:
+    """Return the row of a response, which only the full format has."""
+    try:
+        found = _response_of(fields["response"])
+    except _REFUSED as error:
+        raise RejectedLine(f"the response is none of the Responses API: {error}") from None
+    lists = {name: bytes(fields[name]) for name in ("input", "history")}
+    for name, items in lists.items():
+        try:
+            objects_of(items)
+        except _REFUSED as error:
+            raise RejectedLine(f"the response's {name} cannot be read: {error}") from None
+    kept = KeptResponse(
+        found.id,
+        _owner(fields) if owner is None else owner,
+        msgspec.json.decode(fields.get("request_id", b'""'), type=str),
+        found.created_at,
+        found.model,
+        bytes(fields["response"]),
+        **lists,
+    )
+    return kept.make_row()
+
+
+def _owner(fields: Fields) -> str:
+    """Return whose a line of the full format is."""
+    owner = msgspec.json.decode(fields.get("owner", b'""'), type=str)
+    if has_responses(owner):
+        raise RejectedLine("its owner is none that a key stands for")
+    return owner
 
 
 def _row(owner: str, request_id: str, answer: bytes, request: Fields, pairs: dict[str, str]) -> Row:

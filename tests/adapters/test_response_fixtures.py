@@ -28,11 +28,6 @@ ALL = [f for f in fixtures() if (f.request.get("n") or 1) == 1]
 BY_NAME = {f.name: f for f in ALL}
 FORMS = [pytest.param(False, id="body"), pytest.param(True, id="stream")]
 
-# What no writer of a response holds yet: rule -> what it lacks.
-PENDING = {
-    "R.usage_keys": "input_tokens_details has no cache_write_tokens, which openai-python requires",
-}
-
 
 def name_of(fixture: Fixture) -> str:
     return fixture.name
@@ -57,7 +52,7 @@ def answer(fixture: Fixture, *, stream: bool) -> Outcome:
 @pytest.mark.parametrize("fixture", ALL, ids=name_of)
 def test_a_fixture_conforms_as_a_response(fixture: Fixture, stream: bool) -> None:
     found = violations(fixture, answer(fixture, stream=stream), stream, facts_of(fixture))
-    rules = {each.rule.replace("chunk", "tiling") for each in found} - PENDING.keys()
+    rules = {each.rule.replace("chunk", "tiling") for each in found}
     waived, why = WAIVED.get(fixture.name, (frozenset(), ""))
     if waived == BEHIND:  # only a stream has entries that come behind their text
         waived = frozenset({"7.tiling"}) if stream else frozenset()
@@ -85,7 +80,7 @@ def test_a_kept_response_is_streamed_again(fixture: Fixture) -> None:
     again = replay_response(body.body)
     asked = as_response_request(fixture.request, stream=True)
     waived, _ = WAIVED.get(fixture.name, (frozenset(), ""))
-    left = (waived - BEHIND) | PENDING.keys()
+    left = waived - BEHIND
     found = check_response_stream(again, asked, facts_of(fixture))
     assert {each.rule.replace("chunk", "tiling") for each in found} <= left, found
     assert fold_response_stream(again) == json.loads(body.body)
@@ -102,14 +97,6 @@ def test_a_stream_that_failed_before_it_began_conforms() -> None:
     assert fold_response_stream(stream)["error"]["message"] == "The server went away."
 
 
-@pytest.mark.parametrize(("name", "rule"), [("llamacpp/b11549-chat_plain.json", "R.usage_keys")])
-def test_what_is_pending_is_still_to_be_done(name: str, rule: str) -> None:
-    """Where it is done, take it out of PENDING."""
-    fixture = BY_NAME[name]
-    found = violations(fixture, answer(fixture, stream=False), False, None)
-    assert {each.rule for each in found} == {rule}, PENDING[rule]
-
-
 @pytest.mark.parametrize("stream", FORMS)
 def test_a_row_lost_from_a_response_would_be_seen(stream: bool) -> None:
     fixture = BY_NAME["llamacpp/b11549-chat_limit.json"]
@@ -120,6 +107,4 @@ def test_a_row_lost_from_a_response_would_be_seen(stream: bool) -> None:
     got = answer(fixture, stream=stream)
     for rows, rule in (((*known.rows, known.rows[0]), "7.count"), (known.rows[::-1], "7.numbers")):
         changed = replace(facts, choices={0: replace(known, rows=rows)})
-        assert {v.rule for v in violations(fixture, got, stream, changed)} - PENDING.keys() == {
-            rule
-        }
+        assert {v.rule for v in violations(fixture, got, stream, changed)} == {rule}

@@ -125,13 +125,20 @@ def _keep(item: Item, facts: ResponseFacts, place: int) -> Item:
         content = item["content"]
         text = "output_text" if item["role"] == "assistant" else "input_text"
         parts = [{"type": text, "text": content}] if isinstance(content, str) else content
-        kept["content"] = [_DEFAULTS.get(part["type"], {}) | part for part in parts]
+        kept["content"] = list(map(_keep_part, parts))
+    elif isinstance(item.get("output"), list):
+        kept["output"] = list(map(_keep_part, item["output"]))
     return kept
 
 
+def _keep_part(part: Item) -> Item:
+    defaults = _DEFAULTS.get(part["type"], {})
+    return part | {key: value for key, value in defaults.items() if part.get(key) is None}
+
+
 _DEFAULTS: Final[Mapping[str, dict[str, Any]]] = {
-    "output_text": {"type": "output_text", "annotations": []},
-    "input_image": {"type": "input_image", "detail": "auto"},
+    "output_text": {"annotations": []},
+    "input_image": {"detail": "auto"},
 }
 
 

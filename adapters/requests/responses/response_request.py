@@ -25,12 +25,12 @@ _NULL: Final = b"null"
 
 
 class FormatOptions(Struct):
-    """`text.format`: what form the answer's text has to have; `schema` is unread."""
+    """`text.format`: what form the answer's text has to have; what `schema` holds is unread."""
 
     type: str | None = None
     name: str | None = None
     description: str | None = None
-    schema: Raw = Raw(_NULL)
+    schema: dict[str, Raw] | None = None
     strict: bool | None = None
 
 

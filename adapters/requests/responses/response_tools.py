@@ -107,6 +107,8 @@ def check_names(offer: ToolOffer) -> None:
     if len(offer.tools) > MAX_TOOLS:
         raise errors.too_long("tools", "array", MAX_TOOLS, len(offer.tools))
     for tool in offer.tools:
+        if tool.client.namespace is not None:
+            check_name(tool.client.namespace, f"{tool.place.rpartition('.tools[')[0]}.name")
         check_name(tool.client.name, f"{tool.place}.name")
 
 
@@ -251,8 +253,9 @@ def _choose(choice: dict[str, Any], offer: ToolOffer) -> dict[str, Any]:
         raise errors.wrong_value("tool_choice.type", kind, CHOICES)
     if not offer.tools:
         raise errors.not_allowed("tool_choice", "'tools' are specified")
+    offered = {tool.client: tool.name for tool in offer.tools}
     if kind != "allowed_tools":
-        return _choice_of(choice, "tool_choice", offer)
+        return _choice_of(choice, "tool_choice", offered)
     mode = _text(choice.get("mode"), "tool_choice.mode")
     if mode not in ("auto", "required"):
         raise errors.wrong_value("tool_choice.mode", mode, ("auto", "required"))
@@ -263,11 +266,11 @@ def _choose(choice: dict[str, Any], offer: ToolOffer) -> dict[str, Any]:
         raise errors.wrong_type("tool_choice.tools", "an array of objects", type_of(tools))
     if not tools:
         raise errors.empty("tool_choice.tools", "array")
-    names = [_choice_of(x, f"tool_choice.tools[{at}]", offer) for at, x in enumerate(tools)]
+    names = [_choice_of(x, f"tool_choice.tools[{at}]", offered) for at, x in enumerate(tools)]
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": names}}
 
 
-def _choice_of(choice: Any, place: str, offer: ToolOffer) -> dict[str, Any]:
+def _choice_of(choice: Any, place: str, offered: dict[OfferedTool, str]) -> dict[str, Any]:
     """Return the choice of one tool, which has to be offered."""
     if not isinstance(choice, dict):
         raise errors.wrong_type(place, "an object", type_of(choice))
@@ -280,10 +283,9 @@ def _choice_of(choice: Any, place: str, offer: ToolOffer) -> dict[str, Any]:
     namespace = choice.get("namespace")
     if namespace is not None:
         namespace = _text(namespace, f"{place}.namespace")
-    wanted = OfferedTool(name, namespace, kind == "custom")
-    for tool in offer.tools:
-        if tool.client == wanted:
-            return {"type": "function", "function": {"name": tool.name}}
+    found = offered.get(OfferedTool(name, namespace, kind == "custom"))
+    if found is not None:
+        return {"type": "function", "function": {"name": found}}
     raise errors.invalid(
         "tool_choice",
         f"Tool choice '{short(name)}' not found in 'tools'. Name one of the offered tools.",

@@ -375,6 +375,18 @@ def test_the_code_of_a_failure(fault: Fault, code: str) -> None:
     assert fold_response(fail_stream(facts(), "m", NOW, fault))["error"]["code"] == code
 
 
+def test_a_failure_names_what_the_client_sent() -> None:
+    fault = Fault(400, "'max_completion_tokens' is too large", param="max_completion_tokens")
+    stream, writer = stream_response([START, Text(0, "Hi"), fault], response_exchange())
+    assert writer.fault is not None and writer.fault.param == "max_output_tokens"
+    body = write_body([START, fault], response_exchange())
+    assert body.fault == writer.fault
+    for out in (stream, fail_stream(facts(), "m", NOW, fault)):
+        error = response_events(out)[-2]
+        told = ("'max_output_tokens' is too large", "max_output_tokens")
+        assert (error["message"], error["param"]) == told
+
+
 def test_a_stream_that_failed_before_anything_came() -> None:
     out = fail_stream(facts(store=b"false"), "m", NOW, Fault(503, "Down."))
     kinds = ["response.created", "response.in_progress", "error", "response.failed"]

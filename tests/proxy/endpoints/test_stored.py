@@ -9,6 +9,7 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from tests.fakes.responses import response
 from tests.fakes.upstream import DONE, Upstream, stream, whole
 from tests.openapi.stored_schema import (
     ChatCompletionDeleted,
@@ -17,6 +18,7 @@ from tests.openapi.stored_schema import (
 )
 from tests.proxy.conftest import CHAT
 from tests.proxy.endpoints.stored import (
+    CREATED,
     ONE,
     SQLITE,
     Json,
@@ -31,6 +33,7 @@ from tests.proxy.endpoints.stored import (
 )
 from tests.proxy.endpoints.test_chat_body import PLAIN
 from tests.proxy.endpoints.test_chat_stream import EVENTS
+from wellspoken.proxy.store.database_responses import DatabaseResponses
 
 __all__ = ["storing"]
 
@@ -65,6 +68,25 @@ async def test_without_store_true_nothing_can_be_read(upstream: Upstream, storin
         answered = await response.json()
     assert await ids(proxy) == []
     await refused(proxy, 404, "GET", f"{CHAT}/{answered['id']}")
+
+
+async def test_responses_are_no_completions(storing: Storing) -> None:
+    """They lie in the same table, and none of these endpoints shows, changes or deletes one."""
+    kept = response(2, created=CREATED, metadata={"topic": "x"})
+    proxy = await storing(capture(1, metadata={"topic": "x"}), kept, capture(3, model="a"))
+    for query, wanted in (
+        ("", [1, 3]),
+        ("order=desc", [3, 1]),
+        ("limit=1", [1]),
+        ("model=m", [1]),
+        ("metadata[topic]=x", [1]),
+        (f"after={id_of(1)}", [3]),
+    ):
+        assert await ids(proxy, query) == wanted
+    await every_way_refused(proxy, kept.id)
+    await refused(proxy, 400, "GET", f"{CHAT}?after={kept.id}")
+    store = proxy.service.state.store
+    assert store is not None and await DatabaseResponses(store).get("", kept.id) == kept
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])

@@ -21,11 +21,15 @@ from hypothesis.stateful import (
 from msgspec import json
 from msgspec.structs import replace
 
+from tests.documents import ROOT
 from tests.examples import examples
 from tests.fakes.responses import fill_chain, id_of, response, talk, texts
 from wellspoken.proxy.config.tables import Backend, Config, Server
 from wellspoken.proxy.store.kept_responses import KeptResponse, context_of
 from wellspoken.proxy.store.memory_responses import (
+    BYTES,
+    COUNT,
+    SECONDS,
     TOO_LARGE,
     UNSHARED,
     MemoryResponses,
@@ -245,6 +249,12 @@ async def test_several_workers_without_a_store_keep_nothing_and_say_why() -> Non
     alone = open_responses(Config(backend=backend), None)
     assert isinstance(alone, MemoryResponses)
     assert alone.why_not_kept == alone.refuses == ""
+
+
+def test_the_guide_says_the_bounds() -> None:
+    guide = (ROOT / "proxy/guides/stored-completions.md").read_text().replace("\n", " ")
+    assert SECONDS == 3600 and f"the newest {COUNT:,} of one hour" in guide
+    assert f"at most {BYTES >> 20} MiB" in guide
 
 
 class Model(RuleBasedStateMachine):

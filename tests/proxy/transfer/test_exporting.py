@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.responses import response
 from tests.proxy.storing import CREATED, Run, fill, row, rows_of, runner
 from tests.proxy.transfer.commands import EXPORT
 from wellspoken.proxy.cli.main import main
@@ -187,6 +188,42 @@ def test_what_is_left_out_is_counted(run: Run, tmp_path: Path) -> None:
     assert texts(run("export", "--store", db, "--all").stdout) == [f"answer {n}" for n in range(3)]
 
 
+@pytest.mark.parametrize("format", ["chat", "evals", "full"])
+@pytest.mark.parametrize("key", [False, True])
+def test_responses_are_in_the_full_format_alone(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, key: bool
+) -> None:
+    db = tmp_path / "chats.db"
+    monkeypatch.setenv("ALICE", "sk-alice")
+    alice = owner_of("sk-alice")
+    kept = [response(n, owner=(alice, "")[n % 2], metadata={"half": str(n % 2)}) for n in range(6)]
+    chats = [row(n, owner=(alice, "")[n % 2]) for n in range(4)]
+    fill(db, [*chats, *(one.make_row() for one in kept)])
+    count, responses = (2, 3) if key else (4, 6)
+    done = run("export", "--store", db, "--format", format, *(["--key", "env:ALICE"] * key))
+    assert done.returncode == 0
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    if format != "full":
+        assert len(lines) == count
+        assert done.stderr.decode() == (
+            f"wellspoken: {count} completions, {count} lines as {format}; "
+            f"{responses} left out: responses {responses}\n"
+        )
+        return
+    assert done.stderr.decode() == (
+        f"wellspoken: {count} completions and {responses} responses, {len(lines)} lines as full\n"
+    )
+    found = [line for line in lines if "history" in line]
+    wanted = kept[::2] if key else kept
+    assert [line["id"] for line in found] == [one.id for one in wanted]
+    assert [line["response"] for line in found] == [json.loads(one.answer) for one in wanted]
+    assert {line.get("owner") for line in lines} == ({alice} if key else {alice, None})
+    done = run("export", "--store", db, "--format", "full", "--metadata", "half=1")
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [
+        one.id for one in kept[1::2]
+    ]
+
+
 def test_what_an_earlier_version_put_elsewhere_is_told(run: Run, tmp_path: Path) -> None:
     db = tmp_path / "chats.db"
     fill(db, [row(0), row(1), row(2)])
@@ -196,7 +233,7 @@ def test_what_an_earlier_version_put_elsewhere_is_told(run: Run, tmp_path: Path)
     told, last = done.stderr.decode().splitlines()
     assert "cannot be read: it lies in the directory or bucket that store.large_to named" in told
     assert "Export it with the version that stored it" in told
-    assert last.endswith("; 1 completion could not be read")
+    assert last.endswith("; 1 row could not be read")
 
 
 def lose(db: Path, *numbers: int) -> None:
@@ -282,7 +319,7 @@ def test_what_is_lost_is_left_out_and_told(run: Run, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout.count(b"\n") == 78
     *told, last = done.stderr.decode().splitlines()
-    assert last == "wellspoken: 78 completions, 78 lines as full; 22 completions could not be read"
+    assert last == "wellspoken: 78 completions, 78 lines as full; 22 rows could not be read"
     assert len(told) == 20
     assert all(re.search(r"left out: the answer of chatcmpl-\w+ cannot be", each) for each in told)
 

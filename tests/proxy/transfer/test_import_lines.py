@@ -15,6 +15,7 @@ from tests import replay
 from tests.answers import CREATED, TOOL, USAGE, ask, call, choice, completion, entries, message
 from tests.conformance import check_body
 from tests.corpus import Fixture, checked_request, fixtures
+from tests.fakes.responses import response
 from wellspoken.adapters.answer_schema import ChatCompletion
 from wellspoken.adapters.translate import translate_body
 from wellspoken.proxy.store.rows import Capture, Row, row_of
@@ -171,7 +172,21 @@ def test_ids_are_made_of_the_line_and_the_owner() -> None:
     assert (len(first), first[:9]) == (33, "chatcmpl-")
 
 
+def test_a_response_is_the_row_it_was() -> None:
+    given = response(1, response(0), owner="ab12", metadata={"a": "b"}).make_row()
+    given.answer = given.answer.replace(b'"status":', b'"theirs": [1e400, 1e-7], "status":')
+    [line] = exported(given, "full")
+    assert RowReader(now=NOW).row(line) == given
+    assert RowReader(now=NOW, owner="").row(line).owner == response(1).make_row().owner
+    for format in ("chat", "evals"):
+        left_out: list[str] = []
+        assert lines_of(given, format, left_out.append, everything=True) == []
+        assert left_out == ["responses"]
+
+
 FULL = {"id": "chatcmpl-0123456789", "request_id": "r", "request": ask()}
+ANSWER = json.loads(response(1).answer)
+RESPONSE = {"history": [], "input": [], "response": ANSWER}
 BAD: list[tuple[Json | bytes, str]] = [
     (b"{", "the line is no JSON object"),
     (b"[]", "the line is no JSON object"),
@@ -198,6 +213,15 @@ BAD: list[tuple[Json | bytes, str]] = [
     ),
     (FULL | {"request": {"messages": "x"}, "response": completion()}, "messages cannot be read"),
     (FULL | {"owner": 1, "response": completion()}, "cannot be read"),
+    (FULL | {"owner": "responses:", "response": completion()}, "none that a key stands for"),
+    (RESPONSE | {"response": completion()}, "the response is none of the Responses API"),
+    (RESPONSE | {"response": ANSWER | {"created_at": 1}}, "the response is none of"),
+    (RESPONSE | {"response": ANSWER | {"id": f"{ANSWER['id']}\n"}}, "the response is none of"),
+    (RESPONSE | {"response": ANSWER | {"output": "x"}}, "the response is none of"),
+    (RESPONSE | {"response": ANSWER | {"metadata": {"a": 1}}}, "cannot be read"),
+    (RESPONSE | {"history": "x"}, "the response's history cannot be read"),
+    (RESPONSE | {"input": [1]}, "the response's input cannot be read"),
+    (RESPONSE | {"owner": "responses:ab"}, "none that a key stands for"),
 ]
 
 

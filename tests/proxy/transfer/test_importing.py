@@ -16,7 +16,9 @@ from typing import IO
 
 import msgspec
 import pytest
+from msgspec import structs
 
+from tests.fakes.responses import response
 from tests.postgres import Server
 from tests.proxy.storing import Run, fill, row, rows_of, runner
 from tests.waiting import block_until
@@ -24,6 +26,12 @@ from wellspoken.adapters.answer_schema import ChatCompletion
 from wellspoken.proxy.cli.main import main
 from wellspoken.proxy.http.auth import owner_of
 from wellspoken.proxy.store.database import StoreError
+from wellspoken.proxy.store.kept_responses import (
+    KeptResponse,
+    context_of,
+    is_response,
+    response_of,
+)
 from wellspoken.proxy.store.rows import Row
 
 COMMAND = [sys.executable, "-m", "wellspoken.proxy.cli", "import"]
@@ -80,6 +88,48 @@ def test_a_full_export_goes_to_postgresql_and_back(
                 assert expected in run("import", "--store", target, file).stderr
     assert exports[0].count(b"\n") == 600
     assert exports[0] == exports[1] == exports[2]
+
+
+def test_responses_go_to_postgresql_and_back_and_are_continued(
+    run: Run, tmp_path: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the completions beside them, and each with the whole that it continues."""
+    first, last, file = tmp_path / "a.db", tmp_path / "b.db", tmp_path / "all.jsonl"
+    monkeypatch.setenv("THE_DATABASE", postgres.database())
+    alice = owner_of("sk-alice")
+    given: list[Row] = [row(1, owner=alice)]
+    for owner in ("", alice):
+        previous: KeptResponse | None = None
+        for n in range(4):
+            previous = response(n, previous, owner=owner, text="é \x00 " * 2000 * (n % 2))
+            given.append(previous.make_row())
+    fill(first, given)
+    for source, target in ((first, "env:THE_DATABASE"), ("env:THE_DATABASE", last)):
+        assert run("export", "--store", source, "--format", "full", "-o", file).returncode == 0
+        done = run("import", "--store", target, file)
+        assert done.stderr == b"wellspoken: 9 lines: 9 imported, 0 there already, 0 rejected\n"
+    done = run("import", "--store", last, file)
+    assert done.stderr == b"wellspoken: 9 lines: 0 imported, 9 there already, 0 rejected\n"
+    found = {(one.owner, one.id): structs.replace(one, seq=0) for one in rows_of(last)}
+    assert found == {(one.owner, one.id): one for one in given}
+    kept = [response_of(one) for one in rows_of(last) if is_response(one)]
+    assert len(context_of(max(kept, key=lambda one: one.size))) == 8
+
+
+def test_responses_are_given_to_another_key(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, file = tmp_path / "a.db", tmp_path / "b.db", tmp_path / "all.jsonl"
+    monkeypatch.setenv("OLD", "sk-old")
+    monkeypatch.setenv("NEW", "sk-new")
+    old = owner_of("sk-old")
+    others = response(1).make_row()
+    fill(first, [row(1, owner=old), response(2, owner=old).make_row(), others])
+    run("export", "--store", first, "--format", "full", "--key", "env:OLD", "-o", file)
+    assert run("import", "--store", second, "--key", "env:NEW", file).returncode == 0
+    chat, kept = rows_of(second)
+    assert chat.owner == owner_of("sk-new")
+    assert response_of(kept) == response(2, owner=owner_of("sk-new"))
 
 
 def test_a_nul_goes_to_postgresql_and_back(
