@@ -85,17 +85,10 @@ class ResponseRequest(GenerationRequest, kw_only=True):
     offer: ToolOffer = field(name="wellspoken.offer", default_factory=ToolOffer)
 
     def drop_text(self) -> Self:
-        """Return the request without its input."""
-        fields = {key: value for key, value in self.fields.items() if key not in TEXTS}
-        return structs.replace(
-            self,
-            input=None,
-            instructions=None,
-            tools=None,
-            items=[],
-            offer=ToolOffer(),
-            fields=fields,
-        )
+        """Return the request without its texts and schemas, apart from the body it was read of."""
+        kept = {key: raw.copy() for key, raw in self.fields.items() if key not in TEXTS}
+        gone = dict.fromkeys(TEXTS)
+        return structs.replace(self, **gone, items=[], offer=ToolOffer(), fields=kept)
 
     @property
     def wants_logprobs(self) -> bool:
@@ -103,8 +96,8 @@ class ResponseRequest(GenerationRequest, kw_only=True):
         return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
 
 
-TEXTS: Final = frozenset({"input", "instructions", "tools"})
-"""The keys whose values may be long."""
+TEXTS: Final = ("input", "instructions", "text", "tools")
+"""The parameters whose values may be long."""
 
 LOGPROBS: Final = "message.output_text.logprobs"
 

@@ -184,8 +184,9 @@ def _part(part: Item) -> dict[str, Any]:
         return {"type": "refusal", "refusal": part["refusal"]}
     if kind == "input_image":
         image = {"url": part["image_url"]}
-        if part.get("detail") is not None:  # a chat has no "original"
-            image["detail"] = "high" if part["detail"] == "original" else part["detail"]
+        detail = part.get("detail") or "auto"
+        if detail != "auto":  # the default, with which it is kept; a chat has no "original"
+            image["detail"] = "high" if detail == "original" else detail
         return {"type": "image_url", "image_url": image}
     if kind == "input_audio":
         return {"type": "input_audio", "input_audio": part["input_audio"]}

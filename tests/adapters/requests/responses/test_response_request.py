@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, cast
 
 import pytest
 
 from tests.responses_asked import CALL, FUNCTION, ask, body, chat, refuse
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.responses.as_chat import make_chat
 from wellspoken.adapters.requests.responses.response_bounds import check_response
 from wellspoken.adapters.requests.responses.response_request import (
     INCLUDED,
@@ -240,9 +242,25 @@ def test_what_passes_through_is_the_backends_affair() -> None:
 
 
 def test_its_text_is_dropped() -> None:
-    dropped = ask(instructions="A", tools=[FUNCTION], temperature=1).drop_text()
-    assert (dropped.input, dropped.items, dropped.offer.tools) == (None, [], [])
+    dropped = ask(
+        instructions="A", tools=[FUNCTION], temperature=1, text={"format": SCHEMA}
+    ).drop_text()
+    assert (dropped.input, dropped.items, dropped.text) == (None, [], None)
+    assert (dropped.tools, dropped.offer.tools) == (None, [])
     assert dropped.fields.keys() == {"model", "temperature"}
+
+
+def test_a_chat_does_not_keep_the_body() -> None:
+    data = body(
+        tools=[FUNCTION], temperature=1, top_k=2, text={"format": SCHEMA}, tool_choice="auto"
+    )
+    before = sys.getrefcount(data)
+    request = parse_response(data)
+    made = make_chat(request, [], {}, suffix="01234567", clock=int, stored=True)
+    assert sys.getrefcount(data) > before
+    del request
+    assert sys.getrefcount(data) == before
+    assert made.asked.model == "tiny"
 
 
 def test_it_is_told_what_was_asked() -> None:
