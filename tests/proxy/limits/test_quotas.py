@@ -334,8 +334,9 @@ async def test_every_endpoint_that_asks_a_model_counts(
 ) -> None:
     body, answer, tokens = PASSING[path]
     upstream.script(path, whole(answer))
-    endpoints = {"more": {"endpoints": [name for name in PASSING if name != "/v1/completions"]}}
-    proxy, counted = await start(start_proxy, client, upstream, **QUOTA, **endpoints)
+    endpoints = [name for name in PASSING if name != "/v1/completions"]
+    more = {"endpoints": endpoints, "responses": "pass"}
+    proxy, counted = await start(start_proxy, client, upstream, **QUOTA, more=more)
     url, asked = proxy.url(path), {"model": MODEL, **body}
     async with proxy.session.post(url, json=asked, headers=A) as got:
         assert got.status == 200, await got.text()
@@ -344,6 +345,24 @@ async def test_every_endpoint_that_asks_a_model_counts(
     assert (900 < reserved < 1000) if generates else reserved < 120
     await counted.ended()
     assert (counted.tokens, counted.requests) == (tokens, 1)
+
+
+async def test_a_response_counts_what_it_goes_on_from(
+    upstream: Upstream, start_proxy: StartProxy, client: MakeClient
+) -> None:
+    upstream.scripts = [whole(PLAIN)]
+    proxy, counted = await start(start_proxy, client, upstream, **QUOTA)
+    previous, reserved = None, []
+    for text in ("x" * 400, "y"):
+        asked = {"model": MODEL, "input": text, "max_output_tokens": 100}
+        asked |= {"previous_response_id": previous} if previous else {}
+        async with proxy.session.post(proxy.url("/v1/responses"), json=asked, headers=A) as got:
+            assert got.status == 200, await got.text()
+            previous = (await got.json())["id"]
+            reserved.append(LIMIT - int(got.headers[LEFT_TOKENS]) - counted.tokens)
+        await counted.ended()
+    assert all(150 < tokens < 300 for tokens in reserved)  # of "y" alone they would be 110
+    assert counted.requests == 2
 
 
 LONG = 700  # events of a stream, which are more than an answer is taken to have

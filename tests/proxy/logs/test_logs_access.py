@@ -375,7 +375,7 @@ async def test_what_passes_through_has_its_tokens(
     upstream: Upstream, start_proxy: StartProxy, written: Written
 ) -> None:
     upstream.scripts = [whole({"usage": {"input_tokens": 5, "output_tokens": 6}})]
-    proxy = await start_proxy(upstream, endpoints=["/v1/responses"])
+    proxy = await start_proxy(upstream, endpoints=["/v1/responses"], responses="pass")
     written.observe(proxy.service)
     asked = {"model": MODEL, "input": "Hi"}
     async with proxy.session.post(proxy.url("/v1/responses"), json=asked) as response:

@@ -295,7 +295,7 @@ async def test_an_endpoint_that_passes_through(
     upstream: Upstream, start_traced: StartTraced, path: str, name: str, operation: str | None
 ) -> None:
     upstream.scripts = [whole({"id": "x"})]
-    proxy, traced = await start_traced(upstream, adapter="vllm")
+    proxy, traced = await start_traced(upstream, adapter="vllm", responses="pass")
     async with await post(proxy, path, {"model": "m", "max_output_tokens": 3}) as response:
         assert response.status == 200
     spans = traced.one()
