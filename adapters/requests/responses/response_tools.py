@@ -81,16 +81,25 @@ class ToolOffer(Struct):
 
 
 def read_tools(tools: Raw | None, choice: str | dict[str, Any] | None) -> ToolOffer:
-    """Return what is offered; raise `RequestError` 400 for tools that are malformed or not run."""
+    """Return what is offered; raise `RequestError` 400 for tools that are malformed or not run.
+
+    A web search that may not leave, or one beside functions that says whether it may, is left out:
+    Codex CLI 0.171 offers it with each request, as false in a sandbox and true outside of one.
+    """
     offer = ToolOffer()
+    searches: list[tuple[str, ToolDefinition]] = []
     for index, raw in enumerate(json.decode(tools, type=list[Raw] | None) or () if tools else ()):
         place = f"tools[{index}]"
         tool = _define(raw, place)
         offer.echo.append(_echo(raw, tool))
-        if str(tool.type).startswith(SEARCH) and tool.external_web_access is False:
-            offer.left_out += (place,)
+        if str(tool.type).startswith(SEARCH) and tool.external_web_access is not None:
+            searches.append((place, tool))
         else:
             offer.tools += _offer(tool, place)
+    for place, search in searches:
+        if search.external_web_access and not offer.tools:
+            raise not_run(f"{place}.type", str(search.type))
+        offer.left_out += (place,)
     _refuse_doubles(offer.tools)
     if isinstance(choice, dict):
         offer.choice = _choose(choice, offer)

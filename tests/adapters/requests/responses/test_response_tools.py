@@ -72,7 +72,10 @@ def test_a_search_without_a_web_is_left_out(kind: str) -> None:
     assert made.left_out == ("tools[0]", "tools[2]")
     assert len(value(made, "tools")) == 1
     assert "tools" not in chat(tools=[search]).fields
-    assert refuse(tools=[search | {"external_web_access": True}]).param == "tools[0].type"
+    live = search | {"external_web_access": True}
+    assert refuse(tools=[live]).param == "tools[0].type"
+    assert refuse(tools=[{"type": kind}, FUNCTION]).param == "tools[0].type"
+    assert chat(tools=[live, FUNCTION]).left_out == ("tools[0]",)
     error = refuse(tools=[search], tool_choice="required")
     assert (
         error.message == "The 'tool_choice' parameter is only allowed when 'tools' are specified."
