@@ -168,8 +168,12 @@ async def test_what_is_gone_from_the_middle_is_missed_by_nothing_after_it() -> N
 async def test_one_response_is_continued_twice() -> None:
     store = MemoryResponses()
     root = await fill_chain(store, 3)
+    sizes = [store.size]
     for number in (10, 20):
         assert await store.add(response(number, root)) == ""
+        sizes.append(store.size)
+    turn = len(response(99, root).history) - len(root.history) + 255  # and its share of the list
+    assert sizes[2] - sizes[1] == sizes[1] - sizes[0] - turn
     for number in (10, 20):
         found = await store.get("", id_of(number))
         assert found is not None and texts(found) == [*talk(3), *talk(1, number)]
@@ -213,28 +217,48 @@ async def test_what_says_nothing_is_continued_too() -> None:
     assert found is not None and texts(found) == talk(1, 1)
 
 
-async def test_large_ones_are_read_beside_the_loop_and_nothing_is_lost_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("which", [1, 2])
+async def test_what_is_continued_may_go_while_large_ones_are_read(
+    monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
-    """What a response continues may be deleted, or continued by another, while it is read."""
+    """They are read in threads: the new one first, then what it continues."""
     store = MemoryResponses()
     root = await fill_chain(store, 2, text="x" * BIG)
-    await asyncio.gather(*(store.add(response(n, root, text="y" * BIG)) for n in (10, 11)))
+    await store.add(response(10, await store.get("", id_of(0)), text="y" * BIG))
     threaded = asyncio.to_thread
+    calls = 0
 
     async def delete_meanwhile(*arguments: Any) -> Any:
-        found = await threaded(*arguments)
-        await store.delete("", root.id)
-        return found
+        nonlocal calls
+        calls += 1
+        if calls == which:
+            await store.delete("", root.id)
+        return await threaded(*arguments)
 
     monkeypatch.setattr(asyncio, "to_thread", delete_meanwhile)
     assert await store.add(response(12, root, text="y" * BIG)) == ""
-    for number in (10, 11, 12):
+    assert calls == which
+    for number, turns in ((10, 1), (12, 2)):
+        found = await store.get("", id_of(number))
+        assert found is not None
+        assert texts(found) == ["x" * BIG] * 2 * turns + ["y" * BIG] * 2
+        await store.delete("", found.id)
+    await store.delete("", id_of(0))
+    assert store.size == 0
+
+
+async def test_two_continue_a_large_one_at_once() -> None:
+    store = MemoryResponses()
+    root = await fill_chain(store, 2, text="x" * BIG)
+    await asyncio.gather(*(store.add(response(n, root, text="y" * BIG)) for n in (10, 11)))
+    assert store.size < 2.2 * (4 * BIG) + 4 * BIG  # what was said before is there once
+    for number in (10, 11):
         found = await store.get("", id_of(number))
         assert found is not None
         assert texts(found) == ["x" * BIG] * 4 + ["y" * BIG] * 2
         await store.delete("", found.id)
-    await store.delete("", id_of(0))
+    for number in (0, 1):
+        await store.delete("", id_of(number))
     assert store.size == 0
 
 
