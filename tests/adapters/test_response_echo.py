@@ -29,7 +29,7 @@ REQUESTS: dict[str, Json] = {
     "nothing": {},
     "nulls": dict.fromkeys(NULL),
     "empty": {"instructions": "", "tools": [], "text": {}, "reasoning": {}, "metadata": {}},
-    "all": {k: v for k, v in SAID.items() if k not in ("tool_choice", "truncation")},
+    "all": {k: v for k, v in SAID.items() if k != "tool_choice"},
     "allowed tools": {"tools": [FUNCTION], "tool_choice": ALLOWED},
     "required": {"tools": [FUNCTION], "tool_choice": "required"},
     "named": {"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "f"}},

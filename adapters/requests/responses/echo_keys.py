@@ -30,6 +30,7 @@ DEFAULTS: Final = {
     "tool_choice": b'"auto"',
     "top_logprobs": b"0",
     "top_p": b"1.0",
+    "truncation": b'"disabled"',
     "user": b"null",
     "metadata": b"{}",
 }
@@ -55,7 +56,6 @@ def echo_request(request: ResponseRequest, stored: bool) -> dict[str, Raw]:
             "verbosity": wanted.verbosity or "medium",
         },
         "tools": request.offer.echo,
-        "truncation": "disabled",
     }
     return echo | {key: Raw(_encode(value)) for key, value in told.items()}
 

@@ -325,6 +325,6 @@ def test_it_is_told_what_was_asked() -> None:
         service_tier="priority",
     )
     echo = {key: json.loads(bytes(raw)) for key, raw in made.facts.echo.items()}
-    assert echo == plain | sent | shown | {"store": True}
+    assert echo == plain | sent | shown | {"store": True, "truncation": "auto"}
     assert bytes(made.facts.echo["frequency_penalty"]) == b"-1.5"
     assert bytes(chat(temperature=1).facts.echo["temperature"]) == b"1"
