@@ -61,7 +61,7 @@ It cannot stand in a string, in which a quotation mark has a backslash before it
 """
 
 
-MANY: Final = 4096
+MANY: Final = 512
 """Pieces of a text after which they are joined: single ones take several times their size."""
 
 
@@ -162,7 +162,8 @@ class OutputItems:
         if isinstance(event, ToolDelta):
             self._call(event)
         elif self.part is None and self.item is not None and self.item.is_call:
-            self.waiting.append(event)
+            if event.text or _has_entries(event):
+                self.waiting.append(event)
         else:
             self._say(event)
 
@@ -179,9 +180,7 @@ class OutputItems:
         part.text.add(text)
         if entries:
             scores = encode(entries)
-            if (
-                b"u" in scores and NO_BYTES in scores
-            ):  # a search for one character is ten times faster
+            if b"u" in scores and NO_BYTES in scores:  # to look for one character is much faster
                 scores = scores.replace(NO_BYTES, b'"bytes":[]')
             part.scores.append(scores)
             if self.events is not None:
@@ -191,12 +190,12 @@ class OutputItems:
 
     def _say(self, event: Said) -> None:
         if type(event) is Text:
-            if event.text or (event.lp is not None and event.lp.entries):
+            if event.text or _has_entries(event):
                 self._make_part(TEXT)
                 self.add_text(event)
             return
         kind = REASONING if type(event) is Reasoning else REFUSAL
-        if type(event) is Refusal and event.lp is not None and event.lp.entries:
+        if _has_entries(event):
             self.notes.drop("logprobs.refusal")  # that part has none
         if event.text:
             text = encode(event.text)
@@ -337,6 +336,10 @@ class OutputItems:
         self._release(cut=True)
         self._close("incomplete", tell=False)
         return self.output
+
+
+def _has_entries(event: Said) -> bool:
+    return not isinstance(event, Reasoning) and event.lp is not None and bool(event.lp.entries)
 
 
 def _is_json(text: bytes) -> bool:

@@ -47,8 +47,9 @@ def replay_response(stored: bytes, starting_after: int | None = None) -> bytes:
     events = ResponseEvents(lambda: opening)
     events.begin()
     status = _text(response["status"])
-    for place, item in enumerate(_objects(response["output"])):
-        is_open = status == "failed" and _text(item.get("status", b'""')) == "incomplete"
+    items = _objects(response["output"])
+    for place, item in enumerate(items):
+        is_open = status == "failed" and place + 1 == len(items)
         _write_item(place, item, events, ends=not is_open)
     if status == "failed":
         failure = json.decode(response["error"], type=ResponseFailure)
@@ -77,9 +78,9 @@ def _write_item(place: int, item: JsonObject, events: ResponseEvents, *, ends: b
         events.give_input(bytes(item[key]))
         if ends:
             events.end_custom_call(bytes(item[key]))
-    for index, part in enumerate(_objects(item["content"]) if not key else []):
-        last = index + 1 == len(_objects(item["content"]))
-        _write_part(index, part, events, ends=ends or not last)
+    parts = _objects(item["content"]) if not key else []
+    for index, part in enumerate(parts):
+        _write_part(index, part, events, ends=ends or index + 1 < len(parts))
     if ends:
         events.end_item(encode(item))
 

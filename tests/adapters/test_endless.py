@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from tests.adapters.stages.test_usage import byte_tokens
 from tests.answers import DONE, Json, ask, chunk, completion, data, end, entries, role, say, scored
 from tests.fold import fold, fold_completion
 from tests.replay import exchange
+from tests.response_facts import as_response
 from wellspoken.adapters.readers.streamed import FRONT
 from wellspoken.adapters.tokens.table import TokenTable
 from wellspoken.adapters.tokens.tokenize import Counted, Tokenize
@@ -68,6 +70,22 @@ def test_of_200_000_chunks_no_more_is_held_than_of_a_few() -> None:
 def test_what_is_held_does_not_grow(kind: str) -> None:
     request, parts = KINDS[kind]
     assert held(exchange(request | {"stream": True}), numbered(parts), 60) < HELD
+
+
+@pytest.mark.parametrize("kind", ["content", "reasoning", "a refusal"])
+def test_a_response_holds_its_text_which_its_last_event_says(kind: str) -> None:
+    request, parts = KINDS[kind]
+    asked = as_response(exchange(request | {"stream": True}))
+    assert held(asked, numbered(parts), 60) < HELD
+    reads = 500
+    assert held(asked.apart(), numbered(parts), reads) < HELD + 2 * reads * EACH * len(WORD)
+
+
+def test_a_response_holds_its_entries_as_they_are_written() -> None:
+    request, parts = KINDS["logprobs"]
+    reads, row = 60, len(json.dumps(entries(WORD)["content"]))
+    asked = as_response(exchange(request | {"stream": True}))
+    assert held(asked, numbered(parts), reads) < HELD + 2 * reads * EACH * row
 
 
 def test_a_text_whose_tokens_are_counted_is_held_as_a_text() -> None:
