@@ -6,7 +6,7 @@ that was deleted or pruned breaks nothing that came of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from msgspec import Raw, Struct, json
@@ -159,7 +159,10 @@ def previous_of(kept: KeptResponse) -> str:
     return _answer_of(kept.answer).previous_response_id or ""
 
 
-def find_item(kept: KeptResponse, id: str) -> Raw | None:
-    """Return the item with an id in all that a response knows. On a `LARGE` one a thread's work."""
-    found = (item for item in reversed(context_of(kept)) if _item_of(item).id == id)
-    return next(found, None)
+def find_items(kept: KeptResponse, ids: Collection[str]) -> dict[str, Raw]:
+    """Return those of a response's own items that have these ids. Of a `LARGE` one a thread's work.
+
+    The id of an item tells the response whose own it is (`response_of_item`).
+    """
+    named = ((_item_of(item).id, item) for item in own_items_of(kept))
+    return {id: item for id, item in named if id is not None and id in ids}

@@ -35,7 +35,7 @@ from wellspoken.adapters.requests.shapes import ChatRequest, Variable
 from wellspoken.adapters.writers.response_stream import fail_stream
 from wellspoken.proxy.endpoints.chat import CHAT
 from wellspoken.proxy.endpoints.passthrough import pass_body
-from wellspoken.proxy.endpoints.responses.finding import find_item, find_previous
+from wellspoken.proxy.endpoints.responses.finding import find_previous, find_referred
 from wellspoken.proxy.http.responses import EventStream, Reply
 from wellspoken.proxy.limits.budget import BODY
 from wellspoken.proxy.relay.call import LARGE, Call, in_thread
@@ -118,8 +118,7 @@ async def _recall(call: Call, request: ResponseRequest) -> tuple[Sequence[Raw], 
         kept = await find_previous(call, request.previous_response_id)
         await call.wait_for_room(BODY * kept.size)
         history = await in_thread(call.is_large, context_of, kept)
-    found = {id: await find_item(call, id) for id in dict.fromkeys(request.references)}
-    return history, found
+    return history, await find_referred(call, request.references)
 
 
 async def _keep(call: Call, id: str, own: bytes, history: Sequence[Raw], answer: bytes) -> str:

@@ -5,17 +5,18 @@ Another's id is answered as one that never was.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Raw
 
 from wellspoken.adapters.exchange import response_of_item
 from wellspoken.adapters.requests.errors import RequestError, short
+from wellspoken.proxy.limits.budget import BODY
 from wellspoken.proxy.relay.call import Call, in_thread
 from wellspoken.proxy.relay.storing import no_responses, store_failure
 from wellspoken.proxy.store.database import StoreError
-from wellspoken.proxy.store.kept_responses import KeptResponse
-from wellspoken.proxy.store.kept_responses import find_item as find_kept_item
+from wellspoken.proxy.store.kept_responses import KeptResponse, find_items
 
 LONGEST: Final = 512
 """Characters of an id that is looked for."""
@@ -41,19 +42,36 @@ async def find_previous(call: Call, id: str) -> KeptResponse:
     return kept
 
 
-async def find_item(call: Call, id: str) -> Raw:
-    """Return the item that a request refers to; raise RequestError 404 as OpenAI does."""
-    place = response_of_item(id)
-    kept = await _get(call, place[0], "input") if place is not None else None
-    item = await in_thread(call.is_large, find_kept_item, kept, id) if kept is not None else None
-    if item is None:
-        raise RequestError(
-            f"Item with id '{short(id)}' not found. Items are kept with their response, unless "
-            "that was created with 'store': false. Send the item itself.",
-            status=404,
-            param="input",
-        )
-    return item
+async def find_referred(call: Call, ids: Sequence[str]) -> dict[str, Raw]:
+    """Return the items that a request refers to; raise RequestError 404 as OpenAI does.
+
+    A response is read once, however many of its items are referred to.
+    """
+    by_response: dict[str, set[str]] = {}
+    for id in ids:
+        place = response_of_item(id)
+        if place is None:
+            raise _no_item(id)
+        by_response.setdefault(place[0], set()).add(id)
+    found: dict[str, Raw] = {}
+    for response, wanted in by_response.items():
+        kept = await _get(call, response, "input")
+        if kept is not None:
+            await call.wait_for_room(BODY * kept.size)
+            found |= await in_thread(call.is_large, find_items, kept, wanted)
+    missing = next((id for id in ids if id not in found), None)
+    if missing is not None:
+        raise _no_item(missing)
+    return found
+
+
+def _no_item(id: str) -> RequestError:
+    return RequestError(
+        f"Item with id '{short(id)}' not found. Items are kept with their response, unless that "
+        "was created with 'store': false. Send the item itself.",
+        status=404,
+        param="input",
+    )
 
 
 async def delete_response(call: Call, id: str) -> None:

@@ -23,7 +23,7 @@ from wellspoken.proxy.store.database_responses import DatabaseResponses
 from wellspoken.proxy.store.kept_responses import (
     KeptResponse,
     ResponseStore,
-    find_item,
+    find_items,
     is_response,
     owner_of_rows,
     response_of,
@@ -213,14 +213,12 @@ def test_no_key_is_the_owner_of_what_responses_are_stored_under() -> None:
     assert all(is_response(response(0, owner=owner).make_row()) for owner in OWNERS)
 
 
-def test_an_item_is_found_in_all_that_a_response_knows() -> None:
-    first = response(0)
-    kept = response(1, first)
-    for id in ("msg_user_0", "msg_assistant_0", "msg_user_1", "msg_assistant_1"):
-        item = find_item(kept, id)
-        assert item is not None and json.decode(item)["id"] == id
-    assert find_item(kept, "msg_user_2") is None
-    assert find_item(first, "msg_user_1") is None
+def test_items_are_found_in_the_response_whose_own_they_are() -> None:
+    kept = response(1, response(0))
+    own = ["msg_user_1", "msg_assistant_1"]
+    found = find_items(kept, [*own, "msg_user_0", "msg_user_2"])
+    assert list(found) == own
+    assert [json.decode(item)["id"] for item in found.values()] == own
 
 
 @pytest.mark.parametrize("kind", ["database", "memory"])

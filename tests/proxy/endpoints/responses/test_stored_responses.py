@@ -127,6 +127,11 @@ async def test_what_goes_on_from_a_deleted_response_stays(
     assert messages(upstream)[0] == ("user", "a") and len(messages(upstream)) == 5
 
 
+async def input_of(proxy: Proxy, response: Json) -> Json:
+    """Return the items that a response answers."""
+    return await ask(proxy, "GET", f"{response['id']}/input_items?order=asc")
+
+
 async def test_an_item_is_referred_to(upstream: Upstream, start_keeping: StartProxy) -> None:
     upstream.scripts = [says("One")]
     proxy = await start_keeping(upstream)
@@ -134,7 +139,12 @@ async def test_an_item_is_referred_to(upstream: Upstream, start_keeping: StartPr
     reference = {"type": "item_reference", "id": first["output"][0]["id"]}
     second = await create(proxy, input=[reference, {"role": "user", "content": "b"}])
     assert messages(upstream) == [("assistant", "One"), ("user", "b")]
-    items = (await ask(proxy, "GET", f"{second['id']}/input_items?order=asc"))["data"]
+    own = [item["id"] for item in (await input_of(proxy, first))["data"]]
+    await create(
+        proxy, input=[{"type": "item_reference", "id": id} for id in (*own, reference["id"])]
+    )
+    assert messages(upstream) == [("user", "a"), ("assistant", "One")]
+    items = (await input_of(proxy, second))["data"]
     assert [item["type"] for item in items] == ["message", "message"]
     for id in ("msg_unknown", first["output"][0]["id"][:-1] + "f"):
         error = await create(proxy, 404, input=[{"type": "item_reference", "id": id}])
