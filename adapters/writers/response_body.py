@@ -52,7 +52,6 @@ class ResponseFold:
         self.done = False
         self.completed_at: int | None = None
         self.final = b""  # the response, once it is written
-        self.named = False  # a fingerprint, which a response has no key for
         self.others = False  # choices that nobody asked for
 
     def take(self, event: Event) -> None:
@@ -83,9 +82,6 @@ class ResponseFold:
 
     def _start(self, start: Start) -> None:
         self.envelope.model = start.model
-        if start.system_fingerprint and not self.named:
-            self.named = True
-            self.notes.drop("system_fingerprint")
 
     def _leave_out(self) -> None:
         if not self.others:

@@ -116,6 +116,7 @@ MOVED: Final = {
 REFUSED: Final = {
     "logprobs": f"Name '{LOGPROBS}' in 'include' in its place.",
     "n": "A response is one answer: leave it out, and send the request several times.",
+    "n_cmpl": "A response is one answer: leave it out, and send the request several times.",
     "modalities": "A response is text: leave it out.",
     "audio": "A response is text: leave it out.",
     "prediction": "It is of chat completions: leave it out, or POST to /v1/chat/completions.",

@@ -310,7 +310,7 @@ def test_what_a_response_has_no_key_for_is_dropped_by_name() -> None:
     extras = [Extra("answer", None, "status", Raw(b"1")), Extra("choice", 0, "usage", Raw(b"2"))]
     writer = write_body([start, start, *extras, Text(0, "a"), End(True)], exchange)
     assert json.loads(writer.body())["status"] == "completed"
-    assert exchange.notes.fields == {"system_fingerprint": 1, "status": 1, "usage": 1}
+    assert exchange.notes.fields == {"status": 1, "usage": 1}
 
 
 def test_a_choice_that_nobody_asked_for_is_left_out_by_name() -> None:
