@@ -106,11 +106,36 @@ async def test_what_the_document_allows_is_accepted(proxy: str, tmp_path: Path) 
         for items in (form.get("items", {}), form.get("items", {}).get("items", {})):
             if "maximum" in items:
                 items["maximum"] = 400  # the model's vocabulary
+    plain_responses(schemas)
+    retrieval = document["paths"]["/v1/responses/{response_id}"]["get"]
+    retrieval["parameters"] = [
+        each for each in retrieval["parameters"] if each["name"] != "starting_after"
+    ]  # not without stream
     status, said = await judged(
         proxy, tmp_path, document, "--phases", "examples,coverage", "--mode", "positive",
         "--checks", "positive_data_acceptance,not_a_server_error",
     )  # fmt: skip
     assert status == 0, said[-20_000:]
+
+
+def plain_responses(schemas: dict[str, Any]) -> None:
+    """Leave out of a request for a response what leads nowhere here, though it is well-formed.
+
+    That is what is continued, a list without items, a call without its output, and what
+    llama.cpp's small model cannot take.
+    """
+    request, items = schemas["ResponseRequest"], schemas["InputItem"]
+    del request["properties"]["previous_response_id"]
+    request["anyOf"] = request["anyOf"][:1]
+    request["properties"]["input"]["anyOf"][1]["minItems"] = 1
+    tools = request["properties"]["tools"]["items"]
+    tools["anyOf"] = tools["anyOf"][:1]
+    items["anyOf"] = items["anyOf"][:1]
+    message = schemas["InputMessage"]
+    for role in message["anyOf"]:
+        content = role["properties"]["content"]
+        content["anyOf"] = content["anyOf"][:1]
+    del request["properties"]["tool_choice"]
 
 
 def a_key_too_many(document: Document) -> None:

@@ -17,6 +17,8 @@ import msgspec
 
 from tests.openapi import answer_schema as answers
 from tests.openapi import requests as request_schemas
+from tests.openapi import response_requests
+from tests.openapi import responses as response_paths
 from tests.openapi import stored as stored_paths
 from tests.openapi.parts import (
     ANYWHERE,
@@ -44,13 +46,17 @@ ALIASES: Final = {
     "/completion": "/v1/completions",
     "/embeddings": "/v1/embeddings",
     "/models": "/v1/models",
+    "/responses": "/v1/responses",
 }
 """Other paths of the same; the second and third read llama.cpp's own names too."""
 
 PASSED: Final = tuple(
-    sorted({path for one in BACKENDS.values() for path in one.passes} - set(EMBEDDINGS))
+    sorted(
+        {path for one in BACKENDS.values() for path in one.passes}
+        - {*EMBEDDINGS, "/responses", "/v1/responses"}
+    )
 )
-"""Endpoints that pass through byte for byte to the backends that have them."""
+"""Endpoints that pass through byte for byte to the backends that have them, whatever is set."""
 
 _SENT: Final = (
     "Capabilities", "Capability", "EngineState", "Model", "ModelCapabilities", "ModelList",
@@ -61,7 +67,7 @@ _OPEN: Final = (
     "AnswerMessage", "ChatChoice", "ChatCompletion", "ChatCompletionChunk", "ChunkChoice",
     "Completion", "CompletionChunk", "CompletionTokensDetails", "CompletionUsage", "Delta",
     "CreateEmbeddingResponse", "Embedding", "EmbeddingUsage", "PromptTokensDetails", "TextChoice",
-    "TextChunkChoice", "StoredChatCompletion", "StoredMessage",
+    "TextChunkChoice", "StoredChatCompletion", "StoredMessage", *response_paths.OPEN,
 )  # fmt: skip
 """Answers that extensions may add keys to."""
 
@@ -69,6 +75,7 @@ _ANSWERS: Final = (
     answers.Capabilities, answers.ChatCompletion, answers.ChatCompletionChunk, answers.Completion,
     answers.CompletionChunk, answers.CreateEmbeddingResponse, answers.ErrorResponse,
     answers.ModelList, Overview, answers.Ready, answers.Unready, *stored_paths.ANSWERS,
+    *response_paths.ANSWERS,
 )  # fmt: skip
 
 
@@ -84,7 +91,8 @@ def document() -> dict[str, Any]:
                 f"The same without /v1: {', '.join(ALIASES)}. "
                 "A stream is `data: <JSON>` events and comment lines, and ends with "
                 "`data: [DONE]`; one that fails ends with an event that is an ErrorResponse, and "
-                "without [DONE]."
+                "without [DONE]. That of a response has named events, and ends with one that has "
+                "all of the response."
             ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
@@ -119,7 +127,9 @@ def _schemas() -> dict[str, Schema]:
     for name in _OPEN:
         schemas[name]["additionalProperties"] = True
         schemas[name]["description"] += EXTENDED
-    return schemas | request_schemas.schemas() | stored_paths.schemas()
+    response_paths.name_kinds(schemas)
+    more = request_schemas.schemas() | response_requests.schemas() | response_paths.schemas()
+    return schemas | more | stored_paths.schemas()
 
 
 def _headers() -> dict[str, Any]:
@@ -247,6 +257,14 @@ def _paths() -> dict[str, Any]:
             response("One vector an input.", json_content("CreateEmbeddingResponse"), *OURS),
             {"model": "tiny", "input": "Once upon a time", "encoding_format": "float"},
         ),
+        "/v1/responses": _post_operation(
+            "createResponse",
+            "Answer a conversation, as OpenAI's Responses API.",
+            "ResponseRequest",
+            response(streams, response_paths.content(), *OURS),
+            {"model": "tiny", "input": "Say hello.", "max_output_tokens": 16, "top_logprobs": 2},
+        ),
+        **response_paths.paths(),
         **{path: _pass_through(path) for path in PASSED},
         **_read_paths(),
         **stored,

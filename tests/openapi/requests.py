@@ -7,6 +7,7 @@ may be looser than the check (a named tool has to be among the tools) and never 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from inspect import cleandoc
 from typing import Any
 
@@ -30,7 +31,7 @@ REF = "#/components/schemas/{name}"
 NULL: Schema = {"type": "null"}
 STRING: Schema = {"type": "string"}
 OBJECT: Schema = {"type": "object"}
-OWN = frozenset({"fields", "native", "unlimited"})
+OWN = frozenset({"fields", "native", "unlimited", "items", "references", "offer"})
 """Fields of the Structs that no client sends."""
 
 
@@ -39,10 +40,10 @@ def schemas() -> dict[str, Schema]:
     plain = msgspec.json.schema_components([StreamOptions], ref_template=REF)[1]
     found = {name: simple(schema) for name, schema in plain.items()}
     called = {"name": STRING, "arguments": STRING}
-    found["FunctionCall"] = _object_with(called, *called, description=FunctionCall.__doc__ or "")
+    found["FunctionCall"] = object_with(called, *called, description=FunctionCall.__doc__ or "")
     found["ToolCall"] = _call()
     found |= {_role_name(role): _message(role) for role in chat_bounds.ROLES}
-    roles = [_ref(_role_name(role)) for role in chat_bounds.ROLES]
+    roles = [component(_role_name(role)) for role in chat_bounds.ROLES]
     found["Message"] = {"description": "One message of the conversation.", "anyOf": roles}
     found["Function"] = _function()
     found["ChatRequest"] = _chat()
@@ -75,15 +76,17 @@ def simple(schema: Any) -> Any:
     return made
 
 
-def _ref(name: str) -> Schema:
+def component(name: str) -> Schema:
+    """Return a reference to a schema."""
     return {"$ref": REF.format(name=name)}
 
 
-def _or_null(*schemas: Schema) -> Schema:
+def or_null(*schemas: Schema) -> Schema:
+    """Return what is one of these, or null."""
     return {"anyOf": [*schemas, NULL]}
 
 
-def _object_with(properties: Schema, *required: str, description: str = "") -> Schema:
+def object_with(properties: Schema, *required: str, description: str = "") -> Schema:
     """Return an object with these properties, of which some are required, and any others."""
     made: Schema = {"type": "object", "properties": properties}
     if required:
@@ -91,7 +94,9 @@ def _object_with(properties: Schema, *required: str, description: str = "") -> S
     return {"description": description, **made} if description else made
 
 
-def _field_types(kind: type[Struct], more: dict[str, Schema]) -> dict[str, Schema]:
+def _field_types(
+    kind: type[Struct], more: dict[str, Schema], texts: Mapping[str, str]
+) -> dict[str, Schema]:
     """Return the properties of a Struct: `more` where it has them, else what the types say."""
     properties: dict[str, Schema] = {}
     for field in msgspec.structs.fields(kind):
@@ -100,11 +105,11 @@ def _field_types(kind: type[Struct], more: dict[str, Schema]) -> dict[str, Schem
         schema = more.get(field.name)
         if schema is None:
             schema = simple(msgspec.json.schema_components([field.type], ref_template=REF)[0][0])
-        properties[field.name] = {"description": FIELDS[field.name], **schema}
+        properties[field.name] = {"description": texts[field.name], **schema}
     return properties
 
 
-def _bounds(*tables: tuple[tuple[str, int, int | None], ...]) -> dict[str, Schema]:
+def bounds_of(*tables: tuple[tuple[str, int, int | None], ...]) -> dict[str, Schema]:
     """Return the schemas of numbers that the tables bound, decimals where the last says so."""
     made: dict[str, Schema] = {}
     for table in tables:
@@ -116,7 +121,7 @@ def _bounds(*tables: tuple[tuple[str, int, int | None], ...]) -> dict[str, Schem
     return made
 
 
-def _needs(name: str, given: Schema, other: str, need: Schema) -> Schema:
+def needs(name: str, given: Schema, other: str, need: Schema) -> Schema:
     """Return the rule that `name`, where it is as `given`, needs `other` to be as `need` says."""
     return {
         "if": {"required": [name], "properties": {name: given}},
@@ -124,15 +129,17 @@ def _needs(name: str, given: Schema, other: str, need: Schema) -> Schema:
     }
 
 
-_STREAM_OPTIONS = _needs("stream_options", OBJECT, "stream", {"const": True})
+STREAM_OPTIONS = needs("stream_options", OBJECT, "stream", {"const": True})
 
 
-def _stop() -> Schema:
+def stop() -> Schema:
+    """Return the schema of stop."""
     texts = {"type": "array", "items": STRING, "maxItems": chat_bounds.MAX_STOPS}
-    return _or_null(STRING, texts)
+    return or_null(STRING, texts)
 
 
-def _logit_bias() -> Schema:
+def logit_bias() -> Schema:
+    """Return the schema of logit_bias."""
     return {
         "type": ["object", "null"],
         "propertyNames": {"pattern": f"^{chat_bounds.TOKEN_ID.pattern}$"},
@@ -155,46 +162,51 @@ def _chat() -> Schema:
     tools = {"type": ["array", "null"], "items": _tool(), "maxItems": chat_bounds.MAX_TOOLS}
     functions = {
         "type": ["array", "null"],
-        "items": _ref("Function"),
+        "items": component("Function"),
         "minItems": 1,
         "maxItems": chat_bounds.MAX_TOOLS,
     }
     more: dict[str, Schema] = {
         "model": named,
-        "messages": {"type": "array", "items": _ref("Message"), "minItems": 1},
-        "function_call": _or_null(
-            {"enum": ["none", "auto"]}, _object_with({"name": named}, "name")
-        ),
+        "messages": {"type": "array", "items": component("Message"), "minItems": 1},
+        "function_call": or_null({"enum": ["none", "auto"]}, object_with({"name": named}, "name")),
         "functions": functions,
-        "logit_bias": _logit_bias(),
+        "logit_bias": logit_bias(),
         "metadata": metadata("object", "null"),
         "response_format": _response_format(),
         "safety_identifier": {"type": ["string", "null"], "maxLength": chat_bounds.MAX_KEY},
-        "stop": _stop(),
-        "stream_options": _or_null(_ref("StreamOptions")),
+        "stop": stop(),
+        "stream_options": or_null(component("StreamOptions")),
         "tool_choice": _tool_choice(),
         "tools": tools,
-        **_bounds(chat_bounds.GUARDS, chat_bounds.INTEGERS, chat_bounds.DECIMALS),
+        **bounds_of(chat_bounds.GUARDS, chat_bounds.INTEGERS, chat_bounds.DECIMALS),
     }
     forced = {"not": {"enum": ["none", "auto", None]}}
-    return _body(
+    return body_of(
         ChatRequest,
         more,
         ["model", "messages"],
         [
-            _needs("top_logprobs", {"type": "integer"}, "logprobs", {"const": True}),
-            _STREAM_OPTIONS,
-            _needs("tool_choice", forced, "tools", {"type": "array", "minItems": 1}),
+            needs("top_logprobs", {"type": "integer"}, "logprobs", {"const": True}),
+            STREAM_OPTIONS,
+            needs("tool_choice", forced, "tools", {"type": "array", "minItems": 1}),
         ],
     )
 
 
-def _body(
-    kind: type[Struct], more: dict[str, Schema], required: list[str], rules: list[Schema]
+def body_of(
+    kind: type[Struct],
+    more: dict[str, Schema],
+    required: list[str],
+    rules: list[Schema],
+    texts: Mapping[str, str] = FIELDS,
 ) -> Schema:
-    """Return a whole request body; keys that it does not name are a vendor's."""
+    """Return a whole request body; keys that it does not name are a vendor's.
+
+    `texts`: what its parameters are, by name.
+    """
     description = " ".join((kind.__doc__ or "").partition("\n")[0].split()).partition(":")[0]
-    properties = _field_types(kind, more)
+    properties = _field_types(kind, more, texts)
     order = (*required, *sorted(properties.keys() - set(required)))
     made: Schema = {
         "description": f"{description.rstrip('.')}. Other keys are the backend's own.",
@@ -223,12 +235,12 @@ def _completion() -> Schema:
     more: dict[str, Schema] = {
         "model": {"type": "string", "minLength": 1},
         "prompt": {"anyOf": prompts},
-        "logit_bias": _logit_bias(),
-        "stop": _stop(),
-        "stream_options": _or_null(_ref("StreamOptions")),
-        **_bounds(chat_bounds.GUARDS, bounds, chat_bounds.DECIMALS),
+        "logit_bias": logit_bias(),
+        "stop": stop(),
+        "stream_options": or_null(component("StreamOptions")),
+        **bounds_of(chat_bounds.GUARDS, bounds, chat_bounds.DECIMALS),
     }
-    return _body(CompletionRequest, more, ["model", "prompt"], [_STREAM_OPTIONS])
+    return body_of(CompletionRequest, more, ["model", "prompt"], [STREAM_OPTIONS])
 
 
 def _embedding() -> Schema:
@@ -241,55 +253,56 @@ def _embedding() -> Schema:
         "dimensions": {"type": ["integer", "null"], "minimum": 1},
         "encoding_format": {"enum": [*embeddings.FORMATS, None]},
     }
-    return _body(EmbeddingRequest, more, ["model", "input"], [])
+    return body_of(EmbeddingRequest, more, ["model", "input"], [])
 
 
-def _name() -> Schema:
+def tool_name() -> Schema:
+    """Return the schema of the name of a tool, or of a JSON schema."""
     pattern = f"^{chat_bounds.NAME.pattern}$"
     return {"type": "string", "maxLength": chat_bounds.MAX_KEY, "pattern": pattern}
 
 
 def _function() -> Schema:
     properties: Schema = {
-        "name": _name(),
+        "name": tool_name(),
         "description": {"type": ["string", "null"]},
         "parameters": {"type": ["object", "null"], "description": "A JSON schema."},
         "strict": {"type": ["boolean", "null"]},
     }
-    return _object_with(properties, "name", description="A function the model may call.")
+    return object_with(properties, "name", description="A function the model may call.")
 
 
 def _tool() -> Schema:
-    function = _object_with(
-        {"type": {"const": "function"}, "function": _ref("Function")}, "type", "function"
+    function = object_with(
+        {"type": {"const": "function"}, "function": component("Function")}, "type", "function"
     )
-    custom = _object_with({"type": {"const": "custom"}, "custom": OBJECT}, "type", "custom")
+    custom = object_with({"type": {"const": "custom"}, "custom": OBJECT}, "type", "custom")
     return {"anyOf": [function, custom]}
 
 
 def _call() -> Schema:
     """Return a call of a past answer."""
-    kinds = {"function": _ref("FunctionCall"), "custom": {"not": NULL}}
+    kinds = {"function": component("FunctionCall"), "custom": {"not": NULL}}
     forms = [
-        _object_with({"id": STRING, "type": {"const": kind}, kind: value}, "id", "type", kind)
+        object_with({"id": STRING, "type": {"const": kind}, kind: value}, "id", "type", kind)
         for kind, value in kinds.items()
     ]
     return {"description": ToolCall.__doc__, "anyOf": forms}
 
 
 def _tool_choice() -> Schema:
-    called = _object_with({"name": {"type": "string", "minLength": 1}}, "name")
-    function = _object_with({"type": {"const": "function"}, "function": called}, "type", "function")
-    other = _object_with({"type": {"enum": ["custom", "allowed_tools"]}}, "type")
-    return _or_null({"enum": ["none", "auto", "required"]}, function, other)
+    called = object_with({"name": {"type": "string", "minLength": 1}}, "name")
+    function = object_with({"type": {"const": "function"}, "function": called}, "type", "function")
+    other = object_with({"type": {"enum": ["custom", "allowed_tools"]}}, "type")
+    return or_null({"enum": ["none", "auto", "required"]}, function, other)
 
 
 def _response_format() -> Schema:
     others = [name for name in chat_bounds.FORMATS if name != "json_schema"]
     plain = {"enum": others + sorted(chat_bounds.VENDOR_FORMATS)}
-    schema = _object_with(
+    schema = object_with(
         {
-            "name": _name(),
+            "name": tool_name(),
             "description": {"type": ["string", "null"]},
             "schema": {"description": "A JSON schema."},
             "strict": {"type": ["boolean", "null"]},
@@ -297,9 +310,7 @@ def _response_format() -> Schema:
         "name",
     )
     named = {"type": {"const": "json_schema"}, "json_schema": schema}
-    return _or_null(
-        _object_with({"type": plain}, "type"), _object_with(named, "type", "json_schema")
-    )
+    return or_null(object_with({"type": plain}, "type"), object_with(named, "type", "json_schema"))
 
 
 def _role_name(role: str) -> str:
@@ -313,7 +324,7 @@ def _message(role: str) -> Schema:
     content = {"anyOf": [STRING, parts]} if kinds else {"type": ["string", "null"]}
     required = ["role", "content"]
     if role == "assistant":
-        content, required = _or_null(STRING, parts), ["role"]
+        content, required = or_null(STRING, parts), ["role"]
     elif role == "function":
         required = ["role", "name"]
     properties: dict[str, Schema] = {}
@@ -328,7 +339,7 @@ def _message(role: str) -> Schema:
         if schema is None:
             schema = simple(msgspec.json.schema_components([field.type], ref_template=REF)[0][0])
         properties[field.name] = schema
-    made = _object_with(properties, *required, description=f"What the {role} says.")
+    made = object_with(properties, *required, description=f"What the {role} says.")
     return made | {"anyOf": _text_messages()} if role == "assistant" else made
 
 
@@ -343,15 +354,15 @@ def _text_messages() -> list[Schema]:
 def _part(kind: str) -> Schema:
     """Return a content part of OpenAI's."""
     value = {
-        "image_url": _object_with({"url": STRING}, "url"),
-        "input_audio": _object_with({"data": STRING, "format": STRING}, "data", "format"),
+        "image_url": object_with({"url": STRING}, "url"),
+        "input_audio": object_with({"data": STRING, "format": STRING}, "data", "format"),
         "file": OBJECT,
     }.get(kind, STRING)
-    return _object_with({"type": {"const": kind}, kind: value}, "type", kind)
+    return object_with({"type": {"const": kind}, kind: value}, "type", kind)
 
 
 def _vendor() -> Schema:
     kinds = sorted(chat_bounds.VENDOR_PARTS)
-    return _object_with(
+    return object_with(
         {"type": {"enum": kinds}}, "type", description="Kinds that vLLM and SGLang added."
     )

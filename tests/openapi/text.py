@@ -51,11 +51,32 @@ FIELDS: dict[str, str] = {
 }
 """Parameter -> what it is, in every request that has it."""
 
+OF_RESPONSES: dict[str, str] = {
+    "client_metadata": "Accepted; it changes no answer.",
+    "include": "What the answer holds beside the text, such as its logprobs.",
+    "input": "A text, or the items of the conversation.",
+    "instructions": "What the model is told before the input; a system message.",
+    "max_output_tokens": "The most tokens of the answer, those of its reasoning among them.",
+    "max_tool_calls": "About tools that OpenAI runs: accepted, and said again in the answer.",
+    "previous_response_id": "The kept response that this one goes on from.",
+    "reasoning": "How long to reason.",
+    "store": "False: the answer is not kept for GET /v1/responses/{response_id}.",
+    "stream_options": "Only with stream; no stream is padded.",
+    "text": "The form of the answer's text, and how long it should be.",
+    "top_logprobs": "How many alternatives of each token; above 0 it includes the logprobs.",
+    "truncation": "auto cuts nothing: what is too long is a 400.",
+}
+"""The same where a request for a response has no parameter of that name, or another sense."""
+
+RESPONSE_FIELDS: dict[str, str] = FIELDS | OF_RESPONSES
+MOVED_HERE = "A 400 unless null: here it is {}."
+REFUSED_HERE = "A 400 unless null or false."
+
 STATUSES: dict[str, str] = {
     "400": "The request is refused, by the proxy or by the backend; `param` names the parameter.",
     "401": "The key is missing or not known here (auth.keys), or to the backend (auth = pass).",
     "403": "The Host header names no address of this server.",
-    "404": "No such model, stored completion, backend or URL.",
+    "404": "No such model, stored completion or response, backend or URL.",
     "405": "Another method is wanted; the header Allow names it.",
     "408": "The request did not come to its end in time.",
     "413": "The body is too large.",
@@ -85,7 +106,6 @@ TITLES: dict[str, str] = {
     "/extras/tokenize/count": "llama-cpp-python: how many tokens a text has.",
     "/rerank": "Documents in the order in which they fit a query.",
     "/reranking": "llama.cpp's other name of /rerank.",
-    "/responses": "llama.cpp's other name of /v1/responses.",
     "/score": "vLLM: how well texts fit each other.",
     "/tokenize": "A text's token ids.",
     "/v1/classify": "SGLang: the classes of texts.",
@@ -94,7 +114,6 @@ TITLES: dict[str, str] = {
     "/v1/messages/count_tokens": "Anthropic's count of a conversation's tokens.",
     "/v1/rerank": "Documents in the order in which they fit a query.",
     "/v1/reranking": "llama.cpp's other name of /v1/rerank.",
-    "/v1/responses": "OpenAI's responses.",
     "/v1/score": "How well texts fit each other.",
     "/v1/tokenize": "SGLang's other name of /tokenize.",
     "/v2/rerank": "Documents in the order in which they fit a query.",

@@ -13,21 +13,45 @@ import pytest
 from tests.fakes.upstream import Upstream
 from tests.openapi.document import ALIASES, PASSED, document, encode_document
 from tests.openapi.requests import OWN
-from tests.openapi.text import FIELDS, STATUSES, TITLES
+from tests.openapi.response_requests import refused
+from tests.openapi.text import FIELDS, OF_RESPONSES, RESPONSE_FIELDS, STATUSES, TITLES
 from tests.proxy.conftest import StartProxy
 from wellspoken.adapters.requests.chat import decode_chat
 from wellspoken.adapters.requests.completions import decode_completion
 from wellspoken.adapters.requests.embeddings import EMBEDDINGS, EmbeddingRequest, decode_embeddings
 from wellspoken.adapters.requests.errors import RequestError
+from wellspoken.adapters.requests.responses.response_bounds import check_response
+from wellspoken.adapters.requests.responses.response_request import (
+    MOVED,
+    REFUSED,
+    ResponseRequest,
+    parse_response,
+)
 from wellspoken.adapters.requests.shapes import ChatRequest, CompletionRequest
-from wellspoken.proxy.endpoints.stored import routes
+from wellspoken.proxy.endpoints import stored
+from wellspoken.proxy.endpoints.responses import stored_responses
 from wellspoken.proxy.routes import ROUTES
 
 FILE = Path(__file__).parents[3] / "proxy" / "endpoints" / "openapi.json"
 DOCUMENT = json.loads(FILE.read_bytes())
 SCHEMAS = DOCUMENT["components"]["schemas"]
 ONE = "/v1/chat/completions/{completion_id}"
-STORED = (ONE, f"{ONE}/messages")
+RESPONSE = "/v1/responses/{response_id}"
+STORED = (
+    ONE,
+    f"{ONE}/messages",
+    RESPONSE,
+    f"{RESPONSE}/input_items",
+    f"{RESPONSE}/cancel",
+    "/v1/responses/compact",
+)
+
+
+def decode_response(body: bytes) -> None:
+    """Check a request for a response as the endpoint does."""
+    check_response(parse_response(body), strict=True)
+
+
 REQUESTS: dict[str, tuple[type[msgspec.Struct], Callable[[bytes], Any], dict[str, Any]]] = {
     "ChatRequest": (
         ChatRequest,
@@ -36,6 +60,11 @@ REQUESTS: dict[str, tuple[type[msgspec.Struct], Callable[[bytes], Any], dict[str
     ),
     "CompletionRequest": (CompletionRequest, decode_completion, {"model": "m", "prompt": "x"}),
     "EmbeddingRequest": (EmbeddingRequest, decode_embeddings, {"model": "m", "input": "x"}),
+    "ResponseRequest": (
+        ResponseRequest,
+        decode_response,
+        {"model": "m", "input": "x", "previous_response_id": "resp_12345678"},
+    ),
 }
 
 
@@ -58,7 +87,8 @@ def test_every_route_is_described_and_nothing_else() -> None:
     described = set(DOCUMENT["paths"]) - {"/v1/models/{model}"} - set(PASSED) - set(EMBEDDINGS)
     assert described == there
     for path in (*ROUTES, *STORED):
-        methods = {route.method for route in (*routes(path), *filter(None, [ROUTES.get(path)]))}
+        below = (*stored.routes(path), *stored_responses.routes(path))
+        methods = {route.method for route in (*below, *filter(None, [ROUTES.get(path)]))}
         named = {method.upper() for method in DOCUMENT["paths"][ALIASES.get(path, path)]}
         assert named == methods
     assert set(PASSED) == set(TITLES)
@@ -67,14 +97,30 @@ def test_every_route_is_described_and_nothing_else() -> None:
 @pytest.mark.parametrize("name", REQUESTS)
 def test_every_parameter_is_described(name: str) -> None:
     fields = set(REQUESTS[name][0].__struct_fields__) - OWN
+    texts, others = FIELDS, set[str]()
+    if name == "ResponseRequest":
+        texts, others = RESPONSE_FIELDS, {*MOVED, *REFUSED}
     properties = SCHEMAS[name]["properties"]
-    assert properties.keys() == fields
-    assert all(properties[field]["description"] == FIELDS[field] for field in fields)
+    assert properties.keys() == fields | others
+    assert all(properties[field]["description"] == texts[field] for field in fields - others)
+
+
+@pytest.mark.parametrize("name", refused())
+def test_what_a_response_refuses_is_described_so(name: str) -> None:
+    schema = SCHEMAS["ResponseRequest"]["properties"][name]
+    assert schema["type"] == "null" and schema["description"].startswith("A 400 unless null")
+    plain = {"model": "m", "input": "x"}
+    decode_response(json.dumps({**plain, name: None}).encode())
+    with pytest.raises(RequestError) as error:
+        decode_response(json.dumps({**plain, name: 1}).encode())
+    assert error.value.param == name
 
 
 def test_no_description_is_left_over() -> None:
     fields = {field for kind, _, _ in REQUESTS.values() for field in kind.__struct_fields__}
-    assert FIELDS.keys() == fields - OWN
+    assert FIELDS.keys() | OF_RESPONSES.keys() == fields - OWN
+    assert all(RESPONSE_FIELDS[name] != FIELDS.get(name) for name in OF_RESPONSES)
+    assert OF_RESPONSES.keys() <= set(ResponseRequest.__struct_fields__)
 
 
 def bounds() -> Iterator[tuple[str, str, Any, Any]]:
@@ -90,20 +136,21 @@ def bounds() -> Iterator[tuple[str, str, Any, Any]]:
                 most = schema["maxLength"]
                 yield name, field, "x" * most, "x" * (most + 1)
     stops = {"type": "array", "items": {"type": "string"}, "maxItems": 4}
-    for name in ("ChatRequest", "CompletionRequest"):
+    for name in ("ChatRequest", "CompletionRequest", "ResponseRequest"):
         assert stops in SCHEMAS[name]["properties"]["stop"]["anyOf"]
         yield name, "stop", ["x"] * 4, ["x"] * 5
         bias = SCHEMAS[name]["properties"]["logit_bias"]["additionalProperties"]
         assert (bias["minimum"], bias["maximum"]) == (-100, 100)
         yield name, "logit_bias", {"1": 100}, {"1": 101}
         yield name, "logit_bias", {"1": -100}, {"1": -101}
-    pairs = SCHEMAS["ChatRequest"]["properties"]["metadata"]["maxProperties"]
-    yield (
-        "ChatRequest",
-        "metadata",
-        dict.fromkeys(map(str, range(pairs)), ""),
-        dict.fromkeys(map(str, range(pairs + 1)), ""),
-    )
+    for name in ("ChatRequest", "ResponseRequest"):
+        pairs = SCHEMAS[name]["properties"]["metadata"]["maxProperties"]
+        yield (
+            name,
+            "metadata",
+            dict.fromkeys(map(str, range(pairs)), ""),
+            dict.fromkeys(map(str, range(pairs + 1)), ""),
+        )
 
 
 @pytest.mark.parametrize(("name", "field", "within", "beyond"), list(bounds()))
