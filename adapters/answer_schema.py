@@ -323,7 +323,9 @@ class ModelCapabilities(Strict, kw_only=True):
 
     `backend` is the configured name, `adapter` what it is spoken with as; `server` what it is, as
     far as it told. `vendor`: what becomes of keys that are not OpenAI's. An endpoint that the
-    backend lacks has no parameters. `engine` is null where the proxy does not run the backend.
+    backend lacks has no parameters. `responses`: who answers POST /v1/responses, whose table,
+    `response_parameters`, is empty where that is passed through. `engine` is null where the proxy
+    does not run the backend.
     """
 
     id: str
@@ -335,6 +337,8 @@ class ModelCapabilities(Strict, kw_only=True):
     vendor: Literal["pass", "strip", "reject"]
     chat_completions: dict[str, Capability]
     completions: dict[str, Capability]
+    responses: Literal["translate", "pass"]
+    response_parameters: dict[str, Capability]
     endpoints: list[str]
     engine: EngineState | None
 

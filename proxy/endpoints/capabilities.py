@@ -13,6 +13,7 @@ from wellspoken.adapters.answer_schema import (
     ModelCapabilities,
 )
 from wellspoken.adapters.servers.parameters import Table
+from wellspoken.adapters.servers.response_rows import response_rows
 from wellspoken.proxy.http.responses import Reply
 from wellspoken.proxy.relay.call import Call
 from wellspoken.proxy.upstream.listing import list_models
@@ -53,6 +54,8 @@ def of_model(name: str, target: Target) -> ModelCapabilities:
         vendor=target.settings.vendor,
         chat_completions=_rows(backend.chat_table if backend.chat else {}),
         completions=_rows(backend.completion_table if backend.completions else {}),
+        responses=target.settings.responses,
+        response_parameters=_rows(_response_table(target)),
         endpoints=sorted(target.passes),
         engine=of_engine(target.engine) if target.engine is not None else None,
     )
@@ -68,6 +71,12 @@ def of_engine(engine: Supervisor) -> EngineState:
         tool_parser=facts.tool_parser or None,
         reasoning_parser=facts.reasoning_parser or None,
     )
+
+
+def _response_table(target: Target) -> Table:
+    if target.settings.responses == "pass" or not target.backend.chat:
+        return {}
+    return response_rows(target.backend.chat_table)
 
 
 def _rows(table: Table) -> dict[str, Capability]:

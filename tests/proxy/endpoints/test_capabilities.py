@@ -13,6 +13,7 @@ from tests.proxy.metrics.test_engine_metrics import Engine, hosting
 from tests.proxy.upstream.test_detector import play
 from wellspoken.adapters.answer_schema import Capabilities
 from wellspoken.adapters.servers.registry import find
+from wellspoken.adapters.servers.response_rows import response_rows
 from wellspoken.engine.kind import Facts
 
 PATH = "/v1/capabilities"
@@ -32,6 +33,7 @@ async def test_each_model_has_its_backends_table(start_proxy: StartProxy) -> Non
                 "aliases": {"y": "z"},
                 "bounds": "backend",
                 "vendor": "reject",
+                "responses": "pass",
             },
         )
         status, found = await proxy.get(PATH)
@@ -45,6 +47,10 @@ async def test_each_model_has_its_backends_table(start_proxy: StartProxy) -> Non
         table = find(name).chat_table
         told = {key: (row.how, row.key, row.note) for key, row in model.chat_completions.items()}
         assert told == {key: (row.how, row.key, row.note) for key, row in table.items()}
+        told = {key: (row.how, row.key, row.note) for key, row in model.response_parameters.items()}
+        rows = response_rows(table) if name == "vllm" else {}
+        assert told == {key: (row.how, row.key, row.note) for key, row in rows.items()}
+    assert (first.responses, second.responses) == ("translate", "pass")
     assert first.engine is None and found["data"][0]["engine"] is None
     assert second.completions == {} and first.completions["echo"].how == "native"
 
