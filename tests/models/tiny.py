@@ -21,7 +21,7 @@ import argparse
 import random
 import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -64,6 +64,8 @@ SCRIPTS: dict[str, list[str]] = {
     "empty": [END],
 }
 SWITCHED = [name for name in SCRIPTS if name != "text"]
+Scripts = Mapping[str, Sequence[str]]
+"""What the model says, by name: "text" after a plain prompt, another after its control token."""
 
 # Some words for the prompt, so that it is not all single characters.
 WORDS = "assistant hello is me name say system the time tool user what world you".split()
@@ -176,14 +178,14 @@ def byte_level() -> Vocabulary:
     return vocabulary
 
 
-def transitions(vocabulary: Vocabulary) -> dict[int, int]:
+def transitions(vocabulary: Vocabulary, scripts: Scripts = SCRIPTS) -> dict[int, int]:
     """Return token id -> the id that follows it, over all scripts.
 
     Raises ValueError if a piece has two successors, which a bigram model cannot hold.
     """
     newline = vocabulary.ids[vocabulary.spell("\n")]
     follows: dict[int, int] = {}
-    for name, pieces in SCRIPTS.items():
+    for name, pieces in scripts.items():
         # "text" follows the newline that ends the plain generation prompt.
         start = newline if name == "text" else vocabulary.ids[f"<|{name}|>"]
         chain = [start, *map(vocabulary.piece, pieces)]

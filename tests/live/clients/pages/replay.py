@@ -1,7 +1,8 @@
 """Replays answers of other servers (tests/fixtures/chat) on a port of its own.
 
 The model's name says which: "vllm/0.3.3-legacy-stop" is that file, as a stream where one is asked
-for. So a client can be shown both what such a server sends and what the proxy makes of it.
+for. So a client can be shown both what such a server sends and what the proxy makes of it. After
+the output of a tool comes the answer that AFTER names.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 ANSWERS = Path(__file__).parents[3] / "fixtures" / "chat"
+AFTER = {"tgi/3.2-stream-tool-calls": "tgi/3.3-stream-logprobs"}
+COMMAND = {b"get_weather": b"exec_command", b'\\"city\\"': b'\\"cmd\\"', b"Rome": b"echo over"}
+"""What the fixtures' call becomes for Codex, which offers to run commands and knows no weather."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -32,12 +36,19 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         streamed = bool(asked.get("stream"))
-        file = ANSWERS / f"{asked['model']}.{'sse' if streamed else 'json'}"
+        name = asked["model"]
+        if asked.get("messages", [{}])[-1].get("role") == "tool":
+            name = AFTER.get(name, name)
+        file = ANSWERS / f"{name}.{'sse' if streamed else 'json'}"
         if self.path != "/v1/chat/completions" or not file.is_file():
             self.send_error(404)
             return
         kind = "text/event-stream" if streamed else "application/json"
-        self._answer(kind, file.read_bytes())
+        data = file.read_bytes()
+        if b"exec_command" in json.dumps(asked.get("tools")).encode():
+            for old, new in COMMAND.items():
+                data = data.replace(old, new)
+        self._answer(kind, data)
 
     def _answer(self, kind: str, data: bytes) -> None:
         self.send_response(200)

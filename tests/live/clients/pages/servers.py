@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.live.clients.pages.replay import replaying
 from tests.live.clients.serving import running_proxy
+from tests.models import agent
 from tests.models.tiny import write_model
 
 SERVE = Path(__file__).parents[2] / "serve_xllamacpp.py"
@@ -31,7 +32,7 @@ REPLAYED = {
         "vllm/0.32-stream-abort",
         "vllm/0.32-stream-reasoning",
     ],
-    "tgi": ["tgi/2.4.1-stream-tool-calls-object"],
+    "tgi": ["tgi/2.4.1-stream-tool-calls-object", "tgi/3.2-stream-tool-calls"],
     "general": [
         "constructed/chunks-of-nothing",
         "constructed/portkey-message-in-chunk",
@@ -40,7 +41,7 @@ REPLAYED = {
 }
 """Adapter -> the answers of such servers that are replayed; each is a model's name."""
 
-LONG = 32_768  # for what agents say before the question
+LONG = 32_768  # tokens, for what agents say before the question
 ALIASES = '{ "claude-sonnet-4-5" = "tiny" }'
 
 
@@ -49,7 +50,8 @@ class Servers:
     """Base URLs. The proxy has each server's models.
 
     llamacpp: "my-model", "tiny"; structured: "structured", held to schemas (PLAIN_TEMPLATE); long:
-    "long", with a context of LONG tokens; replay: those of REPLAYED.
+    "long", with a context of LONG tokens and what tests/models/agent.py has; replay: those of
+    REPLAYED, by a server that has chat alone.
     """
 
     proxy: str
@@ -86,7 +88,7 @@ def serving_all(folder: Path) -> Iterator[Servers]:
     with ExitStack() as stack:
         llamacpp = stack.enter_context(serving_llamacpp(model))
         structured = stack.enter_context(serving_llamacpp(model, PLAIN_TEMPLATE))
-        wide = write_model(folder / "long.gguf", context=LONG)
+        wide = agent.write_model(folder / "long.gguf", context=LONG)
         long = stack.enter_context(serving_llamacpp(wide, context=LONG, slots=1))
         replay = stack.enter_context(replaying())
         tables = [
