@@ -22,17 +22,18 @@ COLUMNS: Final = {
     "chat": (),
     "completions": (),
     "embeddings": ("/v1/embeddings",),
-    "responses": ("/v1/responses",),
+    "responses": (),
     "messages": ("/v1/messages",),
     "rerank": ("/v1/rerank", "/rerank"),
     "tokenize": ("/tokenize", "/v1/tokenize", "/extras/tokenize"),
 }
-"""What a column is called, and the paths of which a server passes one."""
+"""What a column is called, and the paths of which a server passes one; responses are chats'."""
 LEFT_OUT: Final = ("openai", "llamacpp-native")  # no server's own, or the same server's
 LAST: Final = "general"
 INTRODUCTION: Final = """\
 exact: OpenAI's contract, whatever the server sends. passes: byte for byte, as the server has it.
-`/v1/models` and the stored completions are the proxy's own, in front of each.
+`/v1/models`, the stored completions and [the Responses API](proxy/guides/responses.md) are the
+proxy's own: it makes responses out of chats, and `responses = "pass"` passes them.
 """
 
 

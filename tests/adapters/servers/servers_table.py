@@ -57,7 +57,8 @@ INTRODUCTION = f"""\
 
 One row for each adapter. Repairs are those that the server's fixtures need, so that each of them is
 shown by bytes; proof says how many of these were captured from the server and how many constructed
-after a source. `llamacpp-native` speaks to llama.cpp's own endpoint.
+after a source. `llamacpp-native` speaks to llama.cpp's own endpoint. The endpoints are the
+server's; its `/v1/responses` is asked with `responses = "pass"` alone.
 """
 GENERAL = """
 Through the general repairs, since these look at an answer's shape and not at who sent it:
