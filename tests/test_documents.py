@@ -29,6 +29,7 @@ OTHERS = ("CONTRIBUTING.md", "CHANGELOG.md", "adapters/README.md")
 ALL = (*DOCUMENTS, *(ROOT / name for name in OTHERS))
 GUIDES = tuple(path for path in DOCUMENTS if path.parent.name == "guides")
 ELSEWHERE = {
+    "Agents SDK": "conversation_id mcp_servers output_type set_default_openai_api to_input_list",
     "DashScope": "incremental_output",
     "Cline": "read_file",
     "Codex": "env_key model_context_window model_instructions_file wire_api",
@@ -39,7 +40,7 @@ ELSEWHERE = {
     "Inspect": "inspect_ai num_choices",
     "lm-evaluation-harness": "model_args",
     "LangChain": "base_url api_key extra_body stream_usage",
-    "LiteLLM": "api_base hosted_vllm ollama_chat",
+    "LiteLLM": "api_base hosted_vllm ollama_chat use_chat_completions_api",
     "LlamaIndex": "is_chat_model is_function_calling_model",
     "Continue": "tool_use",
     "SGLang": "launch_server",

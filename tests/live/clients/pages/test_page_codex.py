@@ -1,4 +1,4 @@
-"""Codex gets answers of llama.cpp's /v1/responses through the proxy, and errors it can read."""
+"""Codex runs on every backend: it answers, and it runs a command and answers after it."""
 
 from __future__ import annotations
 
@@ -16,29 +16,35 @@ from tests.live.clients.pages.servers import Servers
 from tests.models.tiny import TEXT
 
 SHORT = 'model_instructions_file = "short.md"\n'  # its own are longer than the tests have time for
-WITHOUT = "tgi/2.4.1-stream-tool-calls-object"  # what it is replayed for has no /v1/responses
+CALLING = "tgi/3.2-stream-tool-calls"  # what it is replayed for has no /v1/responses
 Events = list[dict[str, Any]]
 Run = Callable[..., Events]
 
 
 @pytest.fixture
 def run(npm_packages: Path, tmp_path: Path) -> Run:
-    """A function (base URL, model, more configuration) that runs the guide's; gives its events."""
+    """A function (base URL, model, more configuration) that runs the guide's; gives its events.
+
+    `ask`: what it is asked in place of the guide's question.
+    """
     home = tmp_path / ".codex"
     home.mkdir()
     (home / "short.md").write_text("Answer.")
 
-    def ask(url: str, model: str, more: str = "") -> Events:
+    def run_codex(url: str, model: str, more: str = SHORT, ask: str = "Say hello.") -> Events:
         [configuration] = shown("codex.md", "toml", url)
         [command] = shown("codex.md", "sh", url, anywhere=True)
         assert 'model = "my-model"' in configuration and command.startswith("PROXY_KEY=unused ")
+        assert "Say hello." in command
         text = more + configuration.replace("my-model", model)
         (home / "config.toml").write_text(
             text + "request_max_retries = 0\nstream_max_retries = 0\n"
         )
         environment = client_environment(tmp_path)
+
+        options = " --skip-git-repo-check --json"
         done = subprocess.run(
-            ["sh", "-c", command.strip() + " --skip-git-repo-check --json"],
+            ["sh", "-c", command.strip().replace("Say hello.", ask) + options],
             cwd=tmp_path,
             env=environment | {"PATH": f"{npm_packages}/.bin:{environment['PATH']}"},
             stdin=subprocess.DEVNULL,
@@ -51,27 +57,53 @@ def run(npm_packages: Path, tmp_path: Path) -> Run:
         assert lines, done.stderr
         return [json.loads(line) for line in lines]
 
-    return ask
+    return run_codex
+
+
+def completed(events: Events, kind: str) -> Events:
+    """Return the items of a kind of a turn that was completed."""
+    assert events[-1]["type"] == "turn.completed", events
+    items = [event["item"] for event in events if event["type"] == "item.completed"]
+    return [item for item in items if item["type"] == kind]
 
 
 def failure(events: Events) -> str:
     """Return why the turn failed."""
-    assert events[-1]["type"] == "turn.failed"
+    assert events[-1]["type"] == "turn.failed", events
     return str(events[-1]["error"]["message"])
 
 
 def test_the_guides_configuration(run: Run, servers: Servers) -> None:
-    events = run(servers.proxy, "long", SHORT)
-    assert events[-1]["type"] == "turn.completed" and events[-1]["usage"]["output_tokens"] == 10
-    said = [event["item"] for event in events if event["type"] == "item.completed"]
-    assert [item["text"] for item in said if item["type"] == "agent_message"] == [TEXT]
+    events = run(servers.proxy, "long")
+    assert [item["text"] for item in completed(events, "agent_message")] == [TEXT]
+    assert events[-1]["usage"]["output_tokens"] == 10
+
+
+@pytest.mark.parametrize(("model", "text"), [("long", TEXT), (CALLING, "Paris.")])
+def test_it_runs_a_command_and_answers_after_it(
+    run: Run, servers: Servers, model: str, text: str
+) -> None:
+    events = run(servers.proxy, model, ask="Run echo.")
+    [command] = completed(events, "command_execution")
+    assert "echo over" in command["command"] and command["exit_code"] == 0
+    assert command["aggregated_output"] == "over\n"
+    assert [item["text"] for item in completed(events, "agent_message")] == [text]
+
+
+def test_it_thinks(run: Run, servers: Servers) -> None:
+    events = run(servers.proxy, "vllm/0.32-stream-reasoning")
+    assert [item["text"] for item in completed(events, "agent_message")] == ["Paris"]
 
 
 def test_a_context_that_is_too_short(run: Run, servers: Servers) -> None:
-    assert "exceed_context_size_error" in failure(run(servers.llamacpp, "my-model"))
-    assert "ran out of room in the model's context" in failure(run(servers.proxy, "my-model"))
+    assert "exceed_context_size_error" in failure(run(servers.llamacpp, "my-model", ""))
+    assert "ran out of room in the model's context" in failure(run(servers.proxy, "my-model", ""))
 
 
 def test_a_server_without_responses(run: Run, servers: Servers) -> None:
-    assert "<!DOCTYPE HTML>" in failure(run(servers.replay, WITHOUT))
-    assert "has no endpoint /v1/responses" in failure(run(servers.proxy, WITHOUT))
+    assert "<!DOCTYPE HTML>" in failure(run(servers.replay, CALLING))
+    assert completed(run(servers.proxy, CALLING, ask="Run echo."), "command_execution")
+
+
+def test_an_aborted_stream_is_no_answer(run: Run, servers: Servers) -> None:
+    assert failure(run(servers.proxy, "vllm/0.32-stream-abort"))
