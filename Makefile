@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport COVERAGE_FILE COVERAGE_PROCESS_START VIRTUAL_ENV
 
 .PHONY: help install demo image release test test-newest check .typed .tested fuzz bench soak faults walk bench-store
-.PHONY: live-vllm live-gpu live-clients live-llamacpp live-open-webui live-promptfoo
+.PHONY: live-vllm live-gpu live-clients comply live-llamacpp live-open-webui live-promptfoo
 .PHONY: .interpreter .newest .vllm-engine .vllm-others .vllm-named
 .PHONY: tables openapi constraints clean FORCE
 .DEFAULT_GOAL := help
@@ -133,6 +133,10 @@ live-clients: install .venv-clients/.installed ## the clients of proxy/guides/cl
 		$(BIN)/python -m pytest tests/live/clients \
 		--durations=10 $(or $(ARGS),-n 2 --dist loadfile)
 
+comply: .venv-clients/.installed .venv-peers/.installed
+comply: install ## llm-comply's responses, asked of wellspoken, LiteLLM, llm-rosetta, llama.cpp alone
+	@$(BIN)/python -m tests.live.clients.responses.comply
+
 # PICTURE=FILE keeps what the browser shows, as proxy/guides/open-webui.png.
 live-open-webui: install .venv-open-webui/.installed ## Open WebUI in a browser (3 GB, minutes)
 	@WELLSPOKEN_LIVE_OPEN_WEBUI=$(CURDIR)/.venv-open-webui/bin/open-webui PICTURE=$(PICTURE) \
@@ -230,7 +234,7 @@ clean: ## remove what was built, .venv included
 		--no-compile -r tests/live/clients/pages/requirements-openai2.txt
 	@touch $@
 
-# Other proxies for `make bench ARGS=--peers` and `make faults`, which CI does not run.
+# Other proxies for `make bench ARGS=--peers`, `make faults` and `make comply`, which CI does not run.
 .venv-peers/.installed: tests/bench/judge/peers.txt | .venv/bin/python
 	@echo "installing other proxies in .venv-peers (800 MB)"
 	@rm -rf .venv-peers
