@@ -34,6 +34,9 @@ _TEMPLATES: Final = {
     "model": "/v1/models/{model}",
     "stored_completion": "/v1/chat/completions/{completion_id}",
     "stored_messages": "/v1/chat/completions/{completion_id}/messages",
+    "response": "/v1/responses/{response_id}",
+    "response_items": "/v1/responses/{response_id}/input_items",
+    "response_cancel": "/v1/responses/{response_id}/cancel",
 }
 _WITHOUT: Final = frozenset({"other", "ui"})  # routes of any path at all
 _OPERATIONS: Final = {
@@ -222,8 +225,9 @@ def of_answer(exchange: Exchange | None) -> Attributes:
     attributes: Attributes = {}
     if exchange is None:
         return attributes
-    if exchange.result.id:
-        attributes["gen_ai.response.id"] = exchange.result.id[:LONGEST]
+    id = exchange.response.id if exchange.response is not None else exchange.result.id
+    if id:
+        attributes["gen_ai.response.id"] = id[:LONGEST]
     if exchange.result.reasons:
         reasons: list[str] = [reason for _, reason in sorted(exchange.result.reasons.items())]
         attributes["gen_ai.response.finish_reasons"] = reasons

@@ -27,6 +27,7 @@ from tests.fakes.upstream import (
     whole,
 )
 from tests.proxy.conftest import CHAT, Proxy, StartProxy, raw
+from tests.proxy.endpoints.responses.asking import create, create_stream, says, streams
 from tests.proxy.endpoints.test_chat_body import BROKEN, PLAIN
 from tests.proxy.endpoints.test_chat_stream import EVENTS, WORDS, read_word
 from tests.proxy.logs.logging_here import Written, logging_to, requests
@@ -382,6 +383,30 @@ async def test_what_passes_through_has_its_tokens(
         assert response.status == 200
     (line,) = await requests(written)
     assert (line["route"], line["prompt_tokens"], line["completion_tokens"]) == ("responses", 5, 6)
+
+
+async def test_a_response_has_a_chats_line(
+    upstream: Upstream, start_proxy: StartProxy, written: Written
+) -> None:
+    upstream.scripts = [says("Hello"), streams("Hel", "lo"), [*streams("Hel", end=False), Cut()]]
+    proxy = await start_proxy(upstream, name="tiny")
+    written.observe(proxy.service)
+    await create(proxy)
+    await create_stream(proxy)
+    await create_stream(proxy)
+    await create(proxy, 400, previous_response_id="resp_none")
+    lines = await requests(written, 4)
+    assert [(x["route"], x["status"], x["stream"], x["outcome"]) for x in lines] == [
+        ("responses", 200, False, "ok"),
+        ("responses", 200, True, "ok"),
+        ("responses", 200, True, "error_in_stream:cut"),
+        ("responses", 400, False, "refused"),
+    ]
+    for line in lines[:2]:
+        assert (line["model"], line["backend"]) == (MODEL, "tiny")
+        assert (line["prompt_tokens"], line["completion_tokens"]) == (5, 2)
+        assert 0 < line["overhead"] < line["duration"]
+    assert "ttft" in lines[1] and "ttft" not in lines[0]
 
 
 async def test_a_trace_is_found_from_its_request(

@@ -11,6 +11,7 @@ from msgspec import Raw
 from tests.conforming import MODEL, body, chunk, finish, role
 from tests.fakes.upstream import DONE, Cut, Upstream, event, stream, whole
 from tests.proxy.conftest import MESSAGES, Proxy, StartProxy
+from tests.proxy.endpoints.responses.asking import create
 from tests.waiting import until
 from wellspoken.adapters.events import Usage
 from wellspoken.proxy.metrics.passing import LARGE, PassingUsage
@@ -69,6 +70,18 @@ async def test_choices_that_were_asked_for_one_by_one_share_a_prompt(
         assert response.status == 200
     assert len([one for one in upstream.requests if one.target.endswith("completions")]) == 3
     assert await tokens(proxy) == {"prompt": 19, "completion": 18}
+
+
+async def test_a_response_has_them_as_its_chat_has(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.scripts = [whole(body(usage=DETAILED))]
+    proxy = await start_proxy(upstream, models=[MODEL])
+    response = await create(proxy)
+    assert response["usage"]["total_tokens"] == 42
+    assert await tokens(proxy, MODEL) == ALL
+    labels = f'backend="default",code="200",model="{MODEL}",route="responses",stream="false"'
+    assert (await proxy.metrics())[f"wellspoken_requests_total{{{labels}}}"] == 1
 
 
 async def test_what_failed_has_none(upstream: Upstream, start_proxy: StartProxy) -> None:
@@ -171,7 +184,7 @@ async def test_what_passes_is_counted_and_unchanged(
 ) -> None:
     upstream.scripts = [stream(EVENTS[name][:90], EVENTS[name][90:])]
     path = f"/v1/{name}"
-    proxy = await start_proxy(upstream, endpoints=[path])
+    proxy = await start_proxy(upstream, endpoints=[path], responses="pass")
     ask = {"model": "m", "input": "Hi", "messages": MESSAGES, "stream": True}
     async with proxy.session.post(proxy.url(path), json=ask) as response:
         assert await response.read() == EVENTS[name]
