@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from wellspoken.adapters.requests import errors
-from wellspoken.adapters.requests.errors import type_of
+from wellspoken.adapters.requests.errors import short, type_of
 
 Item = dict[str, Any]
 """One item, decoded."""
@@ -27,11 +27,14 @@ OUTPUT_PARTS: Final = ("input_text", "input_image", "input_file")
 DETAILS: Final = ("low", "high", "auto", "original")
 STATUSES: Final = ("in_progress", "completed", "incomplete")
 MAX_ID: Final = 64
+_TWICE: Final = (
+    "Duplicate item found with id {}. Remove duplicate items from your input and try again."
+)
 
 
 def check_items(items: Sequence[Any]) -> tuple[str, ...]:
     """Return the ids that item references name; raise `RequestError` 400 for what is malformed."""
-    references = []
+    references: dict[str, None] = {}
     for index, item in enumerate(items):
         place = f"input[{index}]"
         if type(item) is not dict:
@@ -49,7 +52,9 @@ def check_items(items: Sequence[Any]) -> tuple[str, ...]:
             _one_of(item, "status", place, STATUSES)
         CHECKS[kind](item, place)
         if kind == "item_reference":
-            references.append(item["id"])
+            if item["id"] in references:  # each would be as large as what it names
+                raise errors.invalid("input", _TWICE.format(short(item["id"])))
+            references[item["id"]] = None
     return tuple(references)
 
 

@@ -55,25 +55,16 @@ async def create_response(call: Call) -> Reply | EventStream:
 
 
 async def _prepare(call: Call, body: bytes) -> Answering:
-    untouched = b'"oai_compat"' in body and _is_untouched(body)
-    if untouched or (call.state.router.passes_responses and _passes(call, body)):
-        return partial(pass_body, call, _without_our_key(body) if untouched else body)
+    router = call.state.router
+    if b'"oai_compat"' in body or router.passes_responses:
+        model, fields = await in_thread(len(body) >= LARGE, decode_named, body)
+        if bytes(fields.get("oai_compat", b"")) == b"false":
+            del fields["oai_compat"]  # which is ours, and never reaches a backend
+            return partial(pass_body, call, json.encode(fields))
+        pool = router.look_up(model or "")
+        if pool is not None and pool.servers[0].settings.responses == "pass":
+            return partial(pass_body, call, body)
     return await prepare(call, RESPONSES, body)
-
-
-def _is_untouched(body: bytes) -> bool:
-    return bytes(decode_named(body)[1].get("oai_compat", b"")) == b"false"
-
-
-def _without_our_key(body: bytes) -> bytes:
-    fields = decode_named(body)[1]
-    return json.encode({key: value for key, value in fields.items() if key != "oai_compat"})
-
-
-def _passes(call: Call, body: bytes) -> bool:
-    """Say whether the model's servers answer at an endpoint of their own."""
-    pool = call.state.router.look_up(decode_named(body)[0] or "")
-    return pool is not None and pool.servers[0].settings.responses == "pass"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,9 +114,10 @@ async def _recall(call: Call, request: ResponseRequest) -> tuple[Sequence[Raw], 
 
 async def _keep(call: Call, id: str, own: bytes, history: Sequence[Raw], answer: bytes) -> str:
     """Keep a whole response; return why it is not kept, or ""."""
-    told = _decode_kept(answer)
-    return await call.state.responses.add(
-        KeptResponse(
+
+    def make() -> KeptResponse:
+        told = _decode_told(answer)
+        return KeptResponse(
             id=id,
             owner=call.routing.owner,
             request_id=call.id,
@@ -135,7 +127,9 @@ async def _keep(call: Call, id: str, own: bytes, history: Sequence[Raw], answer:
             input=own,
             history=history_of(history),
         )
-    )
+
+    large = call.is_large or len(answer) >= LARGE
+    return await call.state.responses.add(await in_thread(large, make))
 
 
 class _Told(Struct):
@@ -143,7 +137,7 @@ class _Told(Struct):
     model: str
 
 
-_decode_kept = json.Decoder(_Told).decode
+_decode_told = json.Decoder(_Told).decode
 
 
 def _check(wanted: ChatRequest, strict: bool) -> None:

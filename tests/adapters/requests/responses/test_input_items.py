@@ -362,6 +362,16 @@ def test_what_clients_leave_out_or_add_is_taken(item: dict[str, Any]) -> None:
     assert request.references == ((item["id"],) if set(item) <= {"type", "id"} else ())
 
 
+def test_an_item_is_referred_to_once() -> None:
+    reference = {"type": "item_reference", "id": "rs_1"}
+    with pytest.raises(RequestError) as caught:
+        parse_response(body(input=[reference, {"id": "rs_2"}, {"id": "rs_1"}]))
+    assert caught.value.param == "input"
+    assert caught.value.message == (
+        "Duplicate item found with id rs_1. Remove duplicate items from your input and try again."
+    )
+
+
 def test_a_body_that_nests_too_deep_is_refused() -> None:
     deep: Any = []
     for _ in range(600):
