@@ -146,6 +146,12 @@ def _fallback(
             yield Problem(here, f"{where}: no model and no backend is called {name!r}.{hint}")
         elif name in part.table.fallback[:at]:
             yield Problem(here, f"{where}: {name!r} stands there twice. Remove one.")
+        elif any(each.table.responses != part.table.responses for each in by_name[name]):
+            yield Problem(
+                here,
+                f"{where}: {name!r} has another word for responses, and a request for a response "
+                "is made for one of the two. Write the same on both.",
+            )
         elif all(_paths(by_name[name]) <= pool for pool in own):
             yield Problem(
                 here,

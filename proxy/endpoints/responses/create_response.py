@@ -105,6 +105,13 @@ def _now() -> int:
 async def _recall(call: Call, request: ResponseRequest) -> tuple[Sequence[Raw], Mapping[str, Raw]]:
     """Return the items of the turns before this one, and those that are referred to by id."""
     history: Sequence[Raw] = ()
+    if request.previous_response_id is not None or request.references:
+        # What is read may be large, so nothing is for what will be refused without it.
+        router, client = call.state.router, call.routing.client
+        check_response(request, router.bounds == "openai")
+        router.find(request.model, client)
+        if client is not None and not client.may_use(request.model):
+            raise router.unknown(request.model, client)
     if request.previous_response_id is not None:
         kept = await find_previous(call, request.previous_response_id)
         await call.wait_for_room(BODY * kept.size)

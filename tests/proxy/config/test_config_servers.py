@@ -140,6 +140,13 @@ def test_a_fallback_is_something_else_that_there_is(
     assert all(each.startswith(f"5:13: backend[0].fallback[0]: {said}") for each in found)
 
 
+def test_a_fallback_answers_responses_as_its_model_does(tmp_path: Path) -> None:
+    other = "[[backend]]\nname = 'b'\nurl = 'http://b'\nmodels = ['n']\nresponses = 'pass'\n"
+    [found] = examined(tmp_path, f"{LIST}fallback = ['n']\n{other}")
+    assert found.startswith("5:13: backend[0].fallback[0]: 'n' has another word for responses")
+    assert not examined(tmp_path, f"{LIST}fallback = ['n']\nresponses = 'pass'\n{other}")
+
+
 def test_a_fallback_stands_there_once_and_a_sole_backend_has_none(tmp_path: Path) -> None:
     other = SECOND.replace("'m', ", "")
     (found,) = examined(tmp_path, f"{LIST}fallback = ['n', 'n']\n{other}")

@@ -190,6 +190,23 @@ async def test_what_this_proxy_does_not_do(upstream: Upstream, start_keeping: St
         await ask(proxy, "GET", f"{first['id']}?{query}", 400)
 
 
+async def test_nothing_is_read_for_what_is_refused_anyway(
+    upstream: Upstream, start_keeping: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream.scripts = [says("One")]
+    proxy = await start_keeping(upstream, models=["m"])
+    first = await create(proxy)
+
+    async def get(owner: str, id: str) -> None:
+        raise AssertionError("the response is not to be read")
+
+    monkeypatch.setattr(proxy.service.state.responses, "get", get)
+    error = await create(proxy, 400, previous_response_id=first["id"], temperature=3)
+    assert error["param"] == "temperature"
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    assert (await create(proxy, 400, input=[reference], top_p=2))["param"] == "top_p"
+
+
 async def test_stored_completions_are_others(
     upstream: Upstream, start_proxy: StartProxy, tmp_path: Path
 ) -> None:
