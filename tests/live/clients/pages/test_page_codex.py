@@ -17,6 +17,7 @@ from tests.models.tiny import TEXT
 
 SHORT = 'model_instructions_file = "short.md"\n'  # its own are longer than the tests have time for
 CALLING = "tgi/3.2-stream-tool-calls"  # what it is replayed for has no /v1/responses
+THINKING = "vllm/0.32-stream-reasoning"
 Events = list[dict[str, Any]]
 Run = Callable[..., Events]
 
@@ -25,26 +26,27 @@ Run = Callable[..., Events]
 def run(npm_packages: Path, tmp_path: Path) -> Run:
     """A function (base URL, model, more configuration) that runs the guide's; gives its events.
 
-    `ask`: what it is asked in place of the guide's question.
+    `ask`, `command`: what it is asked in place of the guide's question, and how.
     """
     home = tmp_path / ".codex"
     home.mkdir()
     (home / "short.md").write_text("Answer.")
 
-    def run_codex(url: str, model: str, more: str = SHORT, ask: str = "Say hello.") -> Events:
+    def run_codex(
+        url: str, model: str, more: str = SHORT, ask: str = "Say hello.", command: str = "exec"
+    ) -> Events:
         [configuration] = shown("codex.md", "toml", url)
-        [command] = shown("codex.md", "sh", url, anywhere=True)
-        assert 'model = "my-model"' in configuration and command.startswith("PROXY_KEY=unused ")
-        assert "Say hello." in command
+        [line] = shown("codex.md", "sh", url, anywhere=True)
+        assert 'model = "my-model"' in configuration
+        assert line == 'PROXY_KEY=unused codex exec "Say hello."\n'
+        line = line.strip().replace("Say hello.", ask).replace("codex exec", f"codex {command}")
         text = more + configuration.replace("my-model", model)
         (home / "config.toml").write_text(
             text + "request_max_retries = 0\nstream_max_retries = 0\n"
         )
         environment = client_environment(tmp_path)
-
-        options = " --skip-git-repo-check --json"
         done = subprocess.run(
-            ["sh", "-c", command.strip().replace("Say hello.", ask) + options],
+            ["sh", "-c", f"{line} --skip-git-repo-check --json"],
             cwd=tmp_path,
             env=environment | {"PATH": f"{npm_packages}/.bin:{environment['PATH']}"},
             stdin=subprocess.DEVNULL,
@@ -90,9 +92,16 @@ def test_it_runs_a_command_and_answers_after_it(
     assert [item["text"] for item in completed(events, "agent_message")] == [text]
 
 
-def test_it_thinks(run: Run, servers: Servers) -> None:
-    events = run(servers.proxy, "vllm/0.32-stream-reasoning")
-    assert [item["text"] for item in completed(events, "agent_message")] == ["Paris"]
+def test_it_runs_a_command_with_full_access(run: Run, servers: Servers) -> None:
+    """Then it offers a search that may leave, too, which OpenAI's own servers would run."""
+    events = run(servers.proxy, CALLING, SHORT + 'sandbox_mode = "danger-full-access"\n')
+    assert [item["exit_code"] for item in completed(events, "command_execution")] == [0]
+
+
+def test_it_thinks_and_goes_on(run: Run, servers: Servers) -> None:
+    for command in ("exec", "exec resume --last"):  # which gives the thought back
+        events = run(servers.proxy, THINKING, command=command)
+        assert [item["text"] for item in completed(events, "agent_message")] == ["Paris"]
 
 
 def test_a_context_that_is_too_short(run: Run, servers: Servers) -> None:
