@@ -4,6 +4,7 @@
     contract.py        the contract: the Structs of what the proxy emits, and what types cannot say
     rules_*.py         the same of logprobs and of streams
     probes*.py         the probes: requests (probe_requests.py), and judges made of rules
+    responses/         shapes, rules and probes of the Responses API
     sender.py          one side, the backend itself or the proxy in front of it
     diagnose.py        all probes on both sides
     reports/

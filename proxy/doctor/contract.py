@@ -245,11 +245,13 @@ def check_model(answer: Mapping[str, Any], context: ProbeContext) -> Iterator[st
         yield f"model is {quote(answer.get('model'))}, not the one that was asked for"
 
 
-def check_created(answer: Mapping[str, Any], context: ProbeContext) -> Iterator[str]:
-    """Check that the time is one, and now."""
-    found = answer.get("created")
+def check_created(
+    answer: Mapping[str, Any], context: ProbeContext, key: str = "created"
+) -> Iterator[str]:
+    """Check that the time under this key is one, and now."""
+    found = answer.get(key)
     if not isinstance(found, int) or not is_int(found) or abs(found - context.now) > DAY:
-        yield f"created is {quote(found)}, not the present time in seconds since 1970"
+        yield f"{key} is {quote(found)}, not the present time in seconds since 1970"
 
 
 def check_usage(found: Any, limit: int | None = None) -> Iterator[str]:

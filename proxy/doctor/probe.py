@@ -13,6 +13,7 @@ Outcome = Literal["pass", "repaired", "fails", "skipped"]
 OUTCOMES: tuple[Outcome, ...] = ("pass", "repaired", "fails", "skipped")
 SHOWN = 4  # problems that are told of one answer
 QUOTED = 60  # characters of a value
+PREVIOUS = "id-of-the-answer-before"
 
 
 class Wrong(Exception):
@@ -31,7 +32,8 @@ class Unclear(Exception):
 class ProbeRequest:
     """A request. Equal ones are sent once; `nth` tells apart what has to be sent again.
 
-    `leave`: close the connection when the first piece of the answer has come.
+    `leave`: close the connection when the first piece of the answer has come. `follows`: the
+    request that is sent before it, the id of whose answer stands in the place of PREVIOUS.
     """
 
     path: str
@@ -39,6 +41,7 @@ class ProbeRequest:
     method: str = "POST"
     leave: bool = False
     nth: int = 0
+    follows: ProbeRequest | None = None
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from wellspoken.proxy.doctor import probes_chat, probes_other, probes_stream
 from wellspoken.proxy.doctor.probe import Probe
+from wellspoken.proxy.doctor.responses import response_probes
 
 PROBES: tuple[Probe, ...] = tuple(
     value
-    for module in (probes_chat, probes_stream, probes_other)
+    for module in (probes_chat, probes_stream, probes_other, response_probes)
     for value in vars(module).values()  # in the order in which they stand
     if isinstance(value, Probe)
 )

@@ -7,7 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from wellspoken.proxy.doctor.probe import ProbeRequest, ProbeResponse
+from msgspec import DecodeError, Struct, json
+
+from wellspoken.proxy.doctor.probe import PREVIOUS, ProbeRequest, ProbeResponse
 from wellspoken.proxy.upstream.client import Upstream
 from wellspoken.proxy.upstream.failures import UpstreamError
 
@@ -44,19 +46,22 @@ class Sender:
         if self._failed >= PATIENCE:
             why = f"not asked any more: {PATIENCE} requests in a row were not answered"
             return ProbeResponse(failure=why, unsent=True)
-        found = self._known[request] = await self._send_once(request)
+        body = request.body
+        if request.follows is not None:
+            body = body.replace(PREVIOUS.encode(), _id_of(await self.send(request.follows)))
+        found = self._known[request] = await self._send_once(request, body)
         late = found.failure or found.status == 504  # the proxy says it for the backend
         self._failed = self._failed + 1 if late else 0
         return found
 
-    async def _send_once(self, request: ProbeRequest) -> ProbeResponse:
+    async def _send_once(self, request: ProbeRequest, sent: bytes) -> ProbeResponse:
         began = time.perf_counter()
         status, headers, failure, late = 0, dict[str, str](), "", False
         body = bytearray()
         try:
             async with asyncio.timeout(self._limit):
                 answer = await self._upstream.open(
-                    request.method, request.path, request.body, extra=self._extra
+                    request.method, request.path, sent, extra=self._extra
                 )
                 status = answer.status
                 headers = {
@@ -86,3 +91,18 @@ class Sender:
             failure=failure,
             late=late,
         )
+
+
+def _id_of(response: ProbeResponse) -> bytes:
+    """Return the id in an answer as a JSON string's inside; what has none stays as it is."""
+    try:
+        return json.encode(_decode_named(response.body).id)[1:-1]
+    except (DecodeError, UnicodeError):
+        return PREVIOUS.encode()
+
+
+class _NamedAnswer(Struct):
+    id: str
+
+
+_decode_named = json.Decoder(_NamedAnswer).decode

@@ -11,7 +11,7 @@ _NO_ANSWER: Final = (502, 503, 504)
 
 
 def summarize(report: Report) -> str:
-    """Return the counts in one line, as in "Of 46, 21 right, 22 mended, 3 cannot be told."."""
+    """Return the counts in one line, as in "Of 55, 22 right, 28 mended, 5 cannot be told."."""
     return f"Of {len(report.results)}, {', '.join(_count(report))}."
 
 

@@ -68,7 +68,8 @@ async def test_a_real_llama_cpp(llama_server: str) -> None:
     repaired = {
         "models", "chat-body", "headers", "logprobs", "logprobs-alone", "stop-logprobs",
         "stream-role", "stream-usage", "tool-named", "error-json", "error-temperature",
-        "completions", "completions-logprobs", "completions-echo",
+        "completions", "completions-logprobs", "completions-echo", "responses",
+        "responses-stream", "responses-logprobs", "responses-continue", "responses-item",
     }  # fmt: skip
     assert repaired <= set(of(report, "repaired"))
     [body_probe] = [one for one in report.results if one.probe.name == "chat-body"]
@@ -76,6 +77,41 @@ async def test_a_real_llama_cpp(llama_server: str) -> None:
     assert "refusal_missing" in body_probe.repairs
     [stream] = [one for one in report.results if one.probe.name == "stream-usage"]
     assert "usage_null_missing" in stream.repairs
+
+
+async def test_a_server_without_responses_is_told_as_such(upstream: Upstream) -> None:
+    """TGI, mlx-lm, cortex and llama-cpp-python have no such endpoint."""
+    upstream.script(MODELS, LISTED)
+    upstream.script(CHAT, whole(body()))
+    upstream.script("/v1/responses", whole({"detail": "Not Found"}, status=404))
+    report = await examined(upstream.url, "responses*")
+    assert len(report.results) == 9
+    said = {(one.backend.state, one.backend.said) for one in report.results}
+    assert said == {("lacks", "the server has no /v1/responses (status 404)")}
+    assert {"responses-error", "responses-item"} <= set(of(report, "repaired"))
+
+
+async def test_a_response_is_continued_by_the_id_of_each_side(upstream: Upstream) -> None:
+    upstream.script(MODELS, LISTED)
+    upstream.script(CHAT, whole(body()))
+    mine = {"id": 'resp_"1', "object": "response", "usage": {"input_tokens": 5}}
+    later = {**mine, "previous_response_id": 'resp_"1', "usage": {"input_tokens": 9}}
+    upstream.script("/v1/responses", whole(mine), whole(later))
+    report = await examined(upstream.url, "responses-continue")
+    [result] = report.results
+    assert (result.backend.state, result.backend.said) == ("ok", "")
+    sent = [one.json() for one in upstream.requests if one.target == "/v1/responses"]
+    assert [one.get("previous_response_id") for one in sent] == [None, 'resp_"1']
+    chats = [one.json()["messages"] for one in upstream.requests if one.target == CHAT]
+    assert [len(messages) for messages in chats[-2:]] == [1, 3]  # the proxy goes on by its own
+
+
+async def test_a_response_without_an_id_is_not_continued(upstream: Upstream) -> None:
+    upstream.script(MODELS, LISTED)
+    upstream.script(CHAT, whole(body()))
+    upstream.script("/v1/responses", whole({"object": "response"}))
+    report = await examined(upstream.url, "responses-continue")
+    assert report.results[0].backend.state == "broken"
 
 
 async def test_the_other_tokenizer_and_a_named_adapter(llama_server_bpe: str) -> None:
