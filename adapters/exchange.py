@@ -88,7 +88,8 @@ class ResponseFacts(Struct, frozen=True, kw_only=True, eq=False):
     `suffix`: what its id and those of its items have in common, 8 url-safe characters or more.
     `echo`: the keys of the response that repeat the request, as JSON. `tools`: the function's name
     at the backend -> the client's tool, where that is another. `paths`: where in the request each
-    message of the chat request came from ("input[2]", "instructions"; "" for a past turn).
+    message of the chat request came from ("input[2]", "instructions"; "" for a past turn), and
+    `tool_paths` each of its tools.
     `clock`: epoch seconds, for `completed_at`.
     """
 
@@ -97,6 +98,7 @@ class ResponseFacts(Struct, frozen=True, kw_only=True, eq=False):
     clock: Callable[[], int]
     tools: Mapping[str, OfferedTool] = {}
     paths: tuple[str, ...] = ()
+    tool_paths: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:

@@ -300,7 +300,7 @@ class OutputItems:
             return arguments
         try:
             given = json.decode(json.decode(arguments, type=str), type=dict[str, Raw])
-            said = json.decode(given.pop("input", b""), type=str)
+            said = json.decode(given.pop("input", b""), type=str) if given else ""
         except DecodeError:
             self.notes.add("custom_tool_input_not_json")
             return arguments

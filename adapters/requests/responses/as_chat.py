@@ -14,8 +14,10 @@ from msgspec import Raw, json, structs
 from wellspoken.adapters.exchange import Exchange, ResponseFacts, Surroundings
 from wellspoken.adapters.requests import errors
 from wellspoken.adapters.requests.chat import exchange_for, find_variable
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.responses.echo_keys import echo_request
-from wellspoken.adapters.requests.responses.input_items import Item, kind_of
+from wellspoken.adapters.requests.responses.input_items import Item, kind_of, refuse_doubles
+from wellspoken.adapters.requests.responses.response_bounds import check_response, find_refusal
 from wellspoken.adapters.requests.responses.response_request import (
     REFUSED,
     ReasoningOptions,
@@ -29,14 +31,15 @@ from wellspoken.adapters.requests.shapes import ChatRequest, Variable
 class ResponseChat(ChatRequest, kw_only=True):
     """The chat request that a response is asked for by.
 
-    `asked`: the client's, without its text. `own`: its input's items as they are kept, a JSON list.
-    `left_out`: what of it leads nowhere here and was left out ("tools[8]").
+    `own`: its input's items as they are kept, a JSON list. `left_out`: what of it leads nowhere
+    here and was left out ("tools[8]"). `refusal`: what OpenAI would refuse it for, though a backend
+    may not.
     """
 
     facts: ResponseFacts
-    asked: ResponseRequest
     own: bytes
     left_out: tuple[str, ...] = ()
+    refusal: RequestError | None = None
 
 
 SAME: Final = frozenset(
@@ -77,12 +80,16 @@ def make_chat(
 ) -> ResponseChat:
     """Return the chat request; raise `RequestError` 400 where calls and outputs do not meet.
 
+    Likewise for what any backend is spared, and for an item whose id comes again.
+
     `history`: the items of past turns, in order. `found`: the items that references name, by id.
     `suffix`, `clock`: as in `ResponseFacts`. `stored`: whether the response is kept.
     """
+    check_response(request, strict=False)
     own = [_resolve(item, found) for item in request.items]
     plain = isinstance(request.input, str)
     placed = [Placed(_decode_item(raw), "") for raw in history]
+    refuse_doubles(own, {each.item["id"] for each in placed if each.item.get("id") is not None})
     placed += [Placed(x, "input" if plain else f"input[{n}]") for n, x in enumerate(own)]
     conversation = Conversation(placed)
     messages, paths = conversation.messages, conversation.paths
@@ -97,6 +104,7 @@ def make_chat(
         clock=clock,
         tools=request.offer.renamed(),
         paths=tuple(paths),
+        tool_paths=tuple(tool.place for tool in request.offer.tools),
     )
     fields = _chat_fields(request, messages)
     chat = _decode_chat(_encode(fields))
@@ -104,9 +112,9 @@ def make_chat(
     return ResponseChat(
         **structs.asdict(chat),
         facts=facts,
-        asked=request.drop_text(),
         own=_encode([_keep(item, facts, place) for place, item in enumerate(own)]),
         left_out=request.offer.left_out,
+        refusal=find_refusal(request),
     )
 
 
@@ -219,7 +227,13 @@ _FORMS: Final[Mapping[str, Callable[[ResponseRequest], Pairs]]] = {
 
 
 def find_response_variable(wanted: ResponseChat) -> Variable | None:
-    """Return the text of the request, as `find_variable` does; its facts are others each time."""
+    """Return the text of the request, as `find_variable` does; its facts are others each time.
+
+    None for one of which something was left out, or may be refused: that a like one, which does not
+    hold it, was planned says nothing of it.
+    """
+    if wanted.left_out or wanted.refusal is not None:
+        return None
     variable = find_variable(wanted)
     if variable is None:
         return None

@@ -27,14 +27,11 @@ OUTPUT_PARTS: Final = ("input_text", "input_image", "input_file")
 DETAILS: Final = ("low", "high", "auto", "original")
 STATUSES: Final = ("in_progress", "completed", "incomplete")
 MAX_ID: Final = 64
-_TWICE: Final = (
-    "Duplicate item found with id {}. Remove duplicate items from your input and try again."
-)
 
 
 def check_items(items: Sequence[Any]) -> tuple[str, ...]:
     """Return the ids that item references name; raise `RequestError` 400 for what is malformed."""
-    references: dict[str, None] = {}
+    references = []
     for index, item in enumerate(items):
         place = f"input[{index}]"
         if type(item) is not dict:
@@ -52,10 +49,26 @@ def check_items(items: Sequence[Any]) -> tuple[str, ...]:
             _one_of(item, "status", place, STATUSES)
         CHECKS[kind](item, place)
         if kind == "item_reference":
-            if item["id"] in references:  # each would be as large as what it names
-                raise errors.invalid("input", _TWICE.format(short(item["id"])))
-            references[item["id"]] = None
+            references.append(item["id"])
+    refuse_doubles(items, set())
     return tuple(references)
+
+
+def refuse_doubles(items: Sequence[Item], seen: set[str]) -> None:
+    """Raise `RequestError` 400 for an id that comes again, or is of an item `seen` before.
+
+    Pages of items begin behind an id; and a reference is as large as what it names.
+    """
+    for item in items:
+        id = item.get("id")
+        if id in seen:
+            raise errors.invalid(
+                "input",
+                f"Duplicate item found with id {short(id)}. Remove duplicate items from your input "
+                "and try again.",
+            )
+        if id is not None:
+            seen.add(id)
 
 
 def check_lengths(items: Sequence[Item]) -> None:

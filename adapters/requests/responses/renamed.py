@@ -7,6 +7,7 @@ is told by the item that it came of (`ResponseFacts.paths`).
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Final
 
 from msgspec import structs
@@ -35,7 +36,7 @@ PAST: Final = "previous_response_id"
 """What is to blame for a message of a past turn."""
 
 _MESSAGE: Final = re.compile(r"messages\[(\d+)\]((?:\.[a-z_]+|\[\d+\])*)")
-_TOOL: Final = re.compile(r"(tools\[\d+\]|tool_choice(?:\.tools\[\d+\])?)\.function\b")
+_TOOL: Final = re.compile(r"(?:tools\[(\d+)\]|(tool_choice(?:\.tools\[\d+\])?))\.function\b")
 _CONTENT: Final = re.compile(r"\.content(\[\d+\](\.text|\.image_url|\.input_audio(\.\w+)?)?)?")
 _PLAIN: Final = re.compile(
     r"(?<![\w.])(max_completion_tokens|max_tokens|reasoning_effort"
@@ -72,7 +73,7 @@ def rename_param(param: str | None, facts: ResponseFacts) -> str | None:
     found = _MESSAGE.fullmatch(param)
     if found is not None:
         return _place(found, facts)
-    param = _TOOL.sub(r"\1", param)
+    param = _TOOL.sub(partial(_tool, facts), param)
     for name, new in NAMES.items():
         if param == name or param.startswith((f"{name}.", f"{name}[")):
             return new + param[len(name) :]
@@ -82,12 +83,20 @@ def rename_param(param: str | None, facts: ResponseFacts) -> str | None:
 def rename_text(text: str, facts: ResponseFacts) -> str:
     """Return a text with the client's names in it."""
     text = _MESSAGE.sub(lambda found: _place(found, facts), text)
-    text = _TOOL.sub(r"\1", text)
+    text = _TOOL.sub(partial(_tool, facts), text)
     text = _KIND.sub(lambda found: f"type '{_KINDS[found[1]]}'", text)
     text = _PLAIN.sub(lambda found: NAMES[found[1]], text)
     text = _QUOTED.sub(lambda found: f"'{NAMES[found[1]]}", text)
     text = _SCORES.sub(f"The value '{LOGPROBS}' of 'include'", text)
     return text.replace("'logprobs'", f"'{LOGPROBS}'")
+
+
+def _tool(facts: ResponseFacts, found: re.Match[str]) -> str:
+    """Return where a tool, which is a function at the backend, stands in the request."""
+    if found[1] is None:
+        return found[2]
+    index = int(found[1])
+    return facts.tool_paths[index] if index < len(facts.tool_paths) else "tools"
 
 
 def _place(found: re.Match[str], facts: ResponseFacts) -> str:

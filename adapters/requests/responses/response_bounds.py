@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from wellspoken.adapters.requests import chat_bounds, errors
+from wellspoken.adapters.requests.errors import RequestError
 from wellspoken.adapters.requests.responses.input_items import check_lengths
 from wellspoken.adapters.requests.responses.response_request import FormatOptions, ResponseRequest
 from wellspoken.adapters.requests.responses.response_tools import check_names
@@ -43,6 +44,15 @@ def check_response(request: ResponseRequest, strict: bool) -> None:
     _format(request, strict)
     if strict:
         _openai(request)
+
+
+def find_refusal(request: ResponseRequest) -> RequestError | None:
+    """Return what OpenAI would refuse a request for."""
+    try:
+        check_response(request, strict=True)
+    except RequestError as error:
+        return error.with_traceback(None)  # which would hold the whole request
+    return None
 
 
 def _openai(request: ResponseRequest) -> None:

@@ -10,9 +10,9 @@ is padded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from msgspec import Raw, Struct, field, json, structs
+from msgspec import Raw, Struct, field, json
 
 from wellspoken.adapters.requests import errors
 from wellspoken.adapters.requests.errors import RequestError, type_of
@@ -84,20 +84,11 @@ class ResponseRequest(GenerationRequest, kw_only=True):
     references: tuple[str, ...] = field(name="wellspoken.references", default=())
     offer: ToolOffer = field(name="wellspoken.offer", default_factory=ToolOffer)
 
-    def drop_text(self) -> Self:
-        """Return the request without its texts and schemas, apart from the body it was read of."""
-        kept = {key: raw.copy() for key, raw in self.fields.items() if key not in TEXTS}
-        gone = dict.fromkeys(TEXTS)
-        return structs.replace(self, **gone, items=[], offer=ToolOffer(), fields=kept)
-
     @property
     def wants_logprobs(self) -> bool:
         """Whether the text's logprobs are asked for, by name or by a number of alternatives."""
         return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
 
-
-TEXTS: Final = ("input", "instructions", "text", "tools")
-"""The parameters whose values may be long."""
 
 LOGPROBS: Final = "message.output_text.logprobs"
 

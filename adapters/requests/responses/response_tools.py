@@ -165,10 +165,8 @@ def _offer(tool: ToolDefinition, place: str, namespace: str | None = None) -> li
             f"{MAX_KEY}. Shorten its name or that of its namespace.",
             "string_above_max_length",
         )
-    if tool.description is not None:
-        if not isinstance(tool.description, str):
-            raise errors.wrong_type(f"{place}.description", "a string", type_of(tool.description))
-        function["description"] = tool.description
+    if (described := _describe(tool, place)) is not None:
+        function["description"] = described
     if tool.type == "custom":
         _refuse_grammar(tool.format, place)
         function["parameters"] = FREE_TEXT
@@ -186,11 +184,22 @@ def _offer_namespace(tool: ToolDefinition, name: str, place: str) -> list[ChatTo
         raise errors.wrong_type(f"{place}.tools", "an array of objects", got) from None
     if inner is None:
         raise errors.missing(f"{place}.tools", "It is an array of functions.")
+    about = _describe(tool, place)
     found = []
     for index, raw in enumerate(inner):
         at = f"{place}.tools[{index}]"
-        found += _offer(_define(raw, at), at, name)
+        for each in _offer(_define(raw, at), at, name):
+            told = "\n".join(filter(None, (about, each.function.get("description"))))
+            if told:
+                each.function["description"] = told
+            found.append(each)
     return found
+
+
+def _describe(tool: ToolDefinition, place: str) -> str | None:
+    if tool.description is not None and not isinstance(tool.description, str):
+        raise errors.wrong_type(f"{place}.description", "a string", type_of(tool.description))
+    return tool.description
 
 
 def _add_parameters(function: dict[str, Any], tool: ToolDefinition, place: str) -> None:

@@ -91,6 +91,8 @@ async def _read(call: Call, body: bytes) -> ChatRequest:
     make = partial(make_chat, request, history, found, stored=keeps)
     id = call.state.new_id()
     wanted = await in_thread(call.is_large, partial(make, suffix=id, clock=_now))
+    if call.state.router.bounds == "openai" and wanted.refusal is not None:
+        raise wanted.refusal  # also of one whose like was planned before
     call.routing.answer_in(ResponseForm(wanted.facts, wanted.model))
     if request.store is not False:
         keep = partial(_keep, call, wanted.facts.id, wanted.own, history)
@@ -149,7 +151,8 @@ _decode_told = json.Decoder(_Told).decode
 
 def _check(wanted: ChatRequest, strict: bool) -> None:
     assert isinstance(wanted, ResponseChat)
-    check_response(wanted.asked, strict)
+    if strict and wanted.refusal is not None:
+        raise wanted.refusal
     chat_bounds.check(wanted, strict)
 
 

@@ -104,6 +104,7 @@ FACTS = ResponseFacts(
     echo={},
     clock=lambda: 0,
     paths=("instructions", "", "input[0]", "input[2]", "input[3].output"),
+    tool_paths=("tools[1]", "tools[2].tools[0]"),
 )
 
 
@@ -134,7 +135,9 @@ FACTS = ResponseFacts(
         ("messages[3].reasoning_content", "input[2]"),
         ("messages[4].content", "input[3].output"),
         ("messages[5].content", "input"),
-        ("tools[1].function.name", "tools[1].name"),
+        ("tools[0].function.name", "tools[1].name"),
+        ("tools[1].function.name", "tools[2].tools[0].name"),
+        ("tools[9].function.name", "tools.name"),
         ("tool_choice.function.name", "tool_choice.name"),
         ("tool_choice.allowed_tools.mode", "tool_choice.mode"),
     ],

@@ -118,9 +118,11 @@ async def test_what_of_a_request_leads_nowhere_is_named(
     proxy = await start_proxy(upstream)
     search = {"type": "web_search", "external_web_access": False}  # as Codex CLI 0.171 sends it
     body = {"model": MODEL, "input": "Hi", "tools": [TOOL, search]}
-    async with proxy.session.post(proxy.url(PATH), json=body) as answer:
-        assert answer.status == 200
-        assert answer.headers["x-wellspoken-stripped"] == "tools[1]"
+    await create(proxy, tools=[TOOL])
+    for _ in range(2):
+        async with proxy.session.post(proxy.url(PATH), json=body) as answer:
+            assert answer.status == 200
+            assert answer.headers["x-wellspoken-stripped"] == "tools[1]"
     assert [tool["function"]["name"] for tool in sent(upstream)["tools"]] == ["f"]
 
 
@@ -203,6 +205,44 @@ async def test_bad_input_reaches_no_backend(upstream: Upstream, start_proxy: Sta
         [name] = wrong
         assert (await create(proxy, 400, **wrong))["param"] == name
     assert upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"truncation": "zz"}, "truncation"),
+        ({"max_tool_calls": 0}, "max_tool_calls"),
+        ({"reasoning": {"summary": "zz"}}, "reasoning.summary"),
+        ({"text": {"verbosity": "zz"}}, "text.verbosity"),
+        ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
+        ({"stream_options": {}}, "stream_options"),
+        ({"input": [{"role": "user", "content": "a", "id": "x" * 65}]}, "input[0].id"),
+        ({"tools": [TOOL, TOOL | {"name": "x y"}]}, "tools[1].name"),
+    ],
+)
+async def test_bounds_hold_whatever_was_asked_before(
+    upstream: Upstream, start_proxy: StartProxy, wrong: Any, param: str
+) -> None:
+    upstream.scripts = [says()]
+    proxy = await start_proxy(upstream)
+    for _ in range(2):  # a second one that is alike is planned as the first was
+        assert (await create(proxy, 400, **wrong))["param"] == param
+        await create(proxy)
+
+
+async def test_bounds_are_those_of_a_models_backend(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    upstream.scripts = [says()]
+    strict = {"name": "a", "url": upstream.url, "models": ["strict"]}
+    lenient = {"name": "b", "url": upstream.url, "models": ["lenient"], "bounds": "backend"}
+    proxy = await start_proxy(strict, lenient)
+    for _ in range(2):
+        await create(proxy, model="strict")
+        await create(proxy, model="lenient", text={"verbosity": "zz"})
+        error = await create(proxy, 400, model="strict", text={"verbosity": "zz"})
+        assert error["param"] == "text.verbosity"
+        assert (await create(proxy, 400, model="lenient", truncation="zz"))["param"] == "truncation"
 
 
 NATIVE = {"id": "resp_1", "object": "response", "output": []}
