@@ -81,7 +81,8 @@ class State:
     the loop, in steps. `stopping`: what is still open is cut off. `origins`: whose web pages
     may use the service, None where no page's. `admin`: the keys for what is about the proxy
     itself. `counters` count what clients with a quota ask for. `continued`: which server gave the
-    responses that may be continued; `responses` keeps those that the proxy itself has made.
+    responses that may be continued; `responses` keeps those that the proxy itself has made, of
+    which `recalling` lets a few be read at a time.
     """
 
     config: Config
@@ -103,6 +104,7 @@ class State:
     inflight: int = 0
     slots: Slots = field(default_factory=Slots)
     continued: Continued = field(default_factory=Continued)
+    recalling: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
     draining: bool = False
     stopping: bool = False
     origins: Origins | None = None

@@ -51,6 +51,8 @@ ECHOED: Final[Mapping[str, Raw]] = {
 
 KEPT_CODES: Final = frozenset({"context_length_exceeded", "rate_limit_exceeded"})
 """Codes of an error that a failed response tells as they are."""
+_CODES: Final = {408: "server_error", 409: "server_error", 429: "rate_limit_exceeded"}
+"""Statuses of the client's that pass with time -> what a failed response tells."""
 
 
 class OutputTextPart(Struct, gc=False, tag_field="type", tag="output_text"):
@@ -202,6 +204,10 @@ class ResponseEnvelope:
 OWN_KEYS: Final = frozenset(ResponseObject.__struct_fields__)
 
 
+CHAT_KEYS: Final = frozenset({"annotations", "audio"})
+"""Keys of a chat's message, which tell of its text, or say it: a response has other places."""
+
+
 class ResponseExtras:
     """The kept keys outside the contract, which become the response's last ones.
 
@@ -210,7 +216,7 @@ class ResponseExtras:
     """
 
     def __init__(self, facts: ResponseFacts, notes: Notes) -> None:
-        self.taken = OWN_KEYS | facts.echo.keys()
+        self.taken = OWN_KEYS | facts.echo.keys() | CHAT_KEYS
         self.notes = notes
         self.by_key: dict[str, list[Extra]] = {}
 
@@ -261,7 +267,9 @@ def response_failure(fault: Fault) -> ResponseFailure:
     """Return the error of a failed response: OpenAI has few codes for it."""
     code = fault.code if fault.code in KEPT_CODES else None
     if code is None:
-        code = "rate_limit_exceeded" if fault.status == 429 else "server_error"
+        code = _CODES.get(fault.status, "server_error")
+        if 400 <= fault.status < 500 and fault.status not in _CODES:
+            code = "invalid_prompt"  # which clients do not send again
     return ResponseFailure(code, clean(fault.message))
 
 

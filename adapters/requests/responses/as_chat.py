@@ -91,11 +91,8 @@ def make_chat(
     placed = [Placed(_decode_item(raw), "") for raw in history]
     refuse_doubles(own, {each.item["id"] for each in placed if each.item.get("id") is not None})
     placed += [Placed(x, "input" if plain else f"input[{n}]") for n, x in enumerate(own)]
-    conversation = Conversation(placed)
+    conversation = Conversation(placed, request.instructions)
     messages, paths = conversation.messages, conversation.paths
-    if request.instructions:
-        messages.insert(0, {"role": "system", "content": request.instructions})
-        paths.insert(0, "instructions")
     if not messages:
         raise errors.empty("input", "array")
     facts = ResponseFacts(

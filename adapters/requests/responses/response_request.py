@@ -90,6 +90,9 @@ class ResponseRequest(GenerationRequest, kw_only=True):
         return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
 
 
+MOST_ITEMS: Final = 50_000
+"""Items of one request: of a million small ones each takes a hundred times its bytes."""
+
 LOGPROBS: Final = "message.output_text.logprobs"
 
 MOVED: Final = {
@@ -213,6 +216,8 @@ def _read_input(request: ResponseRequest) -> None:
     else:
         if not given and not request.instructions and request.previous_response_id is None:
             raise errors.empty("input", "array")
+        if len(given) > MOST_ITEMS:
+            raise errors.too_long("input", "array", MOST_ITEMS, len(given))
         request.references = check_items(given)
         request.items = given
     if request.previous_response_id == "":

@@ -5,6 +5,10 @@ which are items of their own. A call's output stands right behind that message, 
 the list, since templates want it there; images and files of an output, which a chat's tool message
 cannot hold, follow as the user's. What a call and its output have in common is `call_id`; where ids
 come again in later turns, the first call has the first output.
+
+What instructs the model before anybody speaks is one system message: a client that sends
+`instructions` and messages of the developer made no chat, and templates take one (Mistral, Qwen3.5)
+and know no developer.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ class _Turn(Struct):
 class Conversation:
     """Collects items and gives `messages`, with where each came from in `paths`."""
 
-    def __init__(self, items: Sequence[Placed]) -> None:
+    def __init__(self, items: Sequence[Placed], instructions: str | None = None) -> None:
         self.messages: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self._answers = _pair(items)
@@ -62,6 +66,20 @@ class Conversation:
         for place, placed in enumerate(items):
             self._take(place, placed)
         self._end_turn()
+        self._lead(instructions)
+
+    def _lead(self, instructions: str | None) -> None:
+        """Put the instructions first, with those that the items begin with."""
+        count = 0
+        while count < len(self.messages) and self.messages[count]["role"] == "system":
+            count += 1
+        texts = [instructions] if instructions else []
+        texts += [_text_of(message["content"]) for message in self.messages[:count]]
+        if len(texts) < 2 and not instructions:
+            return
+        path = "instructions" if instructions else self.paths[0]
+        self.messages[:count] = [{"role": "system", "content": "\n\n".join(texts)}]
+        self.paths[:count] = [path]
 
     def _take(self, place: int, placed: Placed) -> None:
         item, kind = placed.item, kind_of(placed.item)
@@ -84,8 +102,8 @@ class Conversation:
         else:
             self._end_turn()
             if kind == "message":
-                content = _content(item["content"])
-                self._add({"role": item["role"], "content": content}, placed.path)
+                role = "system" if item["role"] == "developer" else item["role"]
+                self._add({"role": role, "content": _content(item["content"])}, placed.path)
 
     def _add(self, message: dict[str, Any], path: str) -> None:
         self.messages.append(message)
@@ -174,6 +192,13 @@ def _content(content: str | list[Item]) -> Any:
     if len(parts) == 1 and parts[0]["type"] == "text":
         return parts[0]["text"]
     return parts
+
+
+def _text_of(content: str | list[dict[str, Any]]) -> str:
+    """Return the text of a system message, whose parts are texts alone."""
+    if isinstance(content, str):
+        return content
+    return "\n\n".join(part["text"] for part in content)
 
 
 def _part(part: Item) -> dict[str, Any]:

@@ -85,6 +85,8 @@ class ResponseForm:
 
 async def _read(call: Call, body: bytes) -> ChatRequest:
     """Return the chat request that a body asks for, with the turns that it goes on from."""
+    if len(body) >= LARGE:  # its items are there as such, and as messages
+        await call.wait_for_room(BODY * len(body))
     request = await in_thread(len(body) >= LARGE, parse_response, body)
     history, found = await _recall(call, request)
     keeps = request.store is not False and not call.state.responses.why_not_kept
@@ -116,7 +118,6 @@ async def _recall(call: Call, request: ResponseRequest) -> tuple[Sequence[Raw], 
             raise router.unknown(request.model, client)
     if request.previous_response_id is not None:
         kept = await find_previous(call, request.previous_response_id)
-        await call.wait_for_room(BODY * kept.size)
         history = await in_thread(call.is_large, context_of, kept)
     return history, await find_referred(call, request.references)
 

@@ -57,7 +57,6 @@ async def find_referred(call: Call, ids: Sequence[str]) -> dict[str, Raw]:
     for response, wanted in by_response.items():
         kept = await _get(call, response, "input")
         if kept is not None:
-            await call.wait_for_room(BODY * kept.size)
             found |= await in_thread(call.is_large, find_items, kept, wanted)
     missing = next((id for id in ids if id not in found), None)
     if missing is not None:
@@ -99,6 +98,11 @@ async def _get(call: Call, id: str, param: str) -> KeptResponse | None:
     if len(id) > LONGEST:
         return None
     try:
-        return await store.get(call.routing.owner, id)
+        # How large it is, only the reading tells: a few at a time, each counted before the next.
+        async with call.state.recalling:
+            kept = await store.get(call.routing.owner, id)
+            if kept is not None:
+                await call.wait_for_room(BODY * kept.size)
+            return kept
     except StoreError as error:
         raise store_failure(call, error) from error

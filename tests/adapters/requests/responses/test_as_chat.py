@@ -129,6 +129,24 @@ def test_instructions_come_first() -> None:
     assert len(messages(instructions="")) == 1
 
 
+def test_who_instructs_before_anybody_speaks_is_one() -> None:
+    """Templates take one system message, and few know a developer."""
+    lead = [
+        {"role": "developer", "content": [{"type": "input_text", "text": t} for t in "BC"]},
+        {"role": "system", "content": "D"},
+    ]
+    late = {"role": "developer", "content": "E"}
+    made = chat(instructions="A", input=[*lead, {"role": "user", "content": "Hi"}, late])
+    assert value(made, "messages") == [
+        {"role": "system", "content": "A\n\nB\n\nC\n\nD"},
+        {"role": "user", "content": "Hi"},
+        {"role": "system", "content": "E"},
+    ]
+    assert made.facts.paths == ("instructions", "input[2]", "input[3]")
+    assert chat(input=lead).facts.paths == ("input[0]",)
+    assert value(chat(input=lead[1:]), "messages") == [{"role": "system", "content": "D"}]
+
+
 def test_a_vendors_key_is_one() -> None:
     assert vendor_keys(chat(top_k=3, store=True, include=[], reasoning={})) == ("top_k",)
 
@@ -163,7 +181,7 @@ def test_the_whole_of_codex_becomes_a_chat() -> None:
         "spawn_agent", "multi_agent_v1"
     )
     assert [message["role"] for message in value(made, "messages")] == [
-        "developer", "developer", "user", "user"
+        "system", "user", "user"
     ]  # fmt: skip
     assert not vendor_keys(made)
     assert json.loads(bytes(made.facts.echo["tools"])) == asked["tools"]
