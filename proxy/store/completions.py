@@ -174,6 +174,16 @@ class CompletionStore:
             return FAILS
         return await self._writer.add(capture)
 
+    async def share(self) -> None:
+        """Wait until others who have the database can read what was added, at most `store.block`.
+
+        Never raises: where that takes longer, it is written later.
+        """
+        if self._config.url is not None:
+            with suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(self._config.block):
+                    await self._writer.barrier()
+
     async def get(self, owner: str, id: str) -> Row | None:
         """Return one row, its columns as JSON. Raises StoreError, as all that follow."""
         behind = await self._ready()

@@ -28,7 +28,10 @@ class DatabaseResponses:
         return self._completions.refuses
 
     async def add(self, kept: KeptResponse) -> str:
-        return await self._completions.add(kept)
+        why = await self._completions.add(kept)
+        if not why:  # it may be continued at once, by way of another proxy
+            await self._completions.share()
+        return why
 
     async def get(self, owner: str, id: str) -> KeptResponse | None:
         row = await self._completions.get(owner_of_rows(owner), id)

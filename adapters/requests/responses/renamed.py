@@ -35,7 +35,8 @@ NAMES: Final = {
 PAST: Final = "previous_response_id"
 """What is to blame for a message of a past turn."""
 
-_MESSAGE: Final = re.compile(r"messages\[(\d+)\]((?:\.[a-z_]+|\[\d+\])*)")
+_MESSAGE: Final = re.compile(r"messages\[(\d+)\]((?:\.[a-z_]+|\.\d+(?!\d)|\[\d+\])*)")
+_DOTTED: Final = re.compile(r"(?<![\w.])messages\.(\d+)(?!\d)")
 _TOOL: Final = re.compile(r"(?:tools\[(\d+)\]|(tool_choice(?:\.tools\[\d+\])?))\.function\b")
 _CONTENT: Final = re.compile(r"\.content(\[\d+\](\.text|\.image_url|\.input_audio(\.\w+)?)?)?")
 _PLAIN: Final = re.compile(
@@ -70,6 +71,7 @@ def rename_param(param: str | None, facts: ResponseFacts) -> str | None:
     """Return the client's name of what an error is about."""
     if param is None:
         return None
+    param = _DOTTED.sub(r"messages[\1]", param)
     found = _MESSAGE.fullmatch(param)
     if found is not None:
         return _place(found, facts)
@@ -82,6 +84,7 @@ def rename_param(param: str | None, facts: ResponseFacts) -> str | None:
 
 def rename_text(text: str, facts: ResponseFacts) -> str:
     """Return a text with the client's names in it."""
+    text = _DOTTED.sub(r"messages[\1]", text)
     text = _MESSAGE.sub(lambda found: _place(found, facts), text)
     text = _TOOL.sub(partial(_tool, facts), text)
     text = _KIND.sub(lambda found: f"type '{_KINDS[found[1]]}'", text)

@@ -135,6 +135,8 @@ FACTS = ResponseFacts(
         ("messages[3].reasoning_content", "input[2]"),
         ("messages[4].content", "input[3].output"),
         ("messages[5].content", "input"),
+        ("messages.3.content", "input[2].content"),
+        ("messages.3.content.0.text", "input[2].content"),
         ("tools[0].function.name", "tools[1].name"),
         ("tools[1].function.name", "tools[2].tools[0].name"),
         ("tools[9].function.name", "tools.name"),

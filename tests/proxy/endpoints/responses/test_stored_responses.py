@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.upstream import Upstream
+from tests.postgres import Server
 from tests.proxy.conftest import Proxy, StartProxy
 from tests.proxy.endpoints.responses.asking import (
     PATH,
@@ -245,3 +246,21 @@ async def test_a_chain_of_many_turns(upstream: Upstream, start_keeping: StartPro
         previous = (await create(proxy, previous_response_id=previous, input=str(turn)))["id"]
     assert len(messages(upstream)) == 79
     assert messages(upstream)[-1] == ("user", "39")
+
+
+async def test_two_proxies_share_a_database(
+    upstream: Upstream, start_proxy: StartProxy, tmp_path: Path, postgres: Server
+) -> None:
+    """A response can be continued on the other proxy as soon as its client has it."""
+    upstream.scripts = [says("x")]
+    url = postgres.database()
+    proxies = [
+        await start_proxy(upstream, store={"url": url, "spool": str(tmp_path / name)})
+        for name in ("a.db", "b.db")
+    ]
+    previous = None
+    for turn in range(20):
+        proxy = proxies[turn % 2]
+        previous = (await create(proxy, previous_response_id=previous, input=str(turn)))["id"]
+        await ask(proxies[(turn + 1) % 2], "GET", previous)
+    assert len(messages(upstream)) == 39
