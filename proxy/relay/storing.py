@@ -38,7 +38,7 @@ def begin(call: Call, wanted: ChatRequest, body: bytes) -> None:
             code="unsupported_parameter",
         )
     if store is None or wanted.oai_compat is False:
-        warn(call, NO_STORE if store is None else UNTOUCHED)
+        _warn(call, NO_STORE if store is None else UNTOUCHED)
         return
     _refuse_while(store.refuses, "leave out 'store'")
     call.routing.keep_answer(partial(_store, store, call.routing.owner, call.id, body))
@@ -53,7 +53,7 @@ def begin_response(call: Call, keep: Keep, *, sent: bool) -> None:
     if store.why_not_kept:
         if sent and call.state.config.store.missing == "refuse":
             raise no_responses(store, "store")
-        warn(call, store.why_not_kept)
+        _warn(call, store.why_not_kept)
         return
     _refuse_while(store.refuses, "send 'store': false")
     call.routing.keep_answer(keep)
@@ -105,7 +105,7 @@ async def keep(call: Call, answer: bytes) -> None:
     assert call.routing.keep is not None
     problem = await call.routing.keep(answer)
     if problem:
-        warn(call, problem)
+        _warn(call, problem)
 
 
 async def _store(
@@ -114,8 +114,7 @@ async def _store(
     return await store.add(Capture(owner, request_id, answer, request))
 
 
-def warn(call: Call, why: str) -> None:
-    """Note why the answer is not stored, for the client to be told."""
+def _warn(call: Call, why: str) -> None:
     call.results.warning = why
 
 

@@ -85,7 +85,9 @@ def make_chat(
     `history`: the items of past turns, in order. `found`: the items that references name, by id.
     `suffix`, `clock`: as in `ResponseFacts`. `stored`: whether the response is kept.
     """
-    check_response(request, strict=False)
+    refusal = find_refusal(request)
+    if refusal is not None:
+        check_response(request, strict=False)
     own = [_resolve(item, found) for item in request.items]
     plain = isinstance(request.input, str)
     placed = [Placed(_decode_item(raw), "") for raw in history]
@@ -111,7 +113,7 @@ def make_chat(
         facts=facts,
         own=_encode([_keep(item, facts, place) for place, item in enumerate(own)]),
         left_out=request.offer.left_out,
-        refusal=find_refusal(request),
+        refusal=refusal,
     )
 
 

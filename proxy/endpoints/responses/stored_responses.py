@@ -22,6 +22,7 @@ from wellspoken.proxy.endpoints.responses.finding import delete_response, find_r
 from wellspoken.proxy.endpoints.responses.response_views import list_items
 from wellspoken.proxy.http.requests import query_of
 from wellspoken.proxy.http.responses import EventStream, Reply
+from wellspoken.proxy.limits.budget import ANSWER
 from wellspoken.proxy.relay.call import LARGE, Call, Handler, Route, in_thread
 
 ROOTS: Final = ("/v1/responses", "/responses")
@@ -67,6 +68,7 @@ async def input_items(call: Call) -> Reply:
     """List the items that a response answers, those of the turns before it, too."""
     wanted = decode_items(query_of(call.request))
     kept = await find_response(call, _id(call))
+    await call.wait_for_room(ANSWER * kept.size)  # a page may hold all of it
     return call.reply(200, await in_thread(kept.size >= LARGE, list_items, kept, wanted))
 
 
