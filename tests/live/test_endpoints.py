@@ -148,7 +148,7 @@ async def test_an_endpoint_passes_byte_for_byte(
     if body.get("messages") == "hi":
         body = {**body, "messages": [{"role": "user", "content": "hi"}]}
     async with Tee(llama_server) as tee:
-        async for proxy in _proxy(tee.here):
+        async for proxy in _proxy(tee.here, responses="pass"):
             sent = json.dumps(body, indent=1).encode()
             kind = {"Content-Type": "application/json"}
             async with session.post(proxy + path, data=sent, headers=kind) as response:
@@ -190,7 +190,7 @@ async def test_what_administers_the_server_is_not_reached(
 
 async def test_errors_of_the_two_families(llama_server: str, session: ClientSession) -> None:
     async with Tee(llama_server) as tee:
-        async for proxy in _proxy(tee.here):
+        async for proxy in _proxy(tee.here, responses="pass"):
             status, data = await post(session, f"{proxy}/v1/messages", {"model": "tiny"})
             assert (status, data) == (500, tee.body)
             status, data = await post(session, f"{proxy}/v1/responses", {"model": "tiny"})

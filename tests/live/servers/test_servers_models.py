@@ -105,7 +105,8 @@ async def test_what_llama_cpp_says_of_a_response_to_continue_is_told(
     servers: Servers, in_front: InFront
 ) -> None:
     """It keeps none; its word for that comes from the server that gave the response."""
-    proxy = await in_front({"url": [each.url for each in await servers(3)]})
+    urls = [each.url for each in await servers(3)]
+    proxy = await in_front({"url": urls, "responses": "pass"})
     given: Any = {"base_url": f"{proxy.url}/v1", "api_key": "none", "max_retries": 0}
     async with openai.AsyncOpenAI(**given) as client:
         create = client.responses.with_raw_response.create

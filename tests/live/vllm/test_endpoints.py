@@ -29,7 +29,7 @@ async def test_an_endpoint_passes_byte_for_byte(
     vllm: str, start_proxy: StartProxy, path: str, body: Json
 ) -> None:
     async with Tee(vllm) as tee, ClientSession() as session:
-        proxy = await start_proxy(tee.here, aliases={"nice": "tiny"})
+        proxy = await start_proxy(tee.here, aliases={"nice": "tiny"}, responses="pass")
         async with session.post(proxy + path, json=body) as response:
             data = await response.read()
             assert response.status == 200, data
