@@ -92,9 +92,14 @@ GROUPS = (
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Return items of any kind, the parts of some exchanges mixed with others."""
+    """Return items of any kind, the parts of some exchanges mixed with others; an id is one's."""
     items = [item for group in draw(st.lists(GROUPS, max_size=6)) for item in group]
-    return draw(st.permutations(items)) if draw(st.booleans()) else items
+    items = draw(st.permutations(items)) if draw(st.booleans()) else items
+    named = {item["id"]: place for place, item in enumerate(items) if item.get("id") is not None}
+    return [
+        item if named.get(item.get("id"), place) == place else item | {"id": None}
+        for place, item in enumerate(items)
+    ]
 
 
 @settings(deadline=None)
