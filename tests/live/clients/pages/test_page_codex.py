@@ -31,6 +31,11 @@ def run(npm_packages: Path, tmp_path: Path) -> Run:
     home = tmp_path / ".codex"
     home.mkdir()
     (home / "short.md").write_text("Answer.")
+    # In a bubblewrap of the system's, which it takes if there is one, Codex does not find itself.
+    links = tmp_path / "bin"
+    links.mkdir()
+    for binary in npm_packages.glob("@openai/codex-linux-*/vendor/*/bin/codex"):
+        (links / "codex-linux-sandbox").symlink_to(binary)
 
     def run_codex(
         url: str, model: str, more: str = SHORT, ask: str = "Say hello.", command: str = "exec"
@@ -48,7 +53,7 @@ def run(npm_packages: Path, tmp_path: Path) -> Run:
         done = subprocess.run(
             ["sh", "-c", f"{line} --skip-git-repo-check --json"],
             cwd=tmp_path,
-            env=environment | {"PATH": f"{npm_packages}/.bin:{environment['PATH']}"},
+            env=environment | {"PATH": f"{npm_packages}/.bin:{links}:{environment['PATH']}"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
