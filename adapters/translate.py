@@ -135,6 +135,13 @@ class StreamTranslator:
             return self.stream
         return body_writer(self.exchange) if self.exchange.stored else None
 
+    def kept_growth(self, fed: int) -> int:
+        """Return by how many bytes what is kept of the answer grew with a piece of `fed` bytes.
+
+        Of a response the text and its entries, a small part of the events that brought them.
+        """
+        return self.stream.take_growth() if isinstance(self.stream, ResponseStream) else fed
+
     @property
     def sources(self) -> Sequence[BackendAnswer]:
         """The backend's answers; the usual single one is made when events of it are needed."""

@@ -49,6 +49,7 @@ class ResponseEvents:
         self.front = b""  # what stands before a delta's number
         self.behind = b""  # and between that and its text
         self.unscored = b""  # behind a text that has no entries
+        self.said = 0  # bytes of texts and entries since `take_growth`, which are kept to the end
 
     def take(self) -> bytes:
         """Return what was written since it was last taken."""
@@ -105,12 +106,14 @@ class ResponseEvents:
         """Write a piece of what is open, a JSON string. Hot."""
         number = self.number
         self.number = number + 1
+        self.said += len(text)
         self.out.append(b"%b%d%b%b%b" % (self.front, number, self.behind, text, self.unscored))
 
     def delta_scored(self, text: bytes, entries: bytes) -> None:
         """Write a piece of text with its entries, a list's JSON. Hot."""
         number = self.number
         self.number = number + 1
+        self.said += len(text) + len(entries)
         keys = (self.front, number, self.behind, text, LISTED, entries, END)
         self.out.append(b"%b%d%b%b%b%b%b" % keys)
 

@@ -221,6 +221,8 @@ class OutputItems:
             item.arguments.add(arguments)
             if self.events is not None and item.type == "function_call":
                 self.events.delta(arguments)
+            elif self.events is not None:
+                self.events.said += len(arguments)
 
     def _open_call(self, name: str, call_id: str) -> None:
         tool = self.facts.tools.get(name)

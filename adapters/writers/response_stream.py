@@ -36,6 +36,11 @@ class ResponseStream(ResponseFold):
         self.started = self.events.number > 0
         return self.events.take()
 
+    def take_growth(self) -> int:
+        """Return how many bytes more are kept to the answer's end than when this was last asked."""
+        grown, self.events.said = self.events.said, 0
+        return grown
+
     def _end(self) -> None:
         """Write how the answer ended, unless it failed before anything of it was written."""
         events, fault = self.events, self.fault

@@ -390,7 +390,7 @@ class Step:
         began = perf_counter()
         out = translator.feed(data, self._place)
         if self._keeps:
-            call.hold_kept(len(data))
+            call.hold_kept(translator.kept_growth(len(data)))
         if self._source.ended or (not out and translator.done):
             self.over = True
             relay._give(out, began)

@@ -19,6 +19,7 @@ from tests.proxy.endpoints.responses.asking import (
     streams,
     text_of,
 )
+from tests.waiting import until
 
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -205,6 +206,20 @@ async def test_bad_input_reaches_no_backend(upstream: Upstream, start_proxy: Sta
         [name] = wrong
         assert (await create(proxy, 400, **wrong))["param"] == name
     assert upstream.requests == []
+
+
+async def test_a_stream_takes_room_for_what_is_kept_of_it(
+    upstream: Upstream, start_proxy: StartProxy
+) -> None:
+    """Many short texts bring a hundred times their bytes, of which the events are not kept."""
+    upstream.scripts = [streams(*["x"] * 1_000)]
+    proxy = await start_proxy(upstream, limits={"memory": 60_000})
+    assert text_of((await create_stream(proxy))[-1]["response"]) == "x" * 1_000
+    upstream.scripts = [streams(*["x" * 1_000] * 20)]
+    body = {"model": MODEL, "input": "Hi", "stream": True}
+    async with proxy.session.post(proxy.url(PATH), json=body) as answer:
+        assert "raise limits.memory" in await answer.text()  # a status, or the stream's end
+    await until(lambda: not proxy.service.state.memory.used)
 
 
 @pytest.mark.parametrize(
