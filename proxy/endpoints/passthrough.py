@@ -1,5 +1,8 @@
 """Endpoints that pass through: of the backend's allow-list, byte for byte both ways.
 
+/v1/responses is among them where the route says `responses = "pass"`, and for a request that says
+`"oai_compat": false`; else the proxy answers it (responses/).
+
 Only POST with a JSON body, and only paths that the adapter (`Backend.passes`) or the route
 (`endpoints = [...]`) names; every other path stays a 404. Where the route names a path that counts
 tokens (.../input_tokens), GET passes too, with its query. The body goes out as the client sent it,
