@@ -9,11 +9,10 @@ import pytest
 
 from tests.conforming import MODEL
 from tests.fakes.upstream import Upstream, whole
-from tests.postgres import Server
 from tests.proxy.conftest import CHAT
 from tests.proxy.endpoints.responses.asking import PATH, Json, says
 from tests.proxy.workers.test_workers import Workers, workers
-from tests.proxy.workers.test_workers_store import asked
+from tests.proxy.workers.test_workers_store import asked, write_config
 
 ROUND = 8
 """Turns before the restart and after it, over connections that any worker may get."""
@@ -35,13 +34,7 @@ async def create(running: Workers, number: int, previous: Json | None) -> Json:
 async def test_each_worker_goes_on_from_what_another_has_kept(
     upstream: Upstream, tmp_path: Path, where: str, request: pytest.FixtureRequest
 ) -> None:
-    table = f'path = "{tmp_path / "store.db"}"'
-    if where == "postgres":
-        server: Server = request.getfixturevalue("postgres")
-        table = f'url = "{server.database()}"\nspool = "{tmp_path / "spool.db"}"'
-    file = tmp_path / "w.toml"
-    backend = f'[[backend]]\nurl = "{upstream.url}"\nadapter = "openai"\n'
-    file.write_text(f"{backend}[store]\n{table}\n")
+    file = write_config(upstream, tmp_path, where, request)
     upstream.script("/health", whole({}))
     upstream.script(CHAT, *(says(f"answer {number}") for number in range(2 * ROUND)))
     kept: list[Json] = []

@@ -28,6 +28,20 @@ async def asked(running: Workers, method: str, path: str, **more: Any) -> tuple[
         return response.status, await response.json()
 
 
+def write_config(
+    upstream: Upstream, folder: Path, where: str, request: pytest.FixtureRequest
+) -> Path:
+    """Return the file of a configuration that stores in SQLite or PostgreSQL, as `where` says."""
+    table = f'path = "{folder / "store.db"}"'
+    if where == "postgres":
+        server: Server = request.getfixturevalue("postgres")
+        table = f'url = "{server.database()}"\nspool = "{folder / "spool.db"}"'
+    file = folder / "w.toml"
+    backend = f'[[backend]]\nurl = "{upstream.url}"\nadapter = "openai"\n'
+    file.write_text(f"{backend}[store]\n{table}\n")
+    return file
+
+
 async def stored(running: Workers) -> str:
     """Store one completion; return its id."""
     status, body = await asked(running, "POST", CHAT, json={**ASKED, "store": True})
@@ -46,13 +60,7 @@ async def test_each_worker_reads_at_once_what_another_has_stored(
     upstream: Upstream, tmp_path: Path, where: str, request: pytest.FixtureRequest
 ) -> None:
     """Rows are written some milliseconds after the answer; the reader has them written first."""
-    table = f'path = "{tmp_path / "store.db"}"'
-    if where == "postgres":
-        server: Server = request.getfixturevalue("postgres")
-        table = f'url = "{server.database()}"\nspool = "{tmp_path / "spool.db"}"'
-    file = tmp_path / "w.toml"
-    backend = f'[[backend]]\nurl = "{upstream.url}"\nadapter = "openai"\n'
-    file.write_text(f"{backend}[store]\n{table}\n")
+    file = write_config(upstream, tmp_path, where, request)
     upstream.script("/health", whole({}))
     upstream.script(CHAT, whole(PLAIN))
     ids: list[str] = []
@@ -64,6 +72,7 @@ async def test_each_worker_reads_at_once_what_another_has_stored(
             assert (status, body["id"]) == (200, ids[-1])
         assert await listed(running) == ids
         if where == "postgres":
+            server: Server = request.getfixturevalue("postgres")
             await server.stop_beside()
             try:
                 ids += await asyncio.gather(*(stored(running) for _ in range(COUNT)))
